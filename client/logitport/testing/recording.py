@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logitport.testing import distributions
-from logitport.testing.records import ProcessorRecord, StepRecord, Summary
+from logitport.testing.records import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from logitport.testing.runner import PlaceResult, ProcessorInfo, RowResult
+    from logitport.errors import LogitportError
+    from logitport.testing.isolation import ChainResult
+    from logitport.testing.runner import PlaceResult, ProcessorInfo
 
 
 def summarize(logits: NDArray[np.float32], top_k: int) -> Summary:
@@ -29,10 +31,11 @@ def record_step(
     index: int,
     chosen: tuple[int | None, float],
     raw: NDArray[np.float32],
-    row: RowResult,
+    result: ChainResult,
     chain: Sequence[ProcessorInfo],
     top_k: int,
     *,
+    given: bool,
     keep_logits: bool,
 ) -> StepRecord:
     """Record one step.
@@ -41,27 +44,44 @@ def record_step(
         index: its number.
         chosen: the id that was chosen, and its probability.
         raw: the model's logits, float32[vocab_size].
-        row: the result of the step.
+        result: the result of the step.
         chain: the processors.
         top_k: number of best ids to record.
+        given: whether the id was given.
         keep_logits: whether to record whole rows.
     """
+    row = result.row
     first = before = summarize(raw, top_k)
-    logits, processors = raw, []
-    for place, (info, result) in enumerate(zip(chain, row.places, strict=True)):
-        after = before if result is None else summarize(result.logits, top_k)
-        processors.append(_record_place(place, info, logits, before, result, after))
-        logits, before = (logits, before) if result is None else (result.logits, after)
+    logits, processors, stages = raw, [], [raw]
+    for place, (info, effect) in enumerate(zip(chain, row.places, strict=True)):
+        after = before if effect is None else summarize(effect.logits, top_k)
+        processors.append(_record_place(place, info, logits, before, effect, after, result.errors.get(place)))
+        logits, before = (logits, before) if effect is None else (effect.logits, after)
+        stages.append(logits)
+    final = summarize(row.logits, top_k)
     return StepRecord(
         index,
         *chosen,
         first,
-        summarize(row.logits, top_k),
+        final,
         tuple(processors),
+        distributions.moved_mass(distributions.probabilities(raw), distributions.probabilities(row.logits)),
+        _candidates(chosen[0], first, final, [*stages, row.logits]),
+        given,
         "" if row.error is None else str(row.error),
         raw if keep_logits else None,
         row.logits if keep_logits else None,
     )
+
+
+def _candidates(
+    chosen: int | None, first: Summary, final: Summary, stages: Sequence[NDArray[np.float32]]
+) -> Candidates:
+    chosen_ids = [] if chosen is None else [chosen]
+    ids = np.unique(np.concatenate([first.top_ids, final.top_ids, np.array(chosen_ids, np.int32)]))
+    table = np.stack([distributions.probabilities(logits)[ids] for logits in stages], axis=1)
+    order = np.argsort(-np.maximum(table[:, 0], table[:, -1]), kind="stable")
+    return Candidates(ids[order].astype(np.int32), table[order])
 
 
 def _record_place(
@@ -71,6 +91,7 @@ def _record_place(
     before: Summary,
     result: PlaceResult | None,
     after: Summary,
+    error: LogitportError | None,
 ) -> ProcessorRecord:
     changed = logits if result is None else result.logits
     was_allowed, is_allowed = logits > -np.inf, changed > -np.inf
@@ -95,6 +116,7 @@ def _record_place(
         before,
         after,
         () if result is None else result.edits,
+        "" if error is None else str(error),
     )
 
 

@@ -1,0 +1,100 @@
+"""What each processor did in one step, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.testing.view.markup import Markup, join, tag
+from logitport.testing.view.texts import color, listed, percent, signed, swatch, token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.testing.records import ProcessorRecord
+    from logitport.testing.view.markup import Child
+
+MAX_IDS = 5  # that a sentence lists
+_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def effects(records: Sequence[ProcessorRecord], texts: Mapping[int, str], best: Sequence[int]) -> Markup | None:
+    """A row for each processor; None without processors.
+
+    Args:
+        records: their effects.
+        texts: the texts of ids.
+        best: the most probable ids; lists of ids begin with them.
+    """
+    if not records:
+        return None
+    return tag("ol", *(_row(record, texts, best) for record in records), class_="lp-effects")
+
+
+def best_first(ids: Sequence[int], best: Sequence[int]) -> list[int]:
+    """The ids, those of `best` first, in its order."""
+    inside = {*ids}
+    first = [token_id for token_id in best if token_id in inside]
+    known = {*first}
+    return [*first, *(token_id for token_id in ids if token_id not in known)]
+
+
+def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
+    moved = tag(
+        "svg",
+        tag("rect", x=0, y=0, width=round(100 * record.moved, 2), height=6, class_=color(record.place)),
+        viewBox="0 0 100 6",
+        preserveAspectRatio="none",
+        class_="lp-mass",
+        aria_hidden="true",
+    )
+    return tag(
+        "li",
+        swatch(record.place),
+        tag("div", tag("b", record.processor), " ", *_what(record, texts, best), class_="lp-what"),
+        tag("span", moved, tag("span", f"moved {percent(record.moved)}"), class_="lp-moved"),
+        class_="lp-raised" if record.error else None,
+    )
+
+
+def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Sequence[Child]:
+    if record.error:
+        message, _, trace = record.error.partition("\n\nRemote traceback:\n")
+        details = (
+            tag("details", tag("summary", "traceback"), tag("pre", trace, tabindex=0), open=True) if trace else None
+        )
+        return ["was left out: ", tag("span", message, class_="lp-error"), details]
+    if not record.called:
+        return ["was not called"]
+    if record.forced is not None:
+        return ["forced ", tag("code", token(record.forced, texts))]
+    parts = [
+        *_ids("denied", best_first(record.denied.tolist(), best), record.before.allowed, texts),
+        *_ids("restored", best_first(record.restored.tolist(), best), 0, texts),
+        *_biased(record, texts, best),
+    ]
+    return [join("; " if place else "", part) for place, part in enumerate(parts)] or ["changed nothing"]
+
+
+def _ids(verb: str, ids: Sequence[int], of: int, texts: Mapping[int, str]) -> list[Markup]:
+    if not ids:
+        return []
+    total = f" of {of}" if of > len(ids) > MAX_IDS else ""
+    more = f", {_ELLIPSIS}" if len(ids) > MAX_IDS else ""
+    return [join(f"{verb} {_count(len(ids))}{total}: ", listed(ids, texts, MAX_IDS), more)]
+
+
+def _biased(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> list[Markup]:
+    if not record.biased.size:
+        return []
+    low, high = float(record.bias.min()), float(record.bias.max())
+    by = signed(low) if signed(low) == signed(high) else f"{signed(low)} to {signed(high)}"
+    if record.reads_logits or record.biased.size > MAX_IDS:
+        everything = record.biased.size >= record.after.allowed
+        which = f"all {record.biased.size} logits" if everything else _count(record.biased.size)
+        return [join(f"changed {which} by {by}" if record.reads_logits else f"biased {which} by {by}")]
+    ids = best_first(record.biased.tolist(), best)
+    return [join(f"biased {_count(len(ids))} by {by}: ", listed(ids, texts, MAX_IDS))]
+
+
+def _count(number: int) -> str:
+    return "1 id" if number == 1 else f"{number} ids"
