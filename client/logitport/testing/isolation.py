@@ -138,9 +138,9 @@ class IsolatedChain:
             slot = self._admit((place,), known)
         except LogitportError as error:
             return error
-        error = slot.step(history, logits).error
+        failure = slot.step(history, logits).error
         self._remove(slot)
-        return error
+        return failure
 
     def _admit(self, places: tuple[int, ...], history: Sequence[int]) -> _Slot:
         processors = [self._request.processors[place] for place in places]

@@ -115,8 +115,8 @@ class Candidates:
     """The probabilities of some ids through a chain.
 
     Attributes:
-        ids: the best ids of the model and after the chain, and the chosen id, int32[n]; those with the highest probability
-            in either row come first.
+        ids: the best ids of the model and after the chain, and the chosen id, int32[n]; those with the highest
+            probability in either row come first.
         probabilities: float64[n, processors + 2]: of the model, after each processor, and after the chain; 0 if denied.
     """
 

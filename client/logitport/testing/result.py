@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logitport.testing.view.notebook import notebook
-from logitport.testing.view.panes import ids_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from logitport.testing.records import Ending, StepRecord
 
@@ -54,13 +53,3 @@ class Simulation:
     def _repr_html_(self) -> str:
         """The view in notebooks: HTML and SVG, without scripts and without other files."""
         return notebook(self.prompt_token_ids, self.steps, [name for name, _ in self.chain], self.texts)
-
-
-def texts_of(
-    token_text: Callable[[int], str] | None, prompt: Sequence[int], steps: Sequence[StepRecord]
-) -> dict[int, str]:
-    """Return the texts of the ids of a prompt and of steps; {} without a function that has texts."""
-    if token_text is None:
-        return {}
-    shown = set(prompt).union(*map(ids_shown, steps))
-    return {token_id: token_text(token_id) for token_id in sorted(shown)}

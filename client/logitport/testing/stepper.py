@@ -11,11 +11,12 @@ from logitport.request import Request
 from logitport.testing import distributions
 from logitport.testing.isolation import IsolatedChain, WholeChain
 from logitport.testing.recording import record_step
-from logitport.testing.result import Simulation, texts_of
+from logitport.testing.result import Simulation
 from logitport.testing.runner import load_backend
+from logitport.testing.view.panes import ids_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -72,6 +73,7 @@ class Stepper:
         self._tokenizer_id = tokenizer_id
         self._eos_token_ids = tuple(eos_token_ids)
         self._token_text = token_text
+        self._texts: dict[int, str] = {}
         self._request = Request(
             list(prompt),
             processors=list(chain),
@@ -80,6 +82,7 @@ class Stepper:
         )
         self._choose = _Chooser(temperature, seed)
         self._history = [int(token_id) for token_id in prompt]
+        self._add_texts(self._history)
         self._chain: Chain | None = None
         self._vocab_size = 0
         self.steps: list[StepRecord] = []
@@ -117,6 +120,7 @@ class Stepper:
             keep_logits=self._keep_logits,
         )
         self.steps.append(record)
+        self._add_texts(ids_shown(record))
         if record.token_id is None:
             self.ended = "nothing_allowed"
         else:
@@ -137,7 +141,7 @@ class Stepper:
             self.ended or "length",
             self._vocab_size,
             tuple((info.name, params) for info, (_, params) in zip(infos, self._request.processors, strict=False)),
-            texts_of(self._token_text, prompt, self.steps),
+            dict(self._texts),
         )
 
     def close(self) -> None:
@@ -151,6 +155,11 @@ class Stepper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _add_texts(self, token_ids: Iterable[int]) -> None:
+        if self._token_text is not None:
+            new = {*token_ids} - self._texts.keys()
+            self._texts.update((token_id, self._token_text(token_id)) for token_id in new)
 
     def _chain_for(self, raw: NDArray[np.float32]) -> Chain:
         """The chain, which is admitted with the first logits, because their width is that of the vocabulary."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.texts import color, listed, percent, signed, swatch, token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from logitport.testing.records import ProcessorRecord
     from logitport.testing.view.markup import Child
@@ -30,12 +34,12 @@ def effects(records: Sequence[ProcessorRecord], texts: Mapping[int, str], best: 
     return tag("ol", *(_row(record, texts, best) for record in records), class_="lp-effects")
 
 
-def best_first(ids: Sequence[int], best: Sequence[int]) -> list[int]:
-    """The ids, those of `best` first, in its order."""
-    inside = {*ids}
-    first = [token_id for token_id in best if token_id in inside]
-    known = {*first}
-    return [*first, *(token_id for token_id in ids if token_id not in known)]
+def best_first(ids: NDArray[np.int32], best: Sequence[int]) -> list[int]:
+    """Up to `MAX_IDS` of the ids, those of `best` first, in its order."""
+    inside = np.isin(best, ids)
+    first = [token_id for token_id, found in zip(best, inside, strict=True) if found]
+    others = [token_id for token_id in ids[: len(first) + MAX_IDS].tolist() if token_id not in first]
+    return [*first, *others][:MAX_IDS]
 
 
 def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
@@ -68,19 +72,19 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
     if record.forced is not None:
         return ["forced ", tag("code", token(record.forced, texts))]
     parts = [
-        *_ids("denied", best_first(record.denied.tolist(), best), record.before.allowed, texts),
-        *_ids("restored", best_first(record.restored.tolist(), best), 0, texts),
+        *_ids("denied", record.denied, record.before.allowed, texts, best),
+        *_ids("restored", record.restored, 0, texts, best),
         *_biased(record, texts, best),
     ]
     return [join("; " if place else "", part) for place, part in enumerate(parts)] or ["changed nothing"]
 
 
-def _ids(verb: str, ids: Sequence[int], of: int, texts: Mapping[int, str]) -> list[Markup]:
-    if not ids:
+def _ids(verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]) -> list[Markup]:
+    if not ids.size:
         return []
-    total = f" of {of}" if of > len(ids) > MAX_IDS else ""
-    more = f", {_ELLIPSIS}" if len(ids) > MAX_IDS else ""
-    return [join(f"{verb} {_count(len(ids))}{total}: ", listed(ids, texts, MAX_IDS), more)]
+    total = f" of {of}" if of > ids.size > MAX_IDS else ""
+    more = f", {_ELLIPSIS}" if ids.size > MAX_IDS else ""
+    return [join(f"{verb} {_count(ids.size)}{total}: ", listed(best_first(ids, best), texts), more)]
 
 
 def _biased(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> list[Markup]:
@@ -92,8 +96,8 @@ def _biased(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[in
         everything = record.biased.size >= record.after.allowed
         which = f"all {record.biased.size} logits" if everything else _count(record.biased.size)
         return [join(f"changed {which} by {by}" if record.reads_logits else f"biased {which} by {by}")]
-    ids = best_first(record.biased.tolist(), best)
-    return [join(f"biased {_count(len(ids))} by {by}: ", listed(ids, texts, MAX_IDS))]
+    ids = best_first(record.biased, best)
+    return [join(f"biased {_count(len(ids))} by {by}: ", listed(ids, texts))]
 
 
 def _count(number: int) -> str:

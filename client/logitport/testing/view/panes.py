@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.testing.view.effects import MAX_IDS, best_first, effects
+from logitport.testing.view.effects import best_first, effects
 from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.texts import color, percent, plain, probability, token
 
@@ -46,7 +46,7 @@ def ids_shown(step: StepRecord) -> set[int]:
     shown = {*best}
     for record in step.processors:
         for ids in (record.denied, record.restored, record.biased):
-            shown.update(best_first(ids.tolist(), best)[:MAX_IDS])
+            shown.update(best_first(ids, best))
         shown |= set() if record.forced is None else {record.forced}
     return shown
 

@@ -74,8 +74,7 @@ def swatch(place: int) -> Markup:
     return tag("span", str(place + 1), class_=f"lp-swatch {color(place)}", aria_hidden="true")
 
 
-def listed(ids: Iterable[int], texts: Mapping[int, str], most: int) -> Markup:
-    """The first ids, with commas."""
-    shown = [int(token_id) for _, token_id in zip(range(most), ids, strict=False)]
-    parts = [join(", " if place else "", tag("code", token(one, texts))) for place, one in enumerate(shown)]
+def listed(ids: Iterable[int], texts: Mapping[int, str]) -> Markup:
+    """The ids, with commas."""
+    parts = [join(", " if place else "", tag("code", token(one, texts))) for place, one in enumerate(ids)]
     return join(*parts)
