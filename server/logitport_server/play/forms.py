@@ -6,7 +6,7 @@ import inspect
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.dialects import DYNAMO, TRANSFORMERS, InDialect, recognise
@@ -86,15 +86,16 @@ def _declared(processor: object) -> tuple[Field, ...] | None:
 
 
 def _of_parameter(parameter: Parameter) -> Field:
+    name, required = parameter.name, parameter.default is None
+    default = parameter.default
     if parameter.length:
-        return Field(parameter.name, "token_ids", [] if parameter.default is not None else None)
-    kinds = {Element.BOOL: "boolean", Element.INT64: "integer", Element.FLOAT32: "number"}
-    kind, default = kinds[parameter.element], parameter.default
-    if kind == "boolean":
-        return Field(parameter.name, kind, None if default is None else bool(default))
-    if kind == "integer" and default is not None:
-        default = int(default)
-    return Field(parameter.name, kind, default, _finite(parameter.minimum), _finite(parameter.maximum))
+        return Field(name, "token_ids", None if required else [], required=required)
+    if parameter.element is Element.BOOL:
+        return Field(name, "boolean", None if default is None else bool(default), required=required)
+    limits = (_finite(parameter.minimum), _finite(parameter.maximum))
+    if parameter.element is Element.INT64:
+        return Field(name, "integer", None if default is None else int(default), *limits, required=required)
+    return Field(name, "number", default, *limits, required=required)
 
 
 def _of_arguments(function: Any, skip: int) -> tuple[Field, ...] | None:
@@ -110,17 +111,18 @@ def _of_arguments(function: Any, skip: int) -> tuple[Field, ...] | None:
 
 
 def _of_argument(argument: inspect.Parameter, hint: Any) -> Field | None:
-    default = None if argument.default is argument.empty else argument.default
+    required = argument.default is argument.empty
+    default = None if required else argument.default
     notes: Sequence[Any] = getattr(hint, "__metadata__", ())
+    own = {"default": default, "required": required, "help": _text(notes)}
     for note in notes:
         if isinstance(note, Declaration):
-            declared = _of_parameter(note.parameter(argument.name))
-            return declared if default is None else Field(**{**asdict(declared), "default": default})
+            return replace(_of_parameter(note.parameter(argument.name)), **own)
     base = typing.get_args(hint)[0] if notes else hint
     if base is None and isinstance(default, (bool, int, float, str)):
         base = type(default)
     kind = _KINDS.get(base)
-    return None if kind is None else Field(argument.name, kind, default, help=_text(notes))
+    return None if kind is None else Field(argument.name, kind, **own)
 
 
 def _is_rest(argument: inspect.Parameter) -> bool:

@@ -55,6 +55,7 @@ class PlayServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((_HOST, port))
+            self._socket.listen()
         except OSError as error:
             self._socket.close()
             raise ServerUnavailable(f"cannot listen on {_HOST}:{port}: {error}; choose another --port") from error
@@ -76,9 +77,8 @@ class PlayServer:
         """Serve until `stop`, SIGINT or SIGTERM.
 
         Args:
-            started: called when the socket accepts connections.
+            started: called before the first request is served; the socket accepts connections.
         """
-        self._socket.listen()
         Thread(target=self._runs.warm_up, daemon=True).start()
         started()
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from logitport.testing.records import ProcessorRecord
     from logitport.testing.view.markup import Child
 
+_FRAME = re.compile(r"(?m)^(?=  File \")")
 MAX_IDS = 5  # that a sentence lists
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
@@ -60,11 +63,26 @@ def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int])
     )
 
 
+def own_frames(trace: str) -> str:
+    """A traceback without its first frames, those of logitport that call the processor."""
+    begin, *frames = _FRAME.split(trace)
+    own = dropwhile(_is_ours, frames)
+    kept = "".join(own)
+    return begin + kept if kept else trace
+
+
+def _is_ours(frame: str) -> bool:
+    path = frame.partition('"')[2].partition('"')[0].replace("\\", "/")
+    return any(f"/{package}/" in path for package in ("logitport", "logitport_server", "logitport_builtins"))
+
+
 def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Sequence[Child]:
     if record.error:
         message, _, trace = record.error.partition("\n\nRemote traceback:\n")
         details = (
-            tag("details", tag("summary", "traceback"), tag("pre", trace, tabindex=0), open=True) if trace else None
+            tag("details", tag("summary", "traceback"), tag("pre", own_frames(trace), tabindex=0), open=True)
+            if trace
+            else None
         )
         return ["was left out: ", tag("span", message, class_="lp-error"), details]
     if not record.called:

@@ -12,6 +12,7 @@ export class Chain {
     this.errors = {};
     this.forms = new Map();
     this.files = [];
+    this.adder = make("span", { class: "add" });
     this.element = make("ol", { class: "chain", "aria-label": `Chain ${lane.toUpperCase()}` });
   }
 
@@ -41,7 +42,8 @@ export class Chain {
   }
 
   draw() {
-    this.element.replaceChildren(...this.entries.map((entry, place) => this.card(entry, place)), this.adder());
+    this.element.replaceChildren(...this.entries.map((entry, place) => this.card(entry, place)));
+    this.adder.replaceChildren(this.select());
     this.setErrors(this.errors);
   }
 
@@ -88,7 +90,7 @@ export class Chain {
     return [inputOf(json, entry.params, title, replace, () => this.changed())];
   }
 
-  adder() {
+  select() {
     const groups = new Map();
     for (const form of this.forms.values()) groups.set(form.group, [...(groups.get(form.group) ?? []), form]);
     const options = [...groups].map(([label, forms]) =>
@@ -99,9 +101,9 @@ export class Chain {
       const form = this.forms.get(select.value);
       if (!form) return;
       this.entries.push({ processor: form.name, params: structuredClone(form.params) });
-      this.update(() => this.element.querySelector(".add select"));
+      this.update(() => this.adder.firstChild);
     });
-    return make("li", { class: "add" }, select);
+    return select;
   }
 
   move(from, to) {
@@ -122,7 +124,7 @@ export class Chain {
   update(focused) {
     this.errors = {};
     this.draw();
-    (focused() ?? this.element.querySelector("select")).focus();
+    (focused() ?? this.adder.firstChild).focus();
     this.changed();
   }
 

@@ -28,7 +28,7 @@ export class Lane {
     this.element = make(
       "section",
       { class: "lane", "aria-label": `Chain ${name.toUpperCase()}`, "data-lane": name },
-      make("div", { class: "lane-head" }, this.title, this.facts, exporting),
+      make("div", { class: "lane-head" }, this.title, this.facts, this.chain.adder, exporting),
       this.chain.element,
       make(
         "div",
