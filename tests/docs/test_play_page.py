@@ -49,7 +49,7 @@ def test_the_example_of_a_notebook() -> None:
 
 
 def test_the_options() -> None:
-    named = set(re.findall(r"--([a-z-]+)", PAGE)) - {"no-browser"}
+    named = set(re.findall(r"--([a-z][a-z-]+)", PAGE)) - {"no-browser"}
     assert named == set(Play.model_fields) - {"files", "browser"}
 
 

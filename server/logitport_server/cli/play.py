@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import NotInstalled
+from logitport_server.config.option import Metavar
+from logitport_server.config.values import Folder, Port
 
 
 class Play(BaseModel):
@@ -21,14 +23,14 @@ class Play(BaseModel):
     """
 
     files: CliPositionalArg[list[Path]] = Field([], description="Python files with processors")
-    model: list[Path] = Field(
+    model: list[Folder] = Field(
         [],
-        description="folder of a causal model of transformers, with its tokenizer; may be given more than once; "
-        "without it, a small model of a story",
+        description="folder of a causal model of transformers, with its tokenizer; without it, a small "
+        "model of a story",
     )
     prompt: str | None = Field(None, description="the prompt to begin with")
-    seed: int = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
-    port: int = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
+    seed: Annotated[int, Metavar("NUMBER")] = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
+    port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
     browser: bool = Field(True, description="open the page in the browser")
 
     def cli_cmd(self) -> None:
@@ -38,8 +40,7 @@ class Play(BaseModel):
         except ModuleNotFoundError as error:
             raise NotInstalled(f"{error.name} is not installed: pip install 'logitport[server,play]'") from error
         server = PlayServer(self.files, self.model, self.prompt, self.seed, self.port)
-        with suppress(KeyboardInterrupt):
-            server.run(lambda: self._announce(server.url))
+        server.run(lambda: self._announce(server.url))
 
     def _announce(self, url: str) -> None:
         print(f"logitport play: {url}", flush=True)  # noqa: T201

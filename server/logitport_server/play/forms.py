@@ -114,15 +114,15 @@ def _of_argument(argument: inspect.Parameter, hint: Any) -> Field | None:
     required = argument.default is argument.empty
     default = None if required else argument.default
     notes: Sequence[Any] = getattr(hint, "__metadata__", ())
-    own = {"default": default, "required": required, "help": _text(notes)}
+    name, text = argument.name, _text(notes)
     for note in notes:
         if isinstance(note, Declaration):
-            return replace(_of_parameter(note.parameter(argument.name)), **own)
+            return replace(_of_parameter(note.parameter(name)), default=default, required=required, help=text)
     base = typing.get_args(hint)[0] if notes else hint
     if base is None and isinstance(default, (bool, int, float, str)):
         base = type(default)
     kind = _KINDS.get(base)
-    return None if kind is None else Field(argument.name, kind, **own)
+    return None if kind is None else Field(name, kind, default, required=required, help=text)
 
 
 def _is_rest(argument: inspect.Parameter) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from logitport.errors import InvalidArgument
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing import Stepper
 from logitport.testing.runner import load_backend
 from logitport_builtins import BUILTINS
@@ -136,7 +137,7 @@ class Runs:
 
     def warm_up(self) -> None:
         """Import what the first run needs, which takes seconds."""
-        with self._lock, load_backend().open_runner():
+        with suppress(LogitportError), self._lock, load_backend().open_runner():
             pass
 
     def close(self) -> None:

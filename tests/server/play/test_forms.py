@@ -75,7 +75,7 @@ class Declares(EditProcessor):
     More of it.
     """
 
-    params = {  # noqa: RUF012
+    params = {
         "bias": Float(default=0.5, ge=-1),
         "count": Int(ge=1, le=9),
         "on": Bool(default=True),
@@ -86,7 +86,7 @@ class Declares(EditProcessor):
 
 
 class Captured(TensorProcessor):
-    params = {"alpha": Float(gt=0)}  # noqa: RUF012
+    params = {"alpha": Float(gt=0)}
 
     def process(self, logits: Any, params: Any, history: Any) -> Any:
         return logits

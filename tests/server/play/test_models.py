@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from logitport import InvalidArgument
+from logitport_server.play.export import export_test
+from logitport_server.play.files import Files
 from logitport_server.play.models import PlayModel, from_folder, open_models, story
+from logitport_server.play.runs import Entry, Runs, RunSpec
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:
@@ -73,6 +76,21 @@ def test_a_folder_with_a_tokenizer(folder: Path, tmp_path: Path) -> None:
     assert model.token_text is not None
     assert "".join(map(model.token_text, ids)) == "ab a"
     assert model.token_text(319) == "<319>"
+
+
+def test_a_run_of_a_folder(folder: Path) -> None:
+    models = open_models([folder])
+    runs = Runs(models, Files([]))
+    spec = RunSpec("a", folder.name, "1 2 3", [Entry("top_k", {"top_k": 5})], 3)
+    result = runs.run(spec)
+    while len(result.simulation.steps) < 3 and not result.ended:
+        result = runs.run(spec)
+    assert result.simulation.prompt_token_ids == (1, 2, 3)
+    assert result.simulation.texts == {}
+    assert "AutoModelForCausalLM" in export_test(spec, runs, Files([]))
+    with pytest.raises(InvalidArgument, match="needs a prompt"):
+        runs.run(RunSpec("a", folder.name, "", [], 1))
+    runs.close()
 
 
 def test_names_are_different(folder: Path) -> None:
