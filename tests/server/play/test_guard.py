@@ -1,4 +1,4 @@
-"""Who reaches the page: the token, the header Host, other origins."""
+"""Access to the page: the token, the header Host, other origins."""
 
 from __future__ import annotations
 
