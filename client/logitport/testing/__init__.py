@@ -7,8 +7,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 from logitport.errors import LawBroken
-from logitport.testing.records import ProcessorRecord, Simulation, StepRecord, Summary
+from logitport.testing.records import Candidates, ProcessorRecord, StepRecord, Summary
+from logitport.testing.result import Simulation
 from logitport.testing.simulation import simulate
+from logitport.testing.stepper import Stepper
+from logitport.testing.story_model import StoryModel
 from logitport.testing.toy_model import ToyModel
 
 if TYPE_CHECKING:
@@ -19,11 +22,14 @@ __all__ = [
     "check",
     "LAWS",
     "LawBroken",
+    "Stepper",
     "ToyModel",
+    "StoryModel",
     "Simulation",
     "StepRecord",
     "ProcessorRecord",
     "Summary",
+    "Candidates",
 ]
 
 

@@ -7,32 +7,43 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logitport.testing import distributions
-from logitport.testing.records import ProcessorRecord, StepRecord, Summary
+from logitport.testing.records import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from logitport.testing.runner import PlaceResult, ProcessorInfo, RowResult
+    from logitport.errors import LogitportError
+    from logitport.testing.isolation import ChainResult
+    from logitport.testing.runner import PlaceResult, ProcessorInfo
 
 
-def summarize(logits: NDArray[np.float32], top_k: int) -> Summary:
-    """Summarize a row, float32[vocab_size]."""
-    probabilities = distributions.probabilities(logits)
-    ids = distributions.top_ids(logits, top_k)
-    allowed = int(np.count_nonzero(logits > -np.inf))
-    return Summary(ids, logits[ids], probabilities[ids], distributions.entropy(probabilities), allowed)
+class _Stage:
+    """A row at one place of the chain, with its softmax, which takes longest for wide rows."""
+
+    def __init__(self, logits: NDArray[np.float32], top_k: int) -> None:
+        self.logits = logits
+        self.probabilities = distributions.probabilities(logits)
+        ids = distributions.top_ids(logits, top_k)
+        entropy = distributions.entropy(self.probabilities)
+        allowed = int(np.count_nonzero(logits > -np.inf))
+        self.summary = Summary(ids, logits[ids], self.probabilities[ids], entropy, allowed)
+
+    def moved_to(self, other: _Stage) -> float:
+        """The mass that is elsewhere in the other row."""
+        return 0.0 if other is self else distributions.moved_mass(self.probabilities, other.probabilities)
 
 
 def record_step(
     index: int,
     chosen: tuple[int | None, float],
     raw: NDArray[np.float32],
-    row: RowResult,
+    result: ChainResult,
     chain: Sequence[ProcessorInfo],
     top_k: int,
     *,
+    given: bool,
     keep_logits: bool,
 ) -> StepRecord:
     """Record one step.
@@ -41,40 +52,55 @@ def record_step(
         index: its number.
         chosen: the id that was chosen, and its probability.
         raw: the model's logits, float32[vocab_size].
-        row: the result of the step.
+        result: the result of the step.
         chain: the processors.
         top_k: number of best ids to record.
+        given: whether the id was given.
         keep_logits: whether to record whole rows.
     """
-    first = before = summarize(raw, top_k)
-    logits, processors = raw, []
-    for place, (info, result) in enumerate(zip(chain, row.places, strict=True)):
-        after = before if result is None else summarize(result.logits, top_k)
-        processors.append(_record_place(place, info, logits, before, result, after))
-        logits, before = (logits, before) if result is None else (result.logits, after)
+    row = result.row
+    stages, processors = [_Stage(raw, top_k)], []
+    for place, (info, effect) in enumerate(zip(chain, row.places, strict=True)):
+        before = stages[-1]
+        stages.append(before if effect is None else _Stage(effect.logits, top_k))
+        processors.append(_record_place(place, info, before, effect, stages[-1], result.errors.get(place)))
+    same = np.array_equal(row.logits, stages[-1].logits)
+    stages.append(stages[-1] if same else _Stage(row.logits, top_k))
     return StepRecord(
         index,
         *chosen,
-        first,
-        summarize(row.logits, top_k),
+        stages[0].summary,
+        stages[-1].summary,
         tuple(processors),
+        stages[0].moved_to(stages[-1]),
+        _candidates(chosen[0], stages),
+        given,
         "" if row.error is None else str(row.error),
         raw if keep_logits else None,
         row.logits if keep_logits else None,
     )
 
 
+def _candidates(chosen: int | None, stages: Sequence[_Stage]) -> Candidates:
+    chosen_ids = np.array([] if chosen is None else [chosen], np.int32)
+    ids = np.unique(np.concatenate([stages[0].summary.top_ids, stages[-1].summary.top_ids, chosen_ids]))
+    table = np.stack([stage.probabilities[ids] for stage in stages], axis=1)
+    order = np.argsort(-np.maximum(table[:, 0], table[:, -1]), kind="stable")
+    return Candidates(ids[order].astype(np.int32), table[order])
+
+
 def _record_place(
     place: int,
     info: ProcessorInfo,
-    logits: NDArray[np.float32],
-    before: Summary,
-    result: PlaceResult | None,
-    after: Summary,
+    before: _Stage,
+    effect: PlaceResult | None,
+    after: _Stage,
+    error: LogitportError | None,
 ) -> ProcessorRecord:
-    changed = logits if result is None else result.logits
+    logits, changed = before.logits, after.logits
     was_allowed, is_allowed = logits > -np.inf, changed > -np.inf
-    forced = int(np.flatnonzero(is_allowed)[0]) if after.allowed == 1 < before.allowed else None
+    is_forced = after.summary.allowed == 1 < before.summary.allowed
+    forced = int(np.flatnonzero(is_allowed)[0]) if is_forced else None
     denied, restored = was_allowed & ~is_allowed, ~was_allowed & is_allowed
     biased = was_allowed & is_allowed & (logits != changed)
     if forced is not None:
@@ -84,17 +110,18 @@ def _record_place(
     return ProcessorRecord(
         info.name,
         place,
-        result is not None,
+        effect is not None,
         info.reads_logits,
         _ids(denied),
         _ids(restored),
         _ids(biased),
         bias,
         forced,
-        distributions.moved_mass(distributions.probabilities(logits), distributions.probabilities(changed)),
-        before,
-        after,
-        () if result is None else result.edits,
+        before.moved_to(after),
+        before.summary,
+        after.summary,
+        () if effect is None else effect.edits,
+        "" if error is None else str(error),
     )
 
 

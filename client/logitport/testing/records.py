@@ -1,4 +1,4 @@
-"""The result of `simulate`: plain dataclasses with numpy arrays."""
+"""The records of one step: plain dataclasses with numpy arrays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -62,6 +60,7 @@ class ProcessorRecord:
         before: the row before it.
         after: the row after it.
         edits: its edits in their order, (kind, ids, values); () if it reads logits.
+        error: why it was left out of this step, with its traceback; "" if it was not. Only with on_error="isolate".
     """
 
     processor: str
@@ -77,6 +76,7 @@ class ProcessorRecord:
     before: Summary
     after: Summary
     edits: tuple[Edit, ...] = ()
+    error: str = ""
 
     @property
     def changed(self) -> bool:
@@ -106,7 +106,26 @@ class ProcessorRecord:
                 }
                 for kind, ids, values in self.edits
             ],
+            "error": self.error,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The probabilities of some ids through a chain.
+
+    Attributes:
+        ids: the best ids of the model and after the chain, and the chosen id, int32[n]; those with the highest
+            probability in either row come first.
+        probabilities: float64[n, processors + 2]: of the model, after each processor, and after the chain; 0 if denied.
+    """
+
+    ids: NDArray[np.int32]
+    probabilities: NDArray[np.float64]
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        return {"ids": self.ids.tolist(), "probabilities": self.probabilities.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +139,9 @@ class StepRecord:
         raw: the row of the model.
         final: the row after the chain.
         processors: the effect of each processor, in the order of the chain.
+        moved: probability mass that the chain moved, 0 to 1 (total variation distance of `raw` and `final`).
+        candidates: the probabilities of the best ids, after each processor.
+        given: whether the id was given, not chosen.
         error: why the request's processors had no effect in this step; "" if they had. Only with on_error="skip".
         raw_logits: float32[vocab_size]; None without `keep_logits`.
         final_logits: float32[vocab_size]; None without `keep_logits`.
@@ -131,6 +153,9 @@ class StepRecord:
     raw: Summary
     final: Summary
     processors: tuple[ProcessorRecord, ...]
+    moved: float
+    candidates: Candidates
+    given: bool = False
     error: str = ""
     raw_logits: NDArray[np.float32] | None = None
     final_logits: NDArray[np.float32] | None = None
@@ -144,45 +169,12 @@ class StepRecord:
             "raw": self.raw.to_json(),
             "final": self.final.to_json(),
             "processors": [record.to_json(max_ids) for record in self.processors],
+            "moved": self.moved,
+            "candidates": self.candidates.to_json(),
+            "given": self.given,
             "error": self.error,
         }
 
 
 # Why a simulation ended: all steps are done; an id that ends a sequence was chosen; the chain allowed no id.
 Ending = Literal["length", "eos", "nothing_allowed"]
-
-
-@dataclass(frozen=True, eq=False)
-class Simulation:
-    """A chain on one request, step by step.
-
-    Attributes:
-        prompt_token_ids: the prompt.
-        output_token_ids: the ids that were chosen.
-        steps: one record for each step.
-        ended: why it ended.
-        vocab_size: width of the logits; 0 without steps.
-        chain: (name, parameters) of each processor.
-    """
-
-    prompt_token_ids: tuple[int, ...]
-    output_token_ids: tuple[int, ...]
-    steps: tuple[StepRecord, ...]
-    ended: Ending
-    vocab_size: int
-    chain: tuple[tuple[str, Mapping[str, Any]], ...]
-
-    def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
-        """Convert to JSON data: dicts, lists, numbers, text and None.
-
-        Args:
-            max_ids: length at which lists of ids are cut; their true length is in `counts`. None keeps all ids.
-        """
-        return {
-            "prompt_token_ids": list(self.prompt_token_ids),
-            "output_token_ids": list(self.output_token_ids),
-            "steps": [step.to_json(max_ids) for step in self.steps],
-            "ended": self.ended,
-            "vocab_size": self.vocab_size,
-            "chain": [{"processor": name, "params": dict(params)} for name, params in self.chain],
-        }

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.request import Request
-from logitport.testing import distributions
 from logitport.testing.models import as_model
-from logitport.testing.recording import record_step
-from logitport.testing.records import Simulation, StepRecord
-from logitport.testing.runner import RowStep, load_backend
+from logitport.testing.stepper import Stepper
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Mapping, Sequence
 
     from logitport.request import ProcessorLike
     from logitport.testing.models import ModelLike
-    from logitport.testing.records import Ending
-    from logitport.testing.runner import Batch, ProcessorInfo
+    from logitport.testing.result import Simulation
+    from logitport.testing.stepper import OnError
 
 
 def simulate(
@@ -31,7 +22,7 @@ def simulate(
     prompt: Sequence[int] = (),
     steps: int | None = None,
     *,
-    output: Sequence[int] | None = None,
+    output: Sequence[int | None] | None = None,
     temperature: float = 0.0,
     seed: int = 0,
     top_k: int = 10,
@@ -39,8 +30,9 @@ def simulate(
     tokenizer_id: str = "",
     eos_token_ids: Sequence[int] = (),
     sampling_params: Mapping[str, Any] | None = None,
-    on_error: Literal["abort", "skip"] = "abort",
+    on_error: OnError = "abort",
     options: Mapping[str, Any] | None = None,
+    token_text: Callable[[int], str] | None = None,
 ) -> Simulation:
     """Generate ids with a chain, without a server and without an engine. The same arguments give the same result.
 
@@ -54,7 +46,8 @@ def simulate(
             transformers; or recorded logits [steps, vocab_size].
         prompt: ids of the prompt.
         steps: number of ids to generate; by default that of the recorded logits.
-        output: ids to follow in the first steps instead of choosing ids, for example recorded ones.
+        output: ids to follow in the first steps instead of choosing ids, for example recorded ones. Where it has None,
+            the id is chosen.
         temperature: 0 chooses the best id of each step; another one samples.
         seed: of the sampling.
         top_k: number of best ids that are recorded.
@@ -63,8 +56,11 @@ def simulate(
         eos_token_ids: ids that end the sequence.
         sampling_params: the engine's parameters of the request, for processors that read them. `temperature` is not
             among them unless you put it there: a server does not call some processors if all requests are greedy.
-        on_error: "abort" raises the error of a processor; "skip" records it, and goes on.
+        on_error: "abort" raises the error of a processor; "skip" records it, and goes on, as a server
+            does: the request has no processors in that step. "isolate" leaves out only the processor that failed.
         options: options of `logitport serve` by name, for example {"tokenizer": ["qwen3=/models/Qwen3-8B"]}.
+        token_text: returns the text of an id, for the view in notebooks; by default the method `token_text` of the
+            model, if it has one.
 
     Raises:
         NotInstalled: the server is not installed.
@@ -72,72 +68,24 @@ def simulate(
         LogitportError: a processor was refused, or has failed; the message names it.
     """
     model, count = as_model(model_or_logits, steps)
-    if temperature < 0 or top_k < 0:
-        raise InvalidArgument(f"temperature is {temperature} and top_k {top_k}; both must be 0 or more")
-    request = Request(
-        list(prompt), processors=list(chain), sampling_params=dict(sampling_params or {}), on_error=on_error
-    )
-    names: tuple[ProcessorInfo, ...] = ()
-    choose = _Chooser(temperature, seed, output or ())
-    history = [int(token_id) for token_id in prompt]
-    records: list[StepRecord] = []
-    ended: Ending = "length"
-    batch: Batch | None = None
-    vocab_size = 0
-    with load_backend().open_runner("here", options) as runner:
+    given = list(output or ())
+    with Stepper(
+        chain,
+        model,
+        prompt,
+        temperature=temperature,
+        seed=seed,
+        top_k=top_k,
+        keep_logits=keep_logits,
+        tokenizer_id=tokenizer_id,
+        eos_token_ids=eos_token_ids,
+        sampling_params=sampling_params,
+        on_error=on_error,
+        options=options,
+        token_text=token_text or getattr(model_or_logits, "token_text", None),
+    ) as stepper:
         for index in range(count):
-            raw = model(history)
-            if batch is None:
-                vocab_size = len(raw)
-                batch = runner.open(vocab_size, tokenizer_id=tokenizer_id, eos_token_ids=tuple(eos_token_ids))
-                names = batch.add(0, request)
-            elif len(raw) != vocab_size:
-                raise InvalidLogits(f"the model returned {len(raw)} logits, and {vocab_size} before; return one width")
-            new_ids = history[-1:] if index else []
-            (row,) = batch.step([RowStep(0, len(history) - len(new_ids), new_ids)], raw[None])
-            if row.error is not None and on_error == "abort":
-                raise row.error
-            chosen = token_id, _ = choose(index, row.logits)
-            records.append(record_step(index, chosen, raw, row, names, top_k, keep_logits=keep_logits))
-            if token_id is None:
-                ended = "nothing_allowed"
+            stepper.step(given[index] if index < len(given) else None)
+            if stepper.ended is not None:
                 break
-            history.append(token_id)
-            if token_id in eos_token_ids:
-                ended = "eos"
-                break
-    return Simulation(
-        tuple(history[: len(prompt)]),
-        tuple(history[len(prompt) :]),
-        tuple(records),
-        ended,
-        vocab_size,
-        tuple((info.name, params) for info, (_, params) in zip(names, chain, strict=False)),
-    )
-
-
-class _Chooser:
-    """Chooses the id of each step."""
-
-    def __init__(self, temperature: float, seed: int, output: Sequence[int]) -> None:
-        self._temperature = temperature
-        self._random = np.random.Generator(np.random.PCG64(seed))
-        self._output = [int(token_id) for token_id in output]
-
-    def __call__(self, index: int, logits: NDArray[np.float32]) -> tuple[int | None, float]:
-        """The id, None if none is allowed, and its probability."""
-        distribution = distributions.probabilities(logits)
-        number = self._random.random()  # drawn in each step, so that a given id does not change the later ones
-        if index < len(self._output):
-            token_id = self._output[index]
-            if not 0 <= token_id < len(logits):
-                raise InvalidArgument(f"output[{index}] is {token_id}: ids must lie in [0, {len(logits)})")
-        elif not distribution.any():
-            return None, 0.0
-        elif self._temperature == 0:
-            token_id = int(logits.argmax())
-        else:
-            # In float64, because a logit divided by a small temperature may leave the range of float32.
-            scaled = distributions.probabilities(logits.astype(np.float64) / self._temperature)
-            token_id = int(np.searchsorted(scaled.cumsum(), number * scaled.sum(), side="right"))
-        return token_id, float(distribution[token_id])
+        return stepper.result()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Arguments that are files.
-_FILES = ("PATH", "PAYLOAD", "FILE:CLASS")
+_FILES = ("FILES", "PATH", "PAYLOAD", "FILE:CLASS")
 
 
 class Completion(BaseModel):

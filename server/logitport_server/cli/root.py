@@ -60,6 +60,7 @@ GROUPS = {
         "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
     },
     "Tools": {
+        "play": Command("play", "Play", "show in the browser what a chain of processors does"),
         "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
         "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
         "version": Command("version", "Version", "print versions"),

@@ -39,6 +39,7 @@ class WatchedStep:
         # By row: the final logits, and the effects by place.
         self._final: dict[int, NDArray[np.float32]] = {}
         self._places: dict[int, dict[int, PlaceResult]] = {}
+        self._failed: dict[ActiveRequest, int] = {}  # the place at whose call a request failed
 
     def run_logits_free(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
         """Run the chains that read no logits, and apply their packed edits, as an engine does."""
@@ -46,6 +47,7 @@ class WatchedStep:
 
         def observe(groups: Sequence[Group]) -> None:
             ends.extend((group.place, len(outcome.succeeded)) for group in groups[:1])
+            self._note_failures(groups)
 
         run(rows, {}, self._logits.shape[1], None, outcome, time, observe)
         final = self._logits.clone()
@@ -74,6 +76,7 @@ class WatchedStep:
             nonlocal begin
             edits = dict(_edits_of(outcome.succeeded[begin:]))
             begin = len(outcome.succeeded)
+            self._note_failures(groups)
             for group in groups:
                 for row in group.rows:
                     if row.request.failure is None:
@@ -88,8 +91,15 @@ class WatchedStep:
         """The result of a row. The row of a failed request is as it was."""
         places = self._places.get(index, {})
         if request.failure is not None:
-            return RowResult(_copied(self._logits[index]), _by_place(places, request), request.failure)
+            original = _copied(self._logits[index])
+            return RowResult(original, _by_place(places, request), request.failure, self._failed.get(request))
         return RowResult(self._final[index], _by_place(places, request))
+
+    def _note_failures(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            for row in group.rows:
+                if row.request.failure is not None:
+                    self._failed.setdefault(row.request, group.place)
 
     def _note(self, index: int, place: int, logits: torch.Tensor, edits: tuple[Edit, ...]) -> None:
         self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits)

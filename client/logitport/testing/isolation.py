@@ -1,0 +1,172 @@
+"""The chain of one request in a batch: as a server runs it, or without the processors that fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from logitport.errors import LogitportError
+from logitport.testing.runner import ProcessorInfo, RowResult, RowStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from logitport.request import ProcessorLike, Request
+    from logitport.testing.runner import Batch, PlaceResult
+
+
+@dataclass(frozen=True)
+class ChainResult:
+    """The result of one step.
+
+    Attributes:
+        row: its result; `row.places` has one element for each processor of the chain.
+        errors: the errors of processors that were left out, by place.
+    """
+
+    row: RowResult
+    errors: Mapping[int, LogitportError]
+
+
+class Chain(Protocol):
+    """The chain of one request.
+
+    Attributes:
+        infos: its processors.
+    """
+
+    infos: tuple[ProcessorInfo, ...]
+
+    def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
+        """Run one step.
+
+        Args:
+            history: the ids of prompt and output. It begins with that of the step before.
+            logits: the model's, float32[vocab_size].
+        """
+
+
+class WholeChain:
+    """Runs the chain as a server does: after a failure, no processor has an effect.
+
+    Args:
+        batch: an empty one.
+        request: the request, without output.
+
+    Raises:
+        LogitportError: a server would refuse the request.
+    """
+
+    def __init__(self, batch: Batch, request: Request) -> None:
+        self._slot = _Slot(batch, 0, request, request.prompt_token_ids)
+        self.infos = self._slot.infos
+
+    def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
+        return ChainResult(self._slot.step(history, logits), {})
+
+
+class IsolatedChain:
+    """Leaves a processor out of the steps in which it fails; the others run. It is called again in the next step.
+
+    A processor that a server would not admit is left out of all steps. The chain runs as on a server in each step in
+    which none fails.
+
+    Args:
+        batch: an empty one.
+        request: the request, without output.
+
+    Raises:
+        LogitportError: a server would refuse the request without processors.
+    """
+
+    def __init__(self, batch: Batch, request: Request) -> None:
+        self._batch = batch
+        self._request = replace(request, on_error="skip")
+        self._refused: dict[int, LogitportError] = {}
+        self._slots: dict[tuple[int, ...], _Slot] = {}  # by the places of the processors that run
+        self._next_slot = 0
+        self._remove(self._admit((), request.prompt_token_ids))
+        self.infos = tuple(self._info(place, processor) for place, (processor, _) in enumerate(request.processors))
+
+    def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
+        errors = dict(self._refused)
+        while True:
+            running = tuple(place for place in range(len(self.infos)) if place not in errors)
+            try:
+                row = self._slot_of(running, history).step(history, logits)
+            except LogitportError as error:  # of the admission with these ids
+                row = RowResult(logits, (None,) * len(running), error)
+            if row.error is None:
+                return ChainResult(RowResult(row.logits, self._spread(running, row)), errors)
+            errors |= self._failing(running, row, history, logits)
+
+    def _info(self, place: int, processor: ProcessorLike) -> ProcessorInfo:
+        """Admit a processor alone, to learn what it is. If it is refused, it gets a name from the request."""
+        try:
+            slot = self._admit((place,), self._request.prompt_token_ids)
+        except LogitportError as error:
+            self._refused[place] = error
+            named = processor if isinstance(processor, str) else getattr(processor, "__qualname__", type(processor))
+            return ProcessorInfo(str(named).rpartition(".<locals>.")[2], reads_logits=False, is_program=False)
+        self._remove(slot)
+        return slot.infos[0]
+
+    def _slot_of(self, places: tuple[int, ...], history: Sequence[int]) -> _Slot:
+        if places not in self._slots:
+            self._slots[places] = self._admit(places, history)
+        return self._slots[places]
+
+    def _failing(
+        self, places: tuple[int, ...], row: RowResult, history: Sequence[int], logits: NDArray[np.float32]
+    ) -> dict[int, LogitportError]:
+        """The errors of the processors that make a step of these places fail, one or more."""
+        assert row.error is not None  # noqa: S101 - it has failed
+        if row.failed_place is not None:
+            return {places[row.failed_place]: row.error}
+        # It failed at an id of the history, which no other processor changes: each fails alone as well.
+        alone = {place: self._error_alone(place, history, logits) for place in places}
+        found = {place: error for place, error in alone.items() if error is not None}
+        return found or dict.fromkeys(places, row.error)
+
+    def _error_alone(self, place: int, history: Sequence[int], logits: NDArray[np.float32]) -> LogitportError | None:
+        prompt_length = len(self._request.prompt_token_ids)
+        known = history[: max(prompt_length, len(history) - 1)]  # the last id comes in the step
+        try:
+            slot = self._admit((place,), known)
+        except LogitportError as error:
+            return error
+        failure = slot.step(history, logits).error
+        self._remove(slot)
+        return failure
+
+    def _admit(self, places: tuple[int, ...], history: Sequence[int]) -> _Slot:
+        processors = [self._request.processors[place] for place in places]
+        self._next_slot += 1
+        return _Slot(self._batch, self._next_slot, replace(self._request, processors=processors), history)
+
+    def _remove(self, slot: _Slot) -> None:
+        self._batch.remove(slot.number)
+
+    def _spread(self, running: tuple[int, ...], row: RowResult) -> tuple[PlaceResult | None, ...]:
+        by_place = dict(zip(running, row.places, strict=True))
+        return tuple(by_place.get(place) for place in range(len(self.infos)))
+
+
+class _Slot:
+    """A request in a batch, admitted with this history."""
+
+    def __init__(self, batch: Batch, number: int, request: Request, history: Sequence[int]) -> None:
+        self._batch = batch
+        self.number = number
+        self._known = len(history)
+        output = tuple(history[len(request.prompt_token_ids) :])
+        self.infos = batch.add(number, replace(request, output_token_ids=output))
+
+    def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> RowResult:
+        step = RowStep(self.number, self._known, tuple(history[self._known :]))
+        self._known = len(history)
+        (row,) = self._batch.step([step], logits[None])
+        return row

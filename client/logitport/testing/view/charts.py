@@ -1,0 +1,116 @@
+"""Charts over the steps, as SVG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.testing.view.markup import Markup, tag
+from logitport.testing.view.texts import color, percent, swatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logitport.testing.records import StepRecord
+
+_STEP, _HEIGHT = 10.0, 40.0  # of the coordinates; the page stretches them
+_GAP = 1.0
+_MIN_STEPS = 24  # fewer steps do not fill the width
+_MIN_MASS = 0.1
+
+
+def charts(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
+    """The moved mass by processor, and the entropy before and after the chain.
+
+    Args:
+        steps: the steps.
+        names: of the processors.
+    """
+    return tag("div", _moved(steps, names), _entropy(steps), class_="lp-charts")
+
+
+def _moved(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
+    totals = [sum(record.moved for record in step.processors) for step in steps]
+    top = max([*totals, _MIN_MASS])
+    bars = []
+    for step in steps:
+        bottom = _HEIGHT
+        for record in step.processors:
+            height = record.moved / top * (_HEIGHT - 1)
+            if height < 0.05:
+                continue
+            bottom -= height
+            what = f"step {step.index + 1}: {record.place + 1} {record.processor} moved {percent(record.moved)}"
+            bars.append(
+                tag(
+                    "rect",
+                    tag("title", what),
+                    x=step.index * _STEP + _GAP,
+                    y=bottom,
+                    width=_STEP - 2 * _GAP,
+                    height=height,
+                    class_=color(record.place),
+                )
+            )
+    keys = [tag("span", swatch(place), " ", name, class_="lp-name") for place, name in enumerate(names)]
+    most = max(range(len(totals)), key=totals.__getitem__) if totals else 0
+    label = "Mass moved at each step by each processor"
+    if totals:
+        label += f"; most at step {most + 1}, {percent(totals[most])} in all"
+    return _figure("mass moved", keys, percent(top), _svg(label, steps, bars))
+
+
+def _entropy(steps: Sequence[StepRecord]) -> Markup:
+    before, after = [step.raw.entropy for step in steps], [step.final.entropy for step in steps]
+    top = max([*before, *after, 0.1])
+    lines = [_line(before, top, "lp-before"), _line(after, top, "lp-after")]
+    keys = [
+        tag("span", tag("span", class_="lp-dash lp-before"), " before the chain", class_="lp-name"),
+        tag("span", tag("span", class_="lp-dash lp-after"), " after it", class_="lp-name"),
+    ]
+    label = "Entropy at each step in nats"
+    if steps:
+        label += (
+            f"; in the mean {sum(before) / len(steps):.2f} before and {sum(after) / len(steps):.2f} after the chain"
+        )
+    return _figure("entropy", keys, f"{top:.1f} nats", _svg(label, steps, lines))
+
+
+def _line(values: Sequence[float], top: float, class_: str) -> Markup:
+    points = [
+        (number * _STEP + _STEP / 2, _HEIGHT - 1 - value / top * (_HEIGHT - 2)) for number, value in enumerate(values)
+    ]
+    path = "L".join(f"{x:g} {y:.2f}" for x, y in points)
+    if len(points) == 1:  # a line needs two points
+        path += f"h{_GAP:g}"
+    return tag("path", d=f"M{path}" if points else "", class_=class_)
+
+
+def _svg(label: str, steps: Sequence[StepRecord], marks: Sequence[Markup]) -> Markup:
+    width = max(len(steps), _MIN_STEPS) * _STEP
+    columns = [
+        tag(
+            "rect",
+            x=step.index * _STEP,
+            y=0,
+            width=_STEP,
+            height=_HEIGHT,
+            class_=f"lp-column lp-at-{step.index}",
+            data_step=step.index,
+        )
+        for step in steps
+    ]
+    return tag(
+        "svg",
+        *columns,
+        *marks,
+        viewBox=f"0 0 {width:g} {_HEIGHT:g}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+    )
+
+
+def _figure(title: str, keys: Sequence[Markup], top: str, chart: Markup) -> Markup:
+    heading = tag("figcaption", tag("b", title), *keys)
+    axis = tag("span", tag("span", top), tag("span", "0"), class_="lp-axis", aria_hidden="true")
+    return tag("figure", heading, tag("div", axis, chart, class_="lp-plot"), class_="lp-figure")

@@ -1,0 +1,48 @@
+"""`logitport play`."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+from pydantic_settings import CliPositionalArg
+
+from logitport.errors import NotInstalled
+from logitport_server.config.option import Metavar
+from logitport_server.config.values import Folder, Port
+
+
+class Play(BaseModel):
+    """Open a page that shows, step by step, what a chain of processors does to the probabilities.
+
+    The page runs the processors of the files in this process, and loads a file again when it is saved. It is served on
+    this machine alone, at an address with a random token.
+    """
+
+    files: CliPositionalArg[list[Path]] = Field([], description="Python files with processors")
+    model: list[Folder] = Field(
+        [],
+        description="folder of a causal model of transformers, with its tokenizer; without it, a small "
+        "model of a story",
+    )
+    prompt: str | None = Field(None, description="the prompt to begin with")
+    seed: Annotated[int, Metavar("NUMBER")] = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
+    port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
+    browser: bool = Field(True, description="open the page in the browser")
+
+    def cli_cmd(self) -> None:
+        """Serve the page until Ctrl-C."""
+        try:
+            from logitport_server.play.serving import PlayServer
+        except ModuleNotFoundError as error:
+            raise NotInstalled(f"{error.name} is not installed: pip install 'logitport[server,play]'") from error
+        server = PlayServer(self.files, self.model, self.prompt, self.seed, self.port)
+        server.run(lambda: self._announce(server.url))
+
+    def _announce(self, url: str) -> None:
+        print(f"logitport play: {url}", flush=True)  # noqa: T201
+        if self.browser and not webbrowser.open(url):
+            print("no browser could be opened; open the address in one", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,196 @@
+"""Runs the chains of the page."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from logitport.errors import InvalidArgument, LogitportError
+from logitport.testing import Stepper
+from logitport.testing.runner import load_backend
+from logitport_builtins import BUILTINS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport.testing import Simulation
+    from logitport_server.play.files import Files
+    from logitport_server.play.models import PlayModel
+
+MAX_STEPS = 512
+MAX_PROMPT_IDS = 4096
+TOP_K = 8
+# A request returns after this time; the page calls again, and shows the steps so far.
+_BUDGET_SECONDS = 0.25
+
+_Id = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+_Step = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """A processor of a chain: a built-in's name or FILE.py:NAME, and its parameters."""
+
+    processor: Annotated[str, Meta(max_length=300)]
+    params: dict[str, Any] = {}
+
+
+class RunSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page wants to see. The same specification has the same result.
+
+    Attributes:
+        lane: which of the two chains of the page.
+        model: its name.
+        prompt: its text.
+        seed: of the sampling.
+        temperature: of the sampling; 0 chooses the best id.
+        chain: the processors.
+        steps: number of steps.
+        forced: ids that the user has chosen, by step.
+        since: the first step of which the page needs the pane.
+    """
+
+    lane: Literal["a", "b"]
+    model: str
+    prompt: Annotated[str, Meta(max_length=40_000)]
+    chain: Annotated[list[Entry], Meta(max_length=16)]
+    steps: _Step
+    seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    forced: dict[_Step, _Id] = {}
+    since: _Step = 0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The steps of a run.
+
+    Attributes:
+        simulation: the steps.
+        ended: whether there can be no further step.
+        since: the first step that is new to the page.
+        milliseconds: time of the new steps.
+        new_steps: number of steps that were computed for this call.
+    """
+
+    simulation: Simulation
+    ended: bool
+    since: int
+    milliseconds: float
+    new_steps: int
+
+
+class Runs:
+    """The present run of each lane. Thread-safe: one call runs at a time.
+
+    Args:
+        models: by name.
+        files: processors of the user.
+    """
+
+    def __init__(self, models: Mapping[str, PlayModel], files: Files) -> None:
+        self._models = models
+        self._files = files
+        self._lanes: dict[str, _Lane] = {}
+        self._lock = Lock()
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Run to the number of steps, or until the time for one call is used up.
+
+        Raises:
+            InvalidArgument: the specification names what there is not, or the prompt cannot be used.
+        """
+        with self._lock:
+            self._files.refresh()
+            began = time.perf_counter()
+            chain = msgspec.json.encode(spec.chain)
+            key = (spec.model, spec.prompt, spec.seed, spec.temperature, chain, self._files.version)
+            lane, since = self._lanes.get(spec.lane), spec.since
+            if lane is None or not lane.continues(key, spec):
+                if lane is not None:
+                    lane.close()
+                    del self._lanes[spec.lane]
+                lane = self._lanes[spec.lane] = _Lane(key, self._open(spec))
+                since = 0
+            new_steps = lane.advance(spec, began + _BUDGET_SECONDS)
+            milliseconds = 1000 * (time.perf_counter() - began)
+            return RunResult(lane.stepper.result(), lane.stepper.ended is not None, since, milliseconds, new_steps)
+
+    def model(self, name: str) -> PlayModel:
+        """Return a model. Raises InvalidArgument if there is none with this name."""
+        try:
+            return self._models[name]
+        except KeyError:
+            raise InvalidArgument(f"there is no model {name!r}; choose one of the list") from None
+
+    def prompt_ids(self, spec: RunSpec) -> list[int]:
+        """Return the ids of the prompt. Raises InvalidArgument if it cannot be used."""
+        ids = self.model(spec.model).encode(spec.prompt)
+        if len(ids) > MAX_PROMPT_IDS:
+            raise InvalidArgument(f"the prompt has {len(ids)} ids; write one of at most {MAX_PROMPT_IDS}")
+        return ids
+
+    def warm_up(self) -> None:
+        """Import what the first run needs, which takes seconds."""
+        with suppress(LogitportError), self._lock, load_backend().open_runner():
+            pass
+
+    def close(self) -> None:
+        """End all runs."""
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.close()
+            self._lanes.clear()
+
+    def _open(self, spec: RunSpec) -> Stepper:
+        model = self.model(spec.model)
+        chain = [
+            (one.processor if one.processor in BUILTINS else self._files.find(one.processor), one.params)
+            for one in spec.chain
+        ]
+        return Stepper(
+            chain,
+            model,
+            self.prompt_ids(spec),
+            temperature=spec.temperature,
+            seed=spec.seed,
+            top_k=TOP_K,
+            eos_token_ids=model.eos_token_ids,
+            on_error="isolate",
+            token_text=model.token_text,
+        )
+
+
+class _Lane:
+    """A run that can go on."""
+
+    def __init__(self, key: tuple[Any, ...], stepper: Stepper) -> None:
+        self.stepper = stepper
+        self._key = key
+        self._forced: dict[int, int] = {}
+
+    def continues(self, key: tuple[Any, ...], spec: RunSpec) -> bool:
+        """Whether the run so far is the begin of the specified one."""
+        done = len(self.stepper.steps)
+        given = {step: token_id for step, token_id in spec.forced.items() if step < done}
+        return key == self._key and spec.steps >= done and given == self._forced
+
+    def advance(self, spec: RunSpec, deadline: float) -> int:
+        """Run to the number of steps, and at least one step. Returns the number of new steps."""
+        first = len(self.stepper.steps)
+        while len(self.stepper.steps) < spec.steps and self.stepper.ended is None:
+            index = len(self.stepper.steps)
+            self.stepper.step(spec.forced.get(index))
+            if index in spec.forced:
+                self._forced[index] = spec.forced[index]
+            if time.perf_counter() > deadline:
+                break
+        return len(self.stepper.steps) - first
+
+    def close(self) -> None:
+        self.stepper.close()

@@ -1,0 +1,92 @@
+"""Serves the page on this machine."""
+
+from __future__ import annotations
+
+import socket
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from logitport.errors import ServerUnavailable
+from logitport_server.play.application import Play
+from logitport_server.play.files import Files
+from logitport_server.play.guard import new_token
+from logitport_server.play.models import open_models
+from logitport_server.play.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_HOST = "127.0.0.1"
+
+
+class PlayServer:
+    """A server of the page, which listens.
+
+    Args:
+        files: Python files with processors.
+        folders: of models of transformers.
+        prompt: the prompt to begin with; None for that of the model.
+        seed: the seed to begin with.
+        port: 0 chooses a free one.
+
+    Attributes:
+        url: address of the page, with its token.
+
+    Raises:
+        InvalidArgument: a file or a folder cannot be used.
+        NotInstalled: a model needs a package that is not installed.
+        ServerUnavailable: the port is taken.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path] = (),
+        folders: Sequence[Path] = (),
+        prompt: str | None = None,
+        seed: int = 0,
+        port: int = 0,
+    ) -> None:
+        models, watched = open_models(folders), Files(files)
+        self._runs = Runs(models, watched)
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((_HOST, port))
+            self._socket.listen()
+        except OSError as error:
+            self._socket.close()
+            raise ServerUnavailable(f"cannot listen on {_HOST}:{port}: {error}; choose another --port") from error
+        port, token = self._socket.getsockname()[1], new_token()
+        self.url = f"http://{_HOST}:{port}/{token}/"
+        application = Play(models, watched, self._runs, prompt, seed).guarded(token, port)
+        config = uvicorn.Config(
+            application,
+            log_level="warning",
+            access_log=False,  # it would have the token
+            server_header=False,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self, started: Callable[[], object]) -> None:
+        """Serve until `stop`, SIGINT or SIGTERM.
+
+        Args:
+            started: called before the first request is served; the socket accepts connections.
+        """
+        Thread(target=self._runs.warm_up, daemon=True).start()
+        started()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._runs.close()
+            self._socket.close()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._server.should_exit = True

@@ -1,0 +1,92 @@
+"""`logitport play`: it prints the address, opens the browser, and ends at Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitport import NotInstalled
+from logitport_server.cli import play
+from logitport_server.play import serving
+from tests.server.play.conftest import FILE, Client
+
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(FILE)
+    command = [COMMAND, "play", "my.py", "--no-browser", "--seed", "11", "--prompt", "The king"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        state = Client(url).get("state")
+        assert (state["seed"], state["prompt"], state["files"][0]["name"]) == (11, "The king", "my.py")
+        assert Client(url).run(steps=1)["steps"] == 1
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGINT
+        assert (output, errors) == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.py"], "there is no such file"),
+        (["--model", "none"], "there is no such folder"),
+        (["--port", "70000"], "--port"),
+        (["--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_options(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [COMMAND, "play", "--no-browser", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class NotServing:
+    """A server that does not serve."""
+
+    url = "http://127.0.0.1:1/token/"
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def run(self, started: Any) -> None:
+        started()
+
+
+@pytest.mark.parametrize(("browser", "opens"), [(True, True), (True, False), (False, False)])
+def test_the_browser(
+    browser: bool, opens: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(serving, "PlayServer", NotServing)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or opens)
+    play.Play(files=[], browser=browser).cli_cmd()
+    output, errors = capsys.readouterr()
+    assert output == f"logitport play: {NotServing.url}\n"
+    assert opened == ([NotServing.url] if browser else [])
+    assert ("no browser could be opened" in errors) == (browser and not opens)
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "logitport_server.play.serving")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(NotInstalled, match=r"pip install 'logitport\[server,play\]'"):
+        play.Play(files=[]).cli_cmd()
+
+
+def test_a_port_that_is_taken(server: serving.PlayServer) -> None:
+    from logitport import ServerUnavailable
+
+    with pytest.raises(ServerUnavailable, match="choose another --port"):
+        serving.PlayServer(port=Client(server.url).port)
