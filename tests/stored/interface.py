@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import urllib.request
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import AliasChoices
 
 import logitport
-from logitport import Client
+from logitport import Client, ProcessorRef
+from logitport.admin import ServerStatus, SessionInfo
 from logitport.variables import OF_THE_SDK
 from logitport_proto import common_pb2
-from logitport_server.cli.root import COMMANDS
+from logitport_server.cli.root import COMMANDS, Command
 
 if TYPE_CHECKING:
     from tests.conftest import RunningServer
+
+
+# What commands print with --json, besides "server".
+_JSON: dict[str, Any] = {"processors": ProcessorRef, "sessions": SessionInfo, "status": ServerStatus}
 
 
 def interface(server: RunningServer) -> dict[str, Any]:
@@ -27,8 +34,19 @@ def interface(server: RunningServer) -> dict[str, Any]:
         "error codes": sorted(common_pb2.ErrorCode.keys()),
         "variables of the SDK": sorted(OF_THE_SDK),
         "metrics": _metrics(server.metrics_url),
-        **{f"options of {name}": sorted(command.load().model_fields) for name, command in COMMANDS.items()},
+        **{f"JSON of {name}": sorted(field.name for field in fields(kind)) for name, kind in _JSON.items()},
+        **{f"options of {name}": _options(command) for name, command in COMMANDS.items()},
     }
+
+
+def _options(command: Command) -> list[str]:
+    """Return the names of the fields, or their first aliases."""
+    names = []
+    for name, field in command.load().model_fields.items():
+        alias = field.validation_alias
+        first = alias.choices[0] if isinstance(alias, AliasChoices) else alias
+        names.append(first if isinstance(first, str) else name)
+    return sorted(names)
 
 
 def _metrics(url: str) -> list[str]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from pydantic_settings import CliPositionalArg, CliSubCommand
 
-from logitport.errors import UnknownProcessor
 from logitport_server.cli.command_group import CommandGroup
 from logitport_server.cli.display.quantities import NOTHING, age, size
 from logitport_server.cli.display.tables import Column, fields, number, show
-from logitport_server.cli.servers import Answer, JsonCommand, TableCommand, end, print_json
+from logitport_server.cli.servers import Answer, JsonCommand, TableCommand, end, known, print_json
 from logitport_server.config.option import FlagOnly, Metavar
 from logitport_server.config.units import OrOff
 from logitport_server.config.values import File
@@ -92,7 +91,7 @@ class DeleteProcessor(JsonCommand):
 
     def cli_cmd(self) -> None:
         """Delete the processor, and print the deleted names."""
-        answers = _deleted(self.call(lambda server: server.delete(self.name)))
+        answers = known(self.call(lambda server: server.delete(self.name)))
         done = [answer for answer in answers if answer.error is None]
         if self.as_json:
             print_json([{"server": answer.server, "names": list(answer.value)} for answer in done])
@@ -147,13 +146,6 @@ class Processors(CommandGroup):
         description="register a class of a file, or a payload", validation_alias="register"
     )
     delete: CliSubCommand[DeleteProcessor] = Field(description="delete a name or a processor")
-
-
-def _deleted(answers: list[Answer]) -> list[Answer]:
-    """Drop servers that do not know the processor, if another one does: it may have deleted it from a shared store."""
-    if any(answer.error is None for answer in answers):
-        return [answer for answer in answers if not isinstance(answer.error, UnknownProcessor)]
-    return answers
 
 
 def _print_each(answers: Iterable[Answer], *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import InvalidArgument, LogitportError
+from logitport.errors import InvalidArgument, LogitportError, UnknownProcessor
 from logitport_server.cli.display.tables import Column, lines_of, show
 from logitport_server.cli.display.text import escape_lines
 from logitport_server.cli.remote import RemoteCommand
@@ -126,6 +126,13 @@ def call_each(servers: Sequence[ServerAdmin], work: Callable[[ServerAdmin], _T])
         return list(threads.map(answer, servers))
     finally:  # after SIGINT, calls end when the client is closed
         threads.shutdown(wait=False, cancel_futures=True)
+
+
+def known(answers: list[Answer]) -> list[Answer]:
+    """Leave out servers that do not know a processor, if another one does: they may share the store that it was in."""
+    if any(answer.error is None for answer in answers):
+        return [answer for answer in answers if not isinstance(answer.error, UnknownProcessor)]
+    return answers
 
 
 def print_json(value: object) -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.client import Client
-from logitport_server.cli.remote import RemoteCommand
+from logitport_server.cli.display.text import escape
+from logitport_server.cli.servers import ServersCommand, end, known
 
 
-class Unquarantine(RemoteCommand):
-    """Lift the quarantine of a processor, so that it is called again. The token is read from LOGITPORT_TOKEN."""
+class Unquarantine(ServersCommand):
+    """Lift the quarantine of a processor at each server, so that it is called again.
+
+    Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
+    """
 
     processor: CliPositionalArg[str] = Field(description="registered name or digest of the processor")
 
     def cli_cmd(self) -> None:
         """Lift the quarantine."""
-        with Client(self.target, tls=self.tls()) as client:
-            was_quarantined = client.unquarantine(self.processor)
-        print(f"lifted the quarantine of {', '.join(was_quarantined.names) or was_quarantined.display_name}")  # noqa: T201
+        answers = known(self.call(lambda server: server.unquarantine(self.processor)))
+        for answer in answers:
+            if answer.error is None:
+                name = ", ".join(answer.value.names) or answer.value.display_name
+                where = f" at {answer.server}" if len(answers) > 1 else ""
+                print(escape(f"lifted the quarantine of {name}{where}"))  # noqa: T201
+        end(answers)
