@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import ServerUnavailable
 from logitport.integrations.common.environment import _RECONNECT_SECONDS
-from logitport.servers import _LOAD_SECONDS, Load, Server, Servers
+from logitport.servers import _COMPARISON_SECONDS, _LOAD_SECONDS, Load, Server, Servers
 from logitport.session.requests import _FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS
 from logitport.session.server_choice import _OPEN_SECONDS, ServerChoice
-from logitport.targets import Address, AddressList, Source
+from logitport.targets import _MIN_AGE_SECONDS, Address, AddressList, Source
 from logitport_server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from benchmarks.fleet_sim.model import Fleet
     from benchmarks.fleet_sim.node import Node
     from logitport.errors import LogitportError
+    from logitport.servers import Answer
+    from logitport.session.moves import OtherServer
 
 # All engines are one principal, as with one token for all of them.
 MAX_SESSIONS: int = min(
@@ -35,11 +37,22 @@ def backoff(attempt: int, rng: random.Random) -> float:
 
 
 class _Connection:
-    """What `ServerChoice` reads of a transport."""
+    """The transport to a simulated server."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.has_ended = False
+
+
+class _Addresses(AddressList):
+    """A list that is read at once. The client's own starts a thread for each read, which may be slow."""
+
+    def refresh(self) -> None:
+        if self._clock() - self._read_at >= _MIN_AGE_SECONDS:
+            self._read_at = self._clock()
+            self._replace()
+
+    def _read_first(self) -> None:
+        self.addresses = self._read()
 
 
 class _NoRegistrations:
@@ -64,10 +77,9 @@ class Chooser:
     def __init__(self, fleet: Fleet, rng: random.Random) -> None:
         self._fleet = fleet
         self.waited = 0.0
-        self._present: _Connection | None = None
-        self._next: _Connection | None = None
+        self._other: OtherServer | None = None
         clock: Callable[[], float] = lambda: fleet.env.now  # noqa: E731
-        addresses = AddressList(Source("the fleet", self._read), lambda _: None, clock)
+        addresses = _Addresses(Source("the fleet", self._read), lambda _: None, clock)
         chosen = self.servers(addresses, self._connect, clock=clock, rng=rng)
 
         def stream(server: Server, *_: float) -> Any:
@@ -78,21 +90,20 @@ class Chooser:
     def choose(self) -> Node:
         """Return a server for a session: another one than before, if possible. Raises ServerUnavailable."""
         self.waited = 0.0
-        if self._next is not None:  # the last attempt has failed
-            self._next.has_ended = True
-        self._next = cast("_Connection", self._choice.connect(0.0))
-        return self._next.node
+        return cast("_Connection", self._choice.connect(0.0)).node
 
-    def use(self) -> None:
-        """Use the session on the server that was chosen last, and end the present one."""
-        self.lose()
-        self._present, self._next = self._next, None
-        self._choice.restore()
+    def elsewhere(self) -> Node | None:
+        """Return another server for a session that could stay, if one accepts it."""
+        self._other = self._choice.elsewhere()
+        # The client waits on another thread, and its session makes steps meanwhile.
+        self.waited = 0.0
+        return None if self._other is None else cast("_Connection", self._other.connect()).node
 
-    def lose(self) -> None:
-        """Record that the present connection has ended."""
-        if self._present is not None:
-            self._present.has_ended = True
+    def settle(self, opened: bool) -> None:
+        """Record whether the session was opened on the server that was returned last."""
+        if self._other is not None:
+            self._other.settle(opened)
+            self._other = None
 
     def within_limit(self, opened: simpy.Event) -> Generator[simpy.Event, Any, bool]:
         """Wait for the reply to the first frame. Returns whether it arrived in time."""
@@ -119,23 +130,20 @@ class SimulatedServer:
         self.channel = None
         self.node = fleet.nodes[int(address.target)]
 
-    def request_load(self) -> Callable[[], Load | None]:
-        """Return a function with the answer; see `logitport.servers.Server.request_load`."""
+    def request_load(self, take_answer: Callable[[Answer], object]) -> None:
+        """Pass on the answer; see `logitport.servers.Server.request_load`."""
         self._fleet.load_calls += 1
         node = self.node
-        if node.is_running:
+        if node.is_dead:
+            take_answer(ServerUnavailable(f"server {self.target} is lost"))
+        elif node.is_hung:
+            # At most one server of a fleet hangs. The other one of the pair answers, unless there is no other one.
+            self._chooser.waited += _COMPARISON_SECONDS if len(self._fleet.nodes) > 1 else _LOAD_SECONDS
+            take_answer(None)
+        else:
             node.serve(self._fleet.costs.get_load)
-
-        def answer() -> Load | None:
-            if node.is_dead:
-                raise ServerUnavailable(f"server {self.target} is lost")
-            if node.is_hung:
-                self._chooser.waited += _LOAD_SECONDS
-                return None
             requests = node.requests if self._chooser.counts_requests else 0
-            return Load(node.sessions + requests, node.accepts)
-
-        return answer
+            take_answer(Load(node.sessions + requests, node.accepts))
 
 
 class _OneAtRandom(Servers):

@@ -15,11 +15,11 @@ from benchmarks.fleet_sim.choice import Chooser, backoff
 from benchmarks.fleet_sim.load import STEP_JITTER
 from benchmarks.fleet_sim.node import Node
 from logitport.errors import ServerUnavailable
-from logitport.session.requests import _BETWEEN_MOVES_SECONDS
+from logitport.session.moves import _JITTER, _MAX_PAUSE_SECONDS, _PAUSE_SECONDS
 from logitport_server.transports.departures import _OLDEST, _YOUNGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from benchmarks.fleet_sim.capacity import EngineKind
     from benchmarks.fleet_sim.costs import Costs
@@ -129,6 +129,7 @@ class Engine:
         self._chooser_type = chooser
         self._due = math.inf  # when the server asks to move
         self._next_move = 0.0
+        self._pause = _PAUSE_SECONDS
         self._replays = replaying
         self.node: Node | None = None
         self._env.process(self._run(start))
@@ -143,7 +144,7 @@ class Engine:
         uniform, round_trip = self._rng.uniform, fleet.network.round_trip
         while self.node is not None:
             if not fleet.steps:
-                yield env.timeout(_BETWEEN_MOVES_SECONDS)
+                yield env.timeout(_PAUSE_SECONDS)
                 yield from self._move_if_due()
                 continue
             begun = env.now
@@ -171,7 +172,6 @@ class Engine:
                 return True
 
     def _leave(self) -> None:
-        self._chooser.lose()
         node, self.node = self.node, None
         if node is not None:
             node.count(-1, -self._fleet.kind.rows)
@@ -179,17 +179,20 @@ class Engine:
     def _move_if_due(self) -> Generator[simpy.Event, Any, None]:
         if self._env.now < self._due or self._env.now < self._next_move:
             return
-        self._next_move = self._env.now + _BETWEEN_MOVES_SECONDS
         present = self.node
-        if (yield from self._connect()):
+        if (yield from self._connect(self._chooser.elsewhere)):
             assert present is not None
             present.count(-1, -self._fleet.kind.rows)
+            self._pause = _PAUSE_SECONDS
+        else:
+            self._next_move = self._env.now + self._pause * self._rng.uniform(1.0, 1.0 + _JITTER)
+            self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
     def _reconnect(self) -> Generator[simpy.Event, Any, bool]:
         """Connect, again and again with pauses. Returns False if no server was found in time."""
         deadline = self._env.now + self._chooser.reconnect_seconds
         attempt = 0
-        while not (yield from self._connect()):
+        while not (yield from self._connect(self._chooser.choose)):
             if self._env.now >= deadline:
                 self._fleet.given_up += 1
                 return False
@@ -197,16 +200,21 @@ class Engine:
             yield self._env.timeout(backoff(attempt, self._rng))
         return True
 
-    def _connect(self) -> Generator[simpy.Event, Any, bool]:
+    def _connect(self, choose: Callable[[], Node | None]) -> Generator[simpy.Event, Any, bool]:
         """Choose a server, open a session, and replay. Returns whether that succeeded."""
+        opened = yield from self._try_connect(choose)
+        self._chooser.settle(opened)
+        return opened
+
+    def _try_connect(self, choose: Callable[[], Node | None]) -> Generator[simpy.Event, Any, bool]:
         fleet, env, kind, costs = self._fleet, self._env, self._fleet.kind, self._fleet.costs
         try:
-            node = self._chooser.choose()
+            node = choose()
         except ServerUnavailable:
             yield env.timeout(self._chooser.waited + fleet.network.round_trip)
             return False
         yield env.timeout(self._chooser.waited + costs.get_load_client * 2 + fleet.network.round_trip)
-        if not node.accepts or not (yield from self._open(node)):
+        if node is None or not node.accepts or not (yield from self._open(node)):
             return False
         expected = kind.rows if self._replays and self._chooser.announces else 0
         node.count(0, expected)
@@ -219,7 +227,6 @@ class Engine:
                 return False
         node.count(0, kind.rows - expected)
         self.node = node
-        self._chooser.use()
         fleet.opened.append(env.now)
         return True
 
