@@ -11,10 +11,10 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    AccessError ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
+    AccessError AdminClient ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
     EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError InvalidArgument InvalidLogits
     InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken LimitExceeded LoadFailed LogitportError
-    MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable NotInstalled NotPermitted
+    MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable NotInstalled NotPermitted NotSupported
     PayloadError PayloadNotAllowed PayloadNotPortable
     PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError

@@ -29,6 +29,7 @@ USES = {
     "": "import logitport; logitport.Client('127.0.0.1:1').close(); logitport.payload",
     "signing": "from logitport.payload.signing import read_private_key",
     "redis": "import redis",
+    "otel": "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.grpc, opentelemetry.exporter.otlp.proto.http",
     "vllm": "import logitport.integrations.vllm.request_spec",
     "llama-cpp": "import logitport.integrations.llama_cpp",
     "grammar": "from llguidance import LLMatcher; import logitport_builtins.grammar.masks",
