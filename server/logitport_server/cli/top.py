@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +67,7 @@ _SESSION_COLUMNS = (
     Column("LAST STEP"),
 )
 _ERROR_COLUMNS = (Column("SERVER"), Column("ERROR", max_cells=100))
+_ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 # A server that does not answer must not delay the others for long.
 _MIN_TIMEOUT_SECONDS = 2.0
 # Lines of the live display without tables: the first line, and a line between two tables.
@@ -102,6 +105,7 @@ class Top(JsonCommand):
                 self._watch(client, console, looks)
 
     def _watch(self, client: AdminClient, console: Console, looks: Sequence[Look]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))  # leaves the terminal as it was
         with Live(console=console, screen=True, auto_refresh=False) as live:
             earlier: Sequence[Look] = ()
             while True:

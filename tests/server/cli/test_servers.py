@@ -139,8 +139,9 @@ def test_an_error_of_a_server_is_escaped(server: RunningServer, logitport: Any) 
     assert "[31mred" in ended.err
 
 
-def test_top_in_a_terminal(server: RunningServer) -> None:
-    """It shows one interval after the other, until SIGINT ends it."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_top_in_a_terminal(server: RunningServer, number: signal.Signals, status: int) -> None:
+    """It shows one interval after the other, until a signal ends it."""
     controller, terminal = pty.openpty()
     settings = {**environment(), "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "20"}
     with subprocess.Popen(
@@ -153,13 +154,13 @@ def test_top_in_a_terminal(server: RunningServer) -> None:
             assert process.poll() is None, shown
             if select.select([controller], [], [], 1.0)[0]:
                 shown += os.read(controller, 1 << 16)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         while True:
             try:
                 shown += os.read(controller, 1 << 16)
             except OSError:  # the other end is closed
                 break
-        assert process.wait(60) == 0
+        assert process.wait(60) == status
     os.close(controller)
     text = shown.decode()
     assert text.startswith("\x1b[?1049h")  # the alternate screen

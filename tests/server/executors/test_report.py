@@ -1,12 +1,20 @@
-"""Ids and memory of worker processes."""
+"""States of workers, and ids and memory of their processes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
+from logitport_server.dialects import make_dialect
+from logitport_server.executors import Deadlines
 from logitport_server.executors.report import process_id_of, resident_bytes
+from logitport_server.executors.worker import Worker
+from logitport_server.registry.quarantine import Quarantine
+from tests.toy_processors import AddOneInPlace
+from tests.waiting import wait_until
 
 
 def test_a_process_is_found_by_its_descriptor() -> None:
@@ -14,10 +22,35 @@ def test_a_process_is_found_by_its_descriptor() -> None:
         pidfd = os.pidfd_open(process.pid)
         try:
             assert process_id_of(pidfd) == process.pid
-            assert resident_bytes(process.pid) > 1 << 20
+            wait_until(lambda: resident_bytes(process.pid) > 1 << 20)  # when Python has started
             process.communicate(b"\n")
             assert process_id_of(pidfd) == 0
         finally:
             os.close(pidfd)
     assert resident_bytes(process.pid) == 0
     assert process_id_of(pidfd) == 0
+
+
+class Process:
+    process_id = 42
+
+
+def report_of(worker: Worker) -> tuple[int, str, list[str]]:
+    found = worker.report()
+    return found.process_id, found.state, list(found.processors)
+
+
+def test_the_states_of_a_worker() -> None:
+    """A worker begins without a process, and is busy while a call has no reply."""
+    worker = Worker(None, cast("Any", None), Deadlines(call=1.0, load=1.0), Quarantine(1, 1.0))
+    assert report_of(worker) == (0, "starting", [])
+    worker._process = cast("Any", Process())
+    assert report_of(worker) == (42, "idle", [])
+    held = [make_dialect(AddOneInPlace(), name, shipped=True) for name in ("b", "a", "a")]
+    worker.dialects.update(held)
+    assert report_of(worker) == (42, "ready", ["a", "b"])
+    worker._posted.append(cast("Any", SimpleNamespace(source=SimpleNamespace(display_name="b"))))
+    assert report_of(worker) == (42, "busy", ["b"])
+    worker._posted.clear()
+    held.clear()
+    assert report_of(worker) == (42, "idle", [])
