@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from logitport.targets import MAX_DOCUMENT_BYTES
+from logitport.documents import MAX_BYTES as MAX_DOCUMENT_BYTES
 from logitport_server.config import ServerConfig
 from logitport_server.fleet.directory import document
 from logitport_server.registry.poller import INTERVAL_SECONDS as POLL_SECONDS

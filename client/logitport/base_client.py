@@ -12,7 +12,7 @@ from tenacity import retry_if_exception, stop_after_delay, wait_random_exponenti
 
 from logitport import calls
 from logitport.connection import Connection
-from logitport.errors import DeadlineExceeded, PayloadNotAllowed, ServerUnavailable
+from logitport.errors import DeadlineExceeded, NotAuthenticated, PayloadNotAllowed, ServerUnavailable
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
 from logitport_proto import admin_pb2, registry_pb2
@@ -116,8 +116,16 @@ class BaseClient:
 
     def _retries(self, call: Call[Any]) -> dict[str, Any]:
         """Return tenacity's arguments for a call that has failed at one server."""
+        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
+        refusals = 1
+
+        def is_retried(error: BaseException) -> bool:
+            nonlocal refusals
+            refusals += isinstance(error, NotAuthenticated)
+            return refusals < len(self._servers) and self._may_go_elsewhere(call, error)
+
         return {
-            "retry": retry_if_exception(lambda error: self._may_go_elsewhere(call, error)),
+            "retry": retry_if_exception(is_retried),
             "wait": wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
             "stop": stop_after_delay(min(_ELSEWHERE_SECONDS, self.timeout)),
             "reraise": True,
@@ -127,8 +135,8 @@ class BaseClient:
         """Whether a call that has failed with this error may be sent to another server."""
         return (
             not (self._servers.single or self._closed)
-            and isinstance(error, ServerUnavailable)
-            and (call.method in _IDEMPOTENT or not error.was_connected)
+            and isinstance(error, (ServerUnavailable, NotAuthenticated))
+            and (call.method in _IDEMPOTENT or isinstance(error, NotAuthenticated) or not error.was_connected)
         )
 
     @contextmanager
@@ -145,7 +153,7 @@ class BaseClient:
             yield
         except grpc.RpcError as error:
             translated = calls.translate(error, server.target, encrypted=self._connection.encrypted)
-            if isinstance(translated, (ServerUnavailable, DeadlineExceeded)):
+            if isinstance(translated, (ServerUnavailable, DeadlineExceeded, NotAuthenticated)):
                 self._servers.failed(server)
             if advice and isinstance(translated, PayloadNotAllowed):
                 translated = PayloadNotAllowed(translated.message + advice)

@@ -261,6 +261,8 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
         return unavailable
     if status is grpc.StatusCode.CANCELLED:
         return ServerUnavailable.after_connection(f"the connection to {target} was lost: {details}")
+    if status is grpc.StatusCode.UNAUTHENTICATED:  # from a proxy: a server sends an error of its own
+        return NotAuthenticated(f"{target}: {details}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return NotSupported(
             f"{target} does not support this call ({status.name}: {details}): it runs an earlier version of logitport, "

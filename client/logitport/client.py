@@ -248,6 +248,7 @@ class Client(BaseClient):
             choice.connect,
             opening,
             restore=choice.restore,
+            refused=choice.refused,
             with_torch=tensors.is_torch(dtype),
             local=transport,
             timeout=self.timeout,

@@ -62,7 +62,8 @@ class Tls:
     """An encrypted connection. All files are PEM.
 
     Attributes:
-        ca: certificates of the authorities that may have signed the server's; None for gRPC's own list.
+        ca: certificates of the authorities that may have signed the server's; None for gRPC's own list. For an https
+            document with the servers' addresses, they are trusted in addition to those of the system.
         cert: the client's certificate and its chain, where the server requires one.
         key: the private key of `cert`.
         server_name: the name in the server's certificate, if it is not the host of the address, for example because
@@ -91,11 +92,13 @@ class Connection:
         credentials: of encrypted channels; None for unencrypted ones.
         metadata: sent with each call.
         server_name: the name in the servers' certificates; "" for the host of each address.
+        ca: certificates of the authorities in PEM; None for the system's own list.
     """
 
     credentials: grpc.ChannelCredentials | None
     metadata: tuple[tuple[str, str], ...]
     server_name: str = ""
+    ca: bytes | None = None
 
     @classmethod
     def prepare(cls, token: str | None, tls: Tls | None) -> Self:
@@ -118,7 +121,7 @@ class Connection:
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if tls is None:
             return cls(None, metadata)
-        return cls(tls.credentials(), metadata, tls.server_name)
+        return cls(tls.credentials(), metadata, tls.server_name, _read(tls.ca))
 
     @property
     def encrypted(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, cast
 import grpc
 
 from logitport import calls
-from logitport.errors import ServerUnavailable
+from logitport.errors import LogitportError, ServerUnavailable
 from logitport.targets import AddressList, source_of
 from logitport_proto import admin_pb2_grpc, processing_pb2, processing_pb2_grpc, registry_pb2_grpc
 
@@ -50,8 +50,8 @@ class Load:
     accepts_sessions: bool
 
 
-# What a server answers: None if it does not answer in time, an error if it cannot be reached.
-Answer = Union[Load, None, ServerUnavailable]
+# What a server answers: None if it does not answer in time, an error if it cannot be reached or refuses the caller.
+Answer = Union[Load, None, LogitportError]
 
 
 class Server:
@@ -87,7 +87,8 @@ class Server:
         """Whether it answers a call within a second. Raises ValueError if the channel was closed."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.request_load(answers.put)
-        return isinstance(answers.get(), Load)
+        answer = answers.get()
+        return not (answer is None or isinstance(answer, ServerUnavailable))
 
     def _answer_of(self, call: Any) -> Answer:
         status = call.code()
@@ -96,10 +97,9 @@ class Server:
             return Load(load.sessions + load.requests, load.accepts_sessions)
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return None
-        error = calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
-        # Another error is that of a server that runs. An earlier version lacks the call; a server that refuses this
-        # caller refuses `open`, too.
-        return error if isinstance(error, ServerUnavailable) else Load(None, accepts_sessions=True)
+        if status is grpc.StatusCode.UNIMPLEMENTED:  # a server of an earlier version
+            return Load(None, accepts_sessions=True)
+        return calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
 
 
 @dataclass
@@ -108,6 +108,7 @@ class _Refusals:
 
     full: list[Server] = field(default_factory=list)
     silent: list[Server] = field(default_factory=list)
+    refusing: list[Server] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -160,7 +161,7 @@ class Servers:
         Raises:
             InvalidArgument, ServerUnavailable: as `AddressList`.
         """
-        source = source_of(target)
+        source = source_of(target, connection.ca)
         if source.name:
             connection.check(source.name)
         if source.unencrypted_host:
@@ -192,6 +193,10 @@ class Servers:
         """Whether there is one address, for ever: then there is no choice, and gRPC itself retries."""
         return self._list.single
 
+    def __len__(self) -> int:
+        """Number of addresses that the list has now."""
+        return len(self._list.addresses)
+
     def lists_others(self, server: Server) -> bool:
         """Whether the list has another address than that of this server."""
         return any(address != server.address for address in self._list.addresses)
@@ -215,18 +220,18 @@ class Servers:
     def least_loaded(self, excluded: Server | None = None) -> Server:
         """Return a server for a session: the less loaded of two random ones that answer.
 
-        The list is read again first, unless it is new. One that does not answer in time is returned only if no other
-        one can be reached; one that accepts no session, only if no other one answers.
+        The list is read again first, unless it is new. If none accepts a session, one that is full is preferred to one
+        that does not answer in time, and that to one that refuses this client, for example because of its token.
 
         Raises:
             ServerUnavailable: none of them can be reached, or the client is closed.
         """
         self._list.refresh()
-        if len(self._list.addresses) == 1:
+        if len(self) == 1:
             return self.any()
         refusals = _Refusals()
         accepting = self._accepting(self._candidates([excluded] if excluded else [], at_once=2), refusals)
-        for server in (accepting, *refusals.full, *refusals.silent):
+        for server in (accepting, *refusals.full, *refusals.silent, *refusals.refusing):
             if server is not None:
                 return server
         raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {refusals.errors[0]}")
@@ -291,6 +296,8 @@ class Servers:
                     break
                 if isinstance(answer, ServerUnavailable):
                     refusals.errors.append(answer.message)
+                elif isinstance(answer, LogitportError):
+                    refusals.refusing.append(server)
                 elif answer is None:
                     refusals.silent.append(server)
                 elif answer.accepts_sessions:

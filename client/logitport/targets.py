@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import re
@@ -10,42 +9,32 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Union
-from urllib.parse import urlsplit
+from typing import Union
+from urllib.parse import unquote, urlsplit
 
-import orjson
-
+from logitport import documents
 from logitport.errors import InvalidArgument, LogitportError, ServerUnavailable
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 logger = logging.getLogger(__name__)
 
 # One address; several, as a sequence or separated by commas; a name in DNS; a document; or a function.
 Target = Union[str, "os.PathLike[str]", Sequence[str], Callable[[], Union[str, Sequence[str]]]]
 
-MAX_DOCUMENT_BYTES = 1 << 20
 # How long a list may take to be read. After that the read has failed, although a name or a function may still answer.
 _READ_SECONDS = 5.0
 # How long a caller waits for a list that is read again. It has the last one.
 _WAIT_SECONDS = 0.5
-# Between two attempts to end a document's connection.
-_CUT_OFF_SECONDS = 0.1
 # How old a list must be to be read again. A server that many sessions have lost must not cause a read for each.
 _MIN_AGE_SECONDS = 3.0
 
-_FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?(.+)", re.DOTALL)
-_URL = re.compile(r"https?://")
+_FILE = re.compile(r"file:(?://([^/]*))?(.*)", re.DOTALL | re.IGNORECASE)
+_URL = re.compile(r"https?://", re.IGNORECASE)
 # A name for all of its addresses. "dns://AUTHORITY/NAME" is left to gRPC, which alone can query that name server.
 _DNS = re.compile(r"dns:(?:///)?(\[[^]]*\]|[^/:]+)(?::(\d+))?")
 # Names for several addresses that gRPC itself understands. It calls the addresses in order.
 _LIST_OF_GRPC = ("ipv4:", "ipv6:")
 _DEFAULT_PORT = "443"  # gRPC's, for a name without a port
-_FORM = '[{"targets": ["HOST:PORT"]}], as for Prometheus'
 
 
 @dataclass(frozen=True)
@@ -80,8 +69,17 @@ class Source:
     unencrypted_host: str = ""
 
 
-def source_of(target: Target) -> Source:
-    """Return where the addresses of a target are listed. Raises InvalidArgument if it is no target."""
+def source_of(target: Target, ca: bytes | None = None) -> Source:
+    """Return where the addresses of a target are listed.
+
+    Args:
+        target: the target.
+        ca: certificates, in PEM, of authorities that may have signed the certificate of a document's server, in
+            addition to those of the system.
+
+    Raises:
+        InvalidArgument: it is no target.
+    """
     if isinstance(target, os.PathLike):
         return _file(os.fspath(target))
     if callable(target):
@@ -97,9 +95,9 @@ def source_of(target: Target) -> Source:
         listed = [Address(address) for address in target]
         return Source(", ".join(map(str, target)), lambda: listed, changes=False)
     if (file := _FILE.fullmatch(target)) is not None:
-        return _file(file[1])
+        return _url_of_file(target, file[1] or "", file[2])
     if _URL.match(target):
-        return _url(target)
+        return _url(target, ca)
     if (name := _DNS.fullmatch(target)) is not None:
         return _name(target, name[1], name[2] or _DEFAULT_PORT)
     parts = [target] if target.startswith(_LIST_OF_GRPC) else [part.strip() for part in target.split(",")]
@@ -209,19 +207,19 @@ class AddressList:
 
 
 def _file(path: str) -> Source:
-    def read() -> Sequence[Address]:
-        try:
-            with Path(path).open("rb") as file:
-                text = file.read(MAX_DOCUMENT_BYTES + 1)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InvalidArgument(f"cannot read {path}, the document of the servers' addresses: {reason}") from error
-        return _parse(text, path)
-
-    return Source(path, read)
+    return Source(path, lambda: _listed(documents.read_file(path)))
 
 
-def _url(url: str) -> Source:
+def _url_of_file(target: str, host: str, path: str) -> Source:
+    if host.lower() not in ("", "localhost") or not path:
+        raise InvalidArgument(
+            f"target {target!r} names no file of this machine; write file:/PATH, file:///PATH, or file:PATH for one in "
+            "the working directory"
+        )
+    return _file(unquote(path))
+
+
+def _url(url: str, ca: bytes | None) -> Source:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
@@ -235,64 +233,17 @@ def _url(url: str) -> Source:
     if parts.username is not None or parts.password is not None:
         raise InvalidArgument(f"the URL of a document on {host} has a user name or password; leave it out")
     unencrypted = "" if parts.scheme == "https" else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Source(url, lambda: _parse(_fetch(url, parts), url), unencrypted_host=unencrypted)
+    return Source(url, lambda: _listed(documents.fetch(url, _READ_SECONDS, ca)), unencrypted_host=unencrypted)
 
 
-def _fetch(url: str, parts: SplitResult) -> bytes:
-    """Get a document. Follows no redirect, which could lead to an unencrypted one."""
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_READ_SECONDS)
-    # The timeout is for each wait. A server that sends a byte from time to time is cut off by the thread.
-    ended = threading.Event()
-    _thread(lambda: _cut_off(connection, ended))
-    try:
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != http.client.OK:
-            raise ServerUnavailable(f"cannot read {url}: it answers with status {reply.status}, and not with 200")
-        return reply.read(MAX_DOCUMENT_BYTES + 1)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ServerUnavailable(
-            f"cannot read {url}, the document of the servers' addresses: {error or type(error).__name__}"
-        ) from error
-    finally:
-        ended.set()
-        connection.close()
-
-
-def _cut_off(connection: http.client.HTTPConnection, ended: threading.Event) -> None:
-    """End a connection that takes too long. It has no socket while its name is resolved, or TLS is negotiated."""
-    wait_seconds = _READ_SECONDS
-    while not ended.wait(wait_seconds):
-        wait_seconds = _CUT_OFF_SECONDS
-        with suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+def _listed(targets: Sequence[str]) -> list[Address]:
+    return [Address(target) for target in targets]
 
 
 def _thread(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work, name="logitport-addresses", daemon=True)
     thread.start()
     return thread
-
-
-def _parse(text: bytes, where: str) -> list[Address]:
-    """Read a document of Prometheus' file_sd and http_sd. Labels are not used. Raises InvalidArgument."""
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise InvalidArgument(f"{where} has more than {MAX_DOCUMENT_BYTES} bytes; list fewer addresses")
-    try:
-        groups = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"{where} is not JSON ({error}); write {_FORM}") from error
-    if not isinstance(groups, list):
-        raise InvalidArgument(f"{where} is not a list; write {_FORM}")
-    addresses = []
-    for place, group in enumerate(groups):
-        targets = group.get("targets") if isinstance(group, dict) else None
-        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
-            raise InvalidArgument(f'{where}: element {place} has no list of texts in "targets"; write {_FORM}')
-        addresses += [Address(target) for target in targets]
-    return addresses
 
 
 def _name(target: str, host: str, port: str) -> Source:

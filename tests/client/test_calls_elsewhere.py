@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from logitport import AsyncClient, Client, LogitportError, ServerUnavailable
+from logitport import AsyncClient, Client, LogitportError, NotAuthenticated, ServerUnavailable
 from logitport.errors import METADATA_KEY
 from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.conftest import free_address
@@ -122,6 +122,27 @@ def test_an_error_of_the_server_is_not_repeated(call: Callable[..., Any]) -> Non
         with pytest.raises(LogitportError, match="UNIMPLEMENTED"):
             call(targets, "processors")
         assert registry.calls == ["List"]
+
+
+@pytest.mark.parametrize("method", [("processors",), ("delete", "team/x")])
+def test_a_server_that_does_not_know_the_token_yet(call: Callable[..., Any], method: tuple[str, ...]) -> None:
+    """It has not done anything, so every call may be sent to another server."""
+    targets = [free_address() for _ in range(3)]
+    refusing = Registry(*[grpc.StatusCode.UNAUTHENTICATED] * 100)
+    good = Registry()
+    with serving(targets[0], refusing), serving(targets[1], refusing), serving(targets[2], good):
+        for _ in range(5):
+            assert not call(targets, *method)
+    assert len(good.calls) == 5
+
+
+def test_a_token_that_no_server_knows(call: Callable[..., Any]) -> None:
+    targets = [free_address() for _ in range(3)]
+    refusing = Registry(*[grpc.StatusCode.UNAUTHENTICATED] * 100)
+    with serving(targets[0], refusing), serving(targets[1], refusing), serving(targets[2], refusing):
+        with pytest.raises(NotAuthenticated):
+            call(targets, "processors")
+        assert len(refusing.calls) == 3, "one for each server"
 
 
 class WrongMetadata(Registry):

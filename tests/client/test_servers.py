@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import gc
 import math
+import queue
 import random
 import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from logitport import AsyncClient, Client, InvalidArgument, ServerUnavailable, Tls
+from logitport import (
+    AsyncClient,
+    Client,
+    InvalidArgument,
+    LogitportError,
+    NotAuthenticated,
+    ServerUnavailable,
+    Tls,
+)
 from logitport.connection import Connection
 from logitport.servers import Answer, Load, Server, Servers
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
-from logitport_proto import registry_pb2
+from logitport_proto import processing_pb2_grpc, registry_pb2
 from tests.client.conftest import Script
 
 if TYPE_CHECKING:
@@ -198,6 +208,50 @@ def test_one_of_many_servers_can_be_used(answer: Answer, good: str) -> None:
     if not isinstance(answer, Load):
         assert {cluster.any() for _ in range(20)} == {good}, "the others are set aside"
         assert max(Counter(cluster.asked)[target] for target in others) <= 1
+
+
+def test_a_server_that_refuses_the_client_is_used_last() -> None:
+    """For example because it does not know the token yet."""
+    cluster = Cluster(3)
+    cluster.answers["a:1"] = NotAuthenticated("the token is unknown")
+    assert {cluster.session() for _ in range(50)} == {"b:1", "c:1"}
+    assert {cluster.any() for _ in range(50)} == {"b:1", "c:1"}, "other calls avoid it, too"
+    for answer in [None, Load(0, accepts_sessions=False)]:
+        cluster.answers["b:1"] = cluster.answers["c:1"] = answer
+        assert {cluster.session() for _ in range(50)} <= {"b:1", "c:1"}
+    cluster.lose("b:1", "c:1")
+    assert cluster.session() == "a:1", "its error says what is wrong"
+    assert cluster.servers.elsewhere([cluster.server("b:1")]) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, Load),  # an earlier version
+        (grpc.StatusCode.UNAUTHENTICATED, NotAuthenticated),
+        (grpc.StatusCode.INTERNAL, LogitportError),
+        (grpc.StatusCode.UNAVAILABLE, ServerUnavailable),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, type(None)),
+    ],
+)
+def test_the_answer_of_a_server_without_a_load(status: grpc.StatusCode, kind: type) -> None:
+    class Refusing(processing_pb2_grpc.LogitProcessingServicer):
+        def GetLoad(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+            context.abort(status, "refused")
+
+    with ThreadPoolExecutor(1) as threads:
+        running = grpc.server(threads)
+        processing_pb2_grpc.add_LogitProcessingServicer_to_server(Refusing(), running)  # type: ignore[no-untyped-call]
+        port = running.add_insecure_port("127.0.0.1:0")
+        running.start()
+        servers = Servers.of(grpc, f"127.0.0.1:{port}", Connection.prepare("", None), 1 << 20)
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        servers.any().request_load(answers.put)
+        answer = answers.get(timeout=30)
+        assert isinstance(answer, kind)
+        assert answer is None or answer == Load(None, accepts_sessions=True) or isinstance(answer, LogitportError)
+        assert servers.any().answers() == (kind not in (ServerUnavailable, type(None))), "it runs"
+        running.stop(None).wait()
 
 
 def test_a_full_server_is_preferred_to_a_silent_one() -> None:
@@ -388,6 +442,22 @@ def test_a_server_is_checked_only_if_there_is_another_one() -> None:
     cluster.listed = [choice.server.target]
     cluster.servers.refresh()
     assert choice.answers()
+
+
+def test_a_server_that_was_only_full_is_not_set_aside() -> None:
+    """It works. The session goes to another one."""
+    cluster = Cluster(3)
+    choice, _ = recorded_choice(cluster)
+    choice.connect(0.0)
+    full = choice.server
+    choice.refused()
+    choice.connect(0.0)
+    assert choice.server is not full
+    assert {cluster.any() for _ in range(50)} == set(cluster.listed)
+    lost = choice.server
+    choice.connect(0.0)
+    assert lost is not None
+    assert {cluster.any() for _ in range(50)} == set(cluster.listed) - {lost.target}, "it was not full"
 
 
 def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
+import ssl
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InvalidArgument, ServerUnavailable, targets
+from logitport import Client, InvalidArgument, ServerUnavailable, Tls, documents, targets
+from logitport.connection import Connection
 from logitport.targets import Address, AddressList, source_of
+from tests.certificates import Authority
 from tests.conftest import free_address
 from tests.waiting import wait_until
 
@@ -86,7 +90,7 @@ BAD_DOCUMENTS = {
     "no targets": (document({"labels": {}}), "element 0 has no list"),
     "no address": (document({"targets": []}), "lists no address"),
     "no port": (document({"targets": ["a"]}), "'a' has no port"),
-    "too large": (b" " * (targets.MAX_DOCUMENT_BYTES + 1), "has more than 1048576 bytes"),
+    "too large": (b" " * (documents.MAX_BYTES + 1), "has more than 1048576 bytes"),
     "deep": (b"[" * 100_000, "is not JSON"),
 }
 
@@ -268,13 +272,13 @@ def test_a_document_with_another_status(web: tuple[str, dict[str, tuple[int, byt
 
 def test_a_document_that_is_too_large(web: tuple[str, dict[str, tuple[int, bytes]]]) -> None:
     url, pages = web
-    pages["/servers"] = 200, b" " * (2 * targets.MAX_DOCUMENT_BYTES)
+    pages["/servers"] = 200, b" " * (2 * documents.MAX_BYTES)
     with pytest.raises(InvalidArgument, match="has more than 1048576 bytes"):
         addresses(f"{url}/servers")
 
 
 @contextmanager
-def trickling() -> Iterator[int]:
+def trickling(first: bytes = b"", byte: bytes = b"x") -> Iterator[int]:
     """The port of a web server that sends a byte from time to time, so that no single wait is long."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -282,8 +286,9 @@ def trickling() -> Iterator[int]:
         def trickle() -> None:
             peer, _ = listening.accept()
             with peer, suppress(OSError):
+                peer.sendall(first)
                 while not ended.wait(0.05):
-                    peer.send(b"x")
+                    peer.send(byte)
 
         thread = threading.Thread(target=trickle)
         thread.start()
@@ -307,6 +312,101 @@ def test_a_connection_that_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "create_connection", lambda *some, **more: time.sleep(0.3) or connect(*some, **more))
     with trickling() as port, pytest.raises(ServerUnavailable, match="cannot read http://127"):
         addresses(f"http://127.0.0.1:{port}/servers")
+
+
+def test_a_list_without_a_length_that_arrives_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the connection is the end of the document, and `http.client` drops the socket before it."""
+    monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
+    with trickling(b"HTTP/1.0 200 OK\r\n\r\n", b" ") as port, pytest.raises(ServerUnavailable, match=r"in 0\.3 s"):
+        addresses(f"http://127.0.0.1:{port}/servers")
+
+
+@pytest.mark.parametrize("content", [document({"targets": ["a:1"]}), b"[]"])
+def test_a_list_that_may_be_cut_off_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "_READ_SECONDS", 0.3)
+    with (
+        trickling(b"HTTP/1.0 200 OK\r\n\r\n" + content, b" ") as port,
+        pytest.raises(ServerUnavailable, match=r"in 0\.3 s"),
+    ):
+        addresses(f"http://127.0.0.1:{port}/servers")
+
+
+def test_a_reply_that_is_not_http() -> None:
+    with trickling(b"H\x1b[2J" * 10_000, b"\n") as port, pytest.raises(ServerUnavailable) as refused:
+        addresses(f"http://127.0.0.1:{port}/servers")
+    assert r"(BadStatusLine: 'H\x1b[2JH" in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_named_pipe(tmp_path: Path) -> None:
+    """A read of one would last until another process writes to it."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(InvalidArgument, match=f"{path} is not a regular file"):
+        AddressList(source_of(path), print)
+
+
+def test_a_url_of_a_file_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a b%.json"
+    path.write_bytes(document({"targets": ["a:1"]}))
+    assert addresses(f"file://{tmp_path}/a%20b%25.json") == ["a:1"]
+    assert addresses(path) == ["a:1"]
+
+
+@pytest.mark.parametrize("target", ["file://host/x.json", "file://x.json", "file:", "file://localhost"])
+def test_a_url_of_no_file_of_this_machine(target: str) -> None:
+    with pytest.raises(InvalidArgument, match="names no file of this machine; write file:/PATH"):
+        source_of(target)
+
+
+def test_schemes_in_capitals(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(document({"targets": ["a:1"]}))
+    assert addresses(f"FILE:{tmp_path}/x.json") == ["a:1"]
+    assert source_of("HTTP://a/x").unencrypted_host == "a:80"
+    assert source_of("HTTPS://a/x").changes
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[tuple[str, Authority]]:
+    """The URL of a document over https, and the authority that has signed its server's certificate."""
+    authority = Authority(tmp_path)
+    files = authority.issue_server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(document({"targets": ["a:1"]}))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}/servers", authority
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_authority_of_the_servers_may_have_signed_the_certificate_of_the_list(
+    encrypted: tuple[str, Authority],
+) -> None:
+    url, authority = encrypted
+    connection = Connection.prepare("", Tls(ca=authority.ca))
+    assert source_of(url, connection.ca).read() == [Address("a:1")]
+    with Client(url, tls=Tls(ca=authority.ca)) as client:
+        assert client.target == url
+
+
+def test_a_list_of_an_unknown_authority(encrypted: tuple[str, Authority]) -> None:
+    url, _ = encrypted
+    with pytest.raises(ServerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*; pass .* as Tls\(ca=...\)"):
+        Client(url, tls=Tls())
 
 
 @pytest.fixture

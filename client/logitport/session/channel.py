@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakMethod
 
-from logitport.errors import DeadlineExceeded, InternalError, LogitportError, ServerUnavailable
+from logitport.errors import DeadlineExceeded, InternalError, LimitExceeded, LogitportError, ServerUnavailable
 from logitport.session.frame_connection import FrameConnection
 from logitport_proto import processing_pb2
 
@@ -25,6 +25,13 @@ class FrameChannel:
     that is lost while it is opened is an open channel that has lost its connection: every call raises that, `reopen`
     makes another one.
 
+    Args:
+        connect: makes a transport to a server; its argument is how long to wait for it, in seconds.
+        opening: the opening frame.
+        timeout: for the local transport, in seconds.
+        local: whether frames use the server's local transport.
+        refused: called when a server refuses to open the session because of a limit.
+
     Attributes:
         connections: number of connections made so far; a region belongs to one connection.
         retirements: how often the server has retired the regions that it created.
@@ -40,8 +47,10 @@ class FrameChannel:
         *,
         timeout: float,
         local: Literal["auto", "grpc", "local"],
+        refused: Callable[[], object] = lambda: None,
     ) -> None:
         self._connect = connect
+        self._refused = refused
         self._opening = opening
         self._timeout = timeout
         self._local = local
@@ -232,7 +241,11 @@ class FrameChannel:
     def _open(self) -> None:
         self._lost = None
         self._take_reply = None
-        self._connection.open(self._opening)
+        try:
+            self._connection.open(self._opening)
+        except LimitExceeded:
+            self._refused()
+            raise
         self._connected()
 
     def _connected(self) -> None:

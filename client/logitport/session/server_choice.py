@@ -48,6 +48,8 @@ class ServerChoice:
         self._refuser: Server | None = None
         # Whether an attempt to connect to another server has failed since the last connection.
         self._failed_elsewhere = False
+        # Whether the server has refused to open the session because of a limit.
+        self._is_full = False
 
     @property
     def server(self) -> Server | None:
@@ -69,11 +71,16 @@ class ServerChoice:
         # Only once: the server may be back while the others cannot be reached.
         excluded = None if self._failed_elsewhere else self._server
         self._failed_elsewhere = True
-        if excluded is not None:
+        if excluded is not None and not self._is_full:
             self._servers.failed(excluded)
+        self._is_full = False
         self._server = self._servers.least_loaded(excluded)
         self._failed_elsewhere = False
         return self._stream(self._server, 0.0, _OPEN_SECONDS)
+
+    def refused(self) -> None:
+        """Record that the server has refused to open the session because of a limit: the server works."""
+        self._is_full = True
 
     def elsewhere(self) -> OtherServer | None:
         """Return another server that accepts the session now, if there is one. May take seconds.

@@ -52,6 +52,7 @@ class Session:
         timeout: float,
         reconnect_seconds: float = 0.0,
         restore: Callable[[], dict[str, LogitportError]] = dict,
+        refused: Callable[[], object] = lambda: None,
         local: Literal["auto", "grpc", "local"] = "auto",
         with_torch: bool = True,
         trust: ProgramTrust | None = None,
@@ -60,7 +61,7 @@ class Session:
     ) -> None:
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
-        self._channel = FrameChannel(connect, opening, timeout=timeout, local=local)
+        self._channel = FrameChannel(connect, opening, timeout=timeout, local=local, refused=refused)
         programs = ChainPrograms(
             self.vocab_size,
             trust or ProgramTrust("off"),

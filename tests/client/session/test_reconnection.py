@@ -282,12 +282,14 @@ def test_histories_that_are_not_answered_are_sent_to_the_next_server(servers: An
 
 def test_a_server_without_room_for_the_session(servers: Any) -> None:
     """It may still hold the session that was lost, or the next connection may be to another server."""
-    three = servers(3, reconnect_seconds=20.0)
+    refusals: list[bool] = []
+    three = servers(3, reconnect_seconds=20.0, refused=lambda: refusals.append(True))
     handle = three.session.add(Request([1]))
     end_server(three.scripts[0])
     three.scripts[1].refuse_to_send = LimitExceeded("all sessions are taken")
     assert three.session.step({handle: [2]}).apply(zeros()).failures == {}
     assert three.kinds(2) == ["open", "add", "step"]
+    assert refusals == [True], "the server that was lost refused nothing"
 
 
 def test_zero_reconnect_seconds_means_one_attempt(servers: Any) -> None:
