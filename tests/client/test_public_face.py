@@ -16,7 +16,7 @@ PUBLIC = """
     InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken LimitExceeded LoadFailed LogitportError
     MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable NotInstalled NotPermitted NotSupported
     PayloadError PayloadNotAllowed PayloadNotPortable
-    PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
+    PendingRequest PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
     SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds UnknownProcessor
     UnknownRequest
