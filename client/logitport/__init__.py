@@ -46,6 +46,7 @@ from logitport.errors import (
     UnknownProcessor,
     UnknownRequest,
 )
+from logitport.output import ProcessorOutput
 from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
 from logitport.request import ProcessorRef, Request
 from logitport.session.frames import Handle
@@ -107,6 +108,7 @@ __all__ = [
     "PendingRequest",
     "PendingStep",
     "ProcessorFailed",
+    "ProcessorOutput",
     "ProcessorQuarantined",
     "ProcessorRef",
     "ProcessorTimedOut",

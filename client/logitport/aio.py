@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from logitport.base_client import Call
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
+    from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import Server
@@ -69,6 +70,10 @@ class AsyncClient(BaseClient):
     async def processors(self) -> list[ProcessorRef]:
         """See `Client.processors`."""
         return await self._call(self._list())
+
+    async def logs(self, processor: str | ProcessorRef) -> list[ProcessorOutput]:
+        """See `Client.logs`. With several servers, it asks any one of them."""
+        return await self._call(self._logs(processor if isinstance(processor, str) else processor.digest))
 
     async def delete(self, name: str) -> tuple[str, ...]:
         """See `Client.delete`."""

@@ -13,6 +13,7 @@ from tenacity import retry_if_exception, stop_after_delay, wait_random_exponenti
 from logitport import calls
 from logitport.connection import Connection
 from logitport.errors import DeadlineExceeded, NotAuthenticated, PayloadNotAllowed, ServerUnavailable
+from logitport.output import ProcessorOutput
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
 from logitport_proto import admin_pb2, registry_pb2
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 # Calls that another server may receive after one server may have received them already.
-_IDEMPOTENT = ("Get", "List", "Apply")
+_IDEMPOTENT = ("Get", "List", "Apply", "GetOutput")
 
 # How long a call that has failed at one server is sent to others. It is longer than gRPC's pause before it connects
 # again: in a rolling restart, a server may be back for less than that pause when the next one ends.
@@ -97,6 +98,10 @@ class BaseClient:
     def _delete(self, name: str) -> Call[tuple[str, ...]]:
         message = calls.message(registry_pb2.DeleteRequest, processor=name)
         return Call("registry", "Delete", message, lambda reply: tuple(reply.names))
+
+    def _logs(self, name: str) -> Call[list[ProcessorOutput]]:
+        message = calls.message(registry_pb2.GetOutputRequest, processor=name)
+        return Call("registry", "GetOutput", message, lambda reply: list(ProcessorOutput.all_from_proto(reply.outputs)))
 
     def _unquarantine(self, name: str) -> Call[ProcessorRef]:
         message = calls.message(admin_pb2.UnquarantineRequest, processor=name)

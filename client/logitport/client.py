@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
+    from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import Server
@@ -133,6 +135,31 @@ class Client(BaseClient):
     def processors(self) -> list[ProcessorRef]:
         """List all built-ins, then all registered processors, by name."""
         return self._call(self._list())
+
+    def logs(self, processor: str | ProcessorRef) -> list[ProcessorOutput]:
+        """Return what a processor has printed and logged for requests of this client's principal, oldest first.
+
+        Only shipped processors that run in workers have output; programs and built-ins print nothing. The server keeps
+        the last 65,536 characters, 4,096 of a call, and 16,384 a second. It returns the output for the requests of
+        other principals to these alone, not to the author. Without authentication, all callers are one principal.
+
+        Args:
+            processor: a registered name, a digest, or the result of `register`.
+
+        Raises:
+            UnknownProcessor: there is none that this client may use.
+            NotSupported: the server is an earlier version.
+        """
+        call = self._logs(processor if isinstance(processor, str) else processor.digest)
+        servers = self._session_servers()
+        if not servers:
+            return self._call(call)
+        # Each server keeps the output of its own workers.
+        found: list[ProcessorOutput] = []
+        for server in servers:
+            with suppress(ServerUnavailable, DeadlineExceeded):
+                found += call.decode(self._send(server, call))
+        return sorted(found, key=attrgetter("time"))
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""

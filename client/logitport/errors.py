@@ -47,6 +47,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logitport.output import escaped
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -59,18 +60,24 @@ class LogitportError(Exception):
     Attributes:
         processor: the processor concerned, as its request named it; "" if there is none.
         remote_traceback: the traceback inside the processor's own code; "" if there is none.
+        output: the end of what the processor printed and logged in the call that failed, if it runs in a worker and the
+            call served no other request; "" otherwise. It may have control characters; `str` of the error escapes them.
     """
 
-    def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "") -> None:
+    def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "", output: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.processor = processor
         self.remote_traceback = remote_traceback
+        self.output = output
 
     def __str__(self) -> str:
-        if not self.remote_traceback:
-            return self.message
-        return f"{self.message}\n\nRemote traceback:\n{self.remote_traceback.rstrip()}"
+        parts = [self.message]
+        if self.remote_traceback:
+            parts.append(f"Remote traceback:\n{self.remote_traceback.rstrip()}")
+        if self.output:
+            parts.append(f"Output of the processor:\n{escaped(self.output).rstrip()}")
+        return "\n\n".join(parts)
 
 
 class InvalidArgument(LogitportError, ValueError):
@@ -300,14 +307,18 @@ def to_proto(error: LogitportError) -> common_pb2.Error:
     """Convert to a message. A class without a code is sent as its nearest ancestor that has one."""
     code = next((_BY_CLASS[cls][0] for cls in type(error).__mro__ if cls in _BY_CLASS), common_pb2.ERROR_CODE_INTERNAL)
     return common_pb2.Error(
-        code=code, message=error.message, processor=error.processor, remote_traceback=error.remote_traceback
+        code=code,
+        message=error.message,
+        processor=error.processor,
+        remote_traceback=error.remote_traceback,
+        output=error.output,
     )
 
 
 def from_proto(error: common_pb2.Error) -> LogitportError:
     """Convert a message to an exception. An unknown code, from a newer server, becomes a plain LogitportError."""
     cls = _BY_CODE.get(error.code, LogitportError)
-    return cls(error.message, processor=error.processor, remote_traceback=error.remote_traceback)
+    return cls(error.message, processor=error.processor, remote_traceback=error.remote_traceback, output=error.output)
 
 
 def status_name(error: LogitportError) -> str:

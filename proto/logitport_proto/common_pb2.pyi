@@ -162,16 +162,30 @@ class Edits(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "processor", "remote_traceback")
+    __slots__ = ("code", "message", "processor", "remote_traceback", "output")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     processor: str
     remote_traceback: str
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., processor: _Optional[str] = ..., remote_traceback: _Optional[str] = ...) -> None: ...
+    output: str
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., processor: _Optional[str] = ..., remote_traceback: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
+
+class ProcessorOutput(_message.Message):
+    __slots__ = ("processor", "display_name", "text", "time")
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    display_name: str
+    text: str
+    time: float
+    def __init__(self, processor: _Optional[str] = ..., display_name: _Optional[str] = ..., text: _Optional[str] = ..., time: _Optional[float] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("slot", "error", "skipped")

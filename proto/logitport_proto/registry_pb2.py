@@ -12,9 +12,10 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from logitport_proto import common_pb2 as logitport_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogitport/v1/registry.proto\x12\x0clogitport.v1\"\xe1\x01\n\rProcessorInfo\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0f\n\x07\x62uiltin\x18\x03 \x01(\x08\x12\x0e\n\x06python\x18\x04 \x01(\t\x12\x0c\n\x04\x64ill\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rregistered_at\x18\x07 \x01(\x01\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x0e\n\x06shared\x18\t \x01(\x08\x12\x13\n\x0bquarantined\x18\n \x01(\t\x12\x12\n\nclass_name\x18\x0b \x01(\t\x12\x0f\n\x07\x64ialect\x18\x0c \x01(\t\"Q\n\x0fRegisterRequest\x12\x0f\n\x07payload\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x0e\n\x06shared\x18\x04 \x01(\x08\"W\n\x10RegisterResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\x1f\n\nGetRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"=\n\x0bGetResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\x1e\n\x0bListRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"T\n\x0cListResponse\x12/\n\nprocessors\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\"\n\rDeleteRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"\x1f\n\x0e\x44\x65leteResponse\x12\r\n\x05names\x18\x01 \x03(\t2\x9e\x02\n\x11ProcessorRegistry\x12I\n\x08Register\x12\x1d.logitport.v1.RegisterRequest\x1a\x1e.logitport.v1.RegisterResponse\x12:\n\x03Get\x12\x18.logitport.v1.GetRequest\x1a\x19.logitport.v1.GetResponse\x12=\n\x04List\x12\x19.logitport.v1.ListRequest\x1a\x1a.logitport.v1.ListResponse\x12\x43\n\x06\x44\x65lete\x12\x1b.logitport.v1.DeleteRequest\x1a\x1c.logitport.v1.DeleteResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1blogitport/v1/registry.proto\x12\x0clogitport.v1\x1a\x19logitport/v1/common.proto\"\xe1\x01\n\rProcessorInfo\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0f\n\x07\x62uiltin\x18\x03 \x01(\x08\x12\x0e\n\x06python\x18\x04 \x01(\t\x12\x0c\n\x04\x64ill\x18\x05 \x01(\t\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rregistered_at\x18\x07 \x01(\x01\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x0e\n\x06shared\x18\t \x01(\x08\x12\x13\n\x0bquarantined\x18\n \x01(\t\x12\x12\n\nclass_name\x18\x0b \x01(\t\x12\x0f\n\x07\x64ialect\x18\x0c \x01(\t\"Q\n\x0fRegisterRequest\x12\x0f\n\x07payload\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x0e\n\x06shared\x18\x04 \x01(\x08\"W\n\x10RegisterResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\x1f\n\nGetRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"=\n\x0bGetResponse\x12.\n\tprocessor\x18\x01 \x01(\x0b\x32\x1b.logitport.v1.ProcessorInfo\"\x1e\n\x0bListRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"T\n\x0cListResponse\x12/\n\nprocessors\x18\x01 \x03(\x0b\x32\x1b.logitport.v1.ProcessorInfo\x12\x13\n\x0bregistry_id\x18\x02 \x01(\t\"\"\n\rDeleteRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"\x1f\n\x0e\x44\x65leteResponse\x12\r\n\x05names\x18\x01 \x03(\t\"%\n\x10GetOutputRequest\x12\x11\n\tprocessor\x18\x01 \x01(\t\"_\n\x11GetOutputResponse\x12.\n\x07outputs\x18\x01 \x03(\x0b\x32\x1d.logitport.v1.ProcessorOutput\x12\x1a\n\x12\x64ropped_characters\x18\x02 \x01(\x03\x32\xec\x02\n\x11ProcessorRegistry\x12I\n\x08Register\x12\x1d.logitport.v1.RegisterRequest\x1a\x1e.logitport.v1.RegisterResponse\x12:\n\x03Get\x12\x18.logitport.v1.GetRequest\x1a\x19.logitport.v1.GetResponse\x12=\n\x04List\x12\x19.logitport.v1.ListRequest\x1a\x1a.logitport.v1.ListResponse\x12\x43\n\x06\x44\x65lete\x12\x1b.logitport.v1.DeleteRequest\x1a\x1c.logitport.v1.DeleteResponse\x12L\n\tGetOutput\x12\x1e.logitport.v1.GetOutputRequest\x1a\x1f.logitport.v1.GetOutputResponseB9\n\x0clogitport.v1P\x01Z\x18logitport/v1;logitportv1\xaa\x02\x0cLogitport.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,24 +23,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logitport_proto.registry_pb
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014logitport.v1P\001Z\030logitport/v1;logitportv1\252\002\014Logitport.V1'
-  _globals['_PROCESSORINFO']._serialized_start=46
-  _globals['_PROCESSORINFO']._serialized_end=271
-  _globals['_REGISTERREQUEST']._serialized_start=273
-  _globals['_REGISTERREQUEST']._serialized_end=354
-  _globals['_REGISTERRESPONSE']._serialized_start=356
-  _globals['_REGISTERRESPONSE']._serialized_end=443
-  _globals['_GETREQUEST']._serialized_start=445
-  _globals['_GETREQUEST']._serialized_end=476
-  _globals['_GETRESPONSE']._serialized_start=478
-  _globals['_GETRESPONSE']._serialized_end=539
-  _globals['_LISTREQUEST']._serialized_start=541
-  _globals['_LISTREQUEST']._serialized_end=571
-  _globals['_LISTRESPONSE']._serialized_start=573
-  _globals['_LISTRESPONSE']._serialized_end=657
-  _globals['_DELETEREQUEST']._serialized_start=659
-  _globals['_DELETEREQUEST']._serialized_end=693
-  _globals['_DELETERESPONSE']._serialized_start=695
-  _globals['_DELETERESPONSE']._serialized_end=726
-  _globals['_PROCESSORREGISTRY']._serialized_start=729
-  _globals['_PROCESSORREGISTRY']._serialized_end=1015
+  _globals['_PROCESSORINFO']._serialized_start=73
+  _globals['_PROCESSORINFO']._serialized_end=298
+  _globals['_REGISTERREQUEST']._serialized_start=300
+  _globals['_REGISTERREQUEST']._serialized_end=381
+  _globals['_REGISTERRESPONSE']._serialized_start=383
+  _globals['_REGISTERRESPONSE']._serialized_end=470
+  _globals['_GETREQUEST']._serialized_start=472
+  _globals['_GETREQUEST']._serialized_end=503
+  _globals['_GETRESPONSE']._serialized_start=505
+  _globals['_GETRESPONSE']._serialized_end=566
+  _globals['_LISTREQUEST']._serialized_start=568
+  _globals['_LISTREQUEST']._serialized_end=598
+  _globals['_LISTRESPONSE']._serialized_start=600
+  _globals['_LISTRESPONSE']._serialized_end=684
+  _globals['_DELETEREQUEST']._serialized_start=686
+  _globals['_DELETEREQUEST']._serialized_end=720
+  _globals['_DELETERESPONSE']._serialized_start=722
+  _globals['_DELETERESPONSE']._serialized_end=753
+  _globals['_GETOUTPUTREQUEST']._serialized_start=755
+  _globals['_GETOUTPUTREQUEST']._serialized_end=792
+  _globals['_GETOUTPUTRESPONSE']._serialized_start=794
+  _globals['_GETOUTPUTRESPONSE']._serialized_end=889
+  _globals['_PROCESSORREGISTRY']._serialized_start=892
+  _globals['_PROCESSORREGISTRY']._serialized_end=1256
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from logitport_proto import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -90,3 +91,17 @@ class DeleteResponse(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetOutputRequest(_message.Message):
+    __slots__ = ("processor",)
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    def __init__(self, processor: _Optional[str] = ...) -> None: ...
+
+class GetOutputResponse(_message.Message):
+    __slots__ = ("outputs", "dropped_characters")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedCompositeFieldContainer[_common_pb2.ProcessorOutput]
+    dropped_characters: int
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_common_pb2.ProcessorOutput, _Mapping]]] = ..., dropped_characters: _Optional[int] = ...) -> None: ...

@@ -35,6 +35,11 @@ class ProcessorRegistryStub(object):
                 request_serializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
                 )
+        self.GetOutput = channel.unary_unary(
+                '/logitport.v1.ProcessorRegistry/GetOutput',
+                request_serializer=logitport_dot_v1_dot_registry__pb2.GetOutputRequest.SerializeToString,
+                response_deserializer=logitport_dot_v1_dot_registry__pb2.GetOutputResponse.FromString,
+                )
 
 
 class ProcessorRegistryServicer(object):
@@ -74,6 +79,14 @@ class ProcessorRegistryServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOutput(self, request, context):
+        """Returns what a processor in workers has printed and logged for requests of the calling principal, and for no other
+        requests: not even its owner gets the output for those of other principals. Each server keeps its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProcessorRegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +109,11 @@ def add_ProcessorRegistryServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=logitport_dot_v1_dot_registry__pb2.DeleteRequest.FromString,
                     response_serializer=logitport_dot_v1_dot_registry__pb2.DeleteResponse.SerializeToString,
+            ),
+            'GetOutput': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOutput,
+                    request_deserializer=logitport_dot_v1_dot_registry__pb2.GetOutputRequest.FromString,
+                    response_serializer=logitport_dot_v1_dot_registry__pb2.GetOutputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -173,5 +191,22 @@ class ProcessorRegistry(object):
         return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/Delete',
             logitport_dot_v1_dot_registry__pb2.DeleteRequest.SerializeToString,
             logitport_dot_v1_dot_registry__pb2.DeleteResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/logitport.v1.ProcessorRegistry/GetOutput',
+            logitport_dot_v1_dot_registry__pb2.GetOutputRequest.SerializeToString,
+            logitport_dot_v1_dot_registry__pb2.GetOutputResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

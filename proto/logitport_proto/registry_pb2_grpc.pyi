@@ -54,6 +54,14 @@ class ProcessorRegistryStub:
     not registered itself, the digest is deleted for all owners.
     """
 
+    GetOutput: grpc.UnaryUnaryMultiCallable[
+        logitport_proto.registry_pb2.GetOutputRequest,
+        logitport_proto.registry_pb2.GetOutputResponse,
+    ]
+    """Returns what a processor in workers has printed and logged for requests of the calling principal, and for no other
+    requests: not even its owner gets the output for those of other principals. Each server keeps its own.
+    """
+
 class ProcessorRegistryAsyncStub:
     """Registers, describes and deletes processors."""
 
@@ -88,6 +96,14 @@ class ProcessorRegistryAsyncStub:
     """Deletes a name, or a digest with all its names. Admitted requests continue to use the processor. Deleting a
     processor of another owner requires the scope "admin". If a caller with that scope deletes a digest that it has
     not registered itself, the digest is deleted for all owners.
+    """
+
+    GetOutput: grpc.aio.UnaryUnaryMultiCallable[
+        logitport_proto.registry_pb2.GetOutputRequest,
+        logitport_proto.registry_pb2.GetOutputResponse,
+    ]
+    """Returns what a processor in workers has printed and logged for requests of the calling principal, and for no other
+    requests: not even its owner gets the output for those of other principals. Each server keeps its own.
     """
 
 class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
@@ -132,6 +148,16 @@ class ProcessorRegistryServicer(metaclass=abc.ABCMeta):
         """Deletes a name, or a digest with all its names. Admitted requests continue to use the processor. Deleting a
         processor of another owner requires the scope "admin". If a caller with that scope deletes a digest that it has
         not registered itself, the digest is deleted for all owners.
+        """
+
+    @abc.abstractmethod
+    def GetOutput(
+        self,
+        request: logitport_proto.registry_pb2.GetOutputRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[logitport_proto.registry_pb2.GetOutputResponse, collections.abc.Awaitable[logitport_proto.registry_pb2.GetOutputResponse]]:
+        """Returns what a processor in workers has printed and logged for requests of the calling principal, and for no other
+        requests: not even its owner gets the output for those of other principals. Each server keeps its own.
         """
 
 def add_ProcessorRegistryServicer_to_server(servicer: ProcessorRegistryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -192,7 +192,7 @@ class Server:
             raise StartupError(f"cannot run shipped processors: {error}") from error
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads, self._turns), self._grpc
+            RegistryService(self._registry, self._threads, self._turns, self._executor.output), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)

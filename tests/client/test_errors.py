@@ -54,6 +54,7 @@ def test_only_errors_that_are_never_sent_lack_a_code() -> None:
             "DeadlineExceeded",
             "RequestsFailed",
             "NotInstalled",
+            "NotSupported",
             "LawBroken",
         ),  # raised by the client
     }

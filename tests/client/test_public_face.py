@@ -11,15 +11,15 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    AccessError AdminClient ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded DuplicateRequest EditKind
-    EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError InvalidArgument InvalidLogits
-    InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken LimitExceeded LoadFailed LogitportError
-    MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable NotInstalled NotPermitted NotSupported
-    PayloadError PayloadNotAllowed PayloadNotPortable
-    PendingRequest PendingStep ProcessorFailed ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
-    RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
-    SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds UnknownProcessor
-    UnknownRequest
+    AccessError AdminClient ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded
+    DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError
+    InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken
+    LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable
+    NotInstalled NotPermitted NotSupported PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
+    PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut
+    PythonMismatch RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed
+    SessionError SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds
+    UnknownProcessor UnknownRequest
 """
 FOLDER = Path(logitport.__file__).parent
 

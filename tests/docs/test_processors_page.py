@@ -47,3 +47,16 @@ def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> No
     assert scored == 4
     assert green <= scored
     assert (z_score < 0) == (p_value > 0.5)
+
+
+def test_output_reaches_the_author(
+    start_server: Callable[..., RunningServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = PAGE[PAGE.index("## Debug\n") :].partition("\n## ")[0]
+    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    target = start_server("--enable-custom-logit-processor").target
+    exec(block.replace("localhost:50051", target), {"__name__": "here", "logits": torch.zeros(1, 8)})
+
+    first, *logged = capsys.readouterr().out.splitlines()
+    assert first == "ids so far: 2"
+    assert logged[1:] == ["ids so far: 2"]

@@ -182,6 +182,7 @@ class Session:
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, Sequence[int]] | None = None,
+        output: bool = False,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
@@ -190,6 +191,7 @@ class Session:
             rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
                 the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.
+            output: return what shipped processors print and log in this step in `StepResult.outputs`.
 
         Returns:
             The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
@@ -216,6 +218,7 @@ class Session:
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise describe_misuse(new_token_ids, drafts, rows) from error
+        frame.wants_output = bool(output)
         pending = PendingStep(
             self._channel,
             self._requests,
@@ -225,6 +228,7 @@ class Session:
             drafted,
             placed,
             self.vocab_size,
+            wants_output=frame.wants_output,
         )
         self._channel.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
         if self._begun is not None:

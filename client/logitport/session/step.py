@@ -19,6 +19,7 @@ from logitport.errors import (
     StateLost,
 )
 from logitport.ops import apply_edits
+from logitport.output import ProcessorOutput
 from logitport.session.frames import Handle, step_frame
 from logitport_proto import common_pb2, processing_pb2
 
@@ -41,12 +42,15 @@ class StepResult:
         rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
             one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
+        outputs: what processors in workers printed and logged, if `Session.step` asked for it: one for each call, at
+            most 64 of a reply. `Client.logs` returns it, too, and that of admissions.
     """
 
     failures: dict[Handle, LogitportError]
     skipped: dict[Handle, LogitportError]
     rows_applied: dict[str, int]
     all_denied_rows: tuple[int, ...]
+    outputs: tuple[ProcessorOutput, ...] = ()
 
 
 class PendingStep:
@@ -62,7 +66,10 @@ class PendingStep:
         drafts: Mapping[Handle, Sequence[int]],
         rows: Sequence[tuple[Handle, int]],
         vocab_size: int,
+        *,
+        wants_output: bool = False,
     ) -> None:
+        self._wants_output = wants_output
         self._channel = channel
         self._connection = channel.connections
         self._requests = requests
@@ -187,6 +194,7 @@ class PendingStep:
         self._requests.resend(out_of_sync)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._handles, ())
         frame = step_frame(nothing_new, self._drafts, self._rows, self._vocab_size)
+        frame.wants_output = self._wants_output
         answer = self._read(self._channel.exchange(processing_pb2.SessionRequest(step=frame)).edits)
         self._connection = self._channel.connections
         return answer
@@ -244,6 +252,7 @@ class PendingStep:
             result.skipped | {handle: error for handle, error in failed.items() if handle.skips},
             {name: rows for name, rows in applied.items() if rows > 0},
             result.all_denied_rows,
+            result.outputs,
         )
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
@@ -306,6 +315,7 @@ class PendingStep:
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},
             rows_applied(reply.applied),
             tuple(unpack_int32(reply.all_denied_rows).tolist()),
+            ProcessorOutput.all_from_proto(reply.outputs),
         )
 
 
@@ -347,4 +357,5 @@ def _combine(first: StepResult, second: StepResult) -> StepResult:
         first.skipped | second.skipped,
         applied,
         tuple(sorted(first.all_denied_rows + second.all_denied_rows)),
+        first.outputs + second.outputs,
     )

@@ -46,5 +46,6 @@ async def _abort(context: Context, error: LogitportError) -> None:
     message = to_proto(error)
     message.message = message.message.encode()[:_MAX_TEXT_LENGTH].decode(errors="ignore")
     message.remote_traceback = message.remote_traceback.encode()[-_MAX_TEXT_LENGTH:].decode(errors="ignore")
+    message.output = message.output.encode()[-_MAX_TEXT_LENGTH:].decode(errors="ignore")
     metadata = ((METADATA_KEY, message.SerializeToString()),)
     await context.abort(grpc.StatusCode[status_name(error)], message.message, metadata)

@@ -43,6 +43,7 @@ _SCOPES = {
     "/logitport.v1.ProcessorRegistry/Get": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/List": (APPLY, REGISTER, ADMIN),
     "/logitport.v1.ProcessorRegistry/Delete": (REGISTER, ADMIN),
+    "/logitport.v1.ProcessorRegistry/GetOutput": (APPLY, REGISTER),
     "/logitport.v1.Admin/GetStatus": (ADMIN,),
     "/logitport.v1.Admin/ListSessions": (ADMIN,),
     "/logitport.v1.Admin/Drain": (ADMIN,),

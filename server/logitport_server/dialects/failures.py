@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 1000
 _MAX_TRACEBACK_LENGTH = 4000
+_MAX_OUTPUT_LENGTH = 2000
 
 # Appended to the message when a system call failed inside the sandbox.
 _SANDBOXED = (
@@ -96,7 +97,10 @@ def _of_code(error: BaseException, processor: str, *, shipped: bool) -> Logitpor
     if trace and not shipped:
         logger.info("%s\n%s", message, trace)
         trace = ""
-    failure: LogitportError = kind(_start(message), processor=processor, remote_traceback=trace)
+    output = _text(getattr(error, "output", "")) if shipped and isinstance(error, _OURS) else ""
+    failure: LogitportError = kind(
+        _start(message), processor=processor, remote_traceback=trace, output=output[-_MAX_OUTPUT_LENGTH:]
+    )
     return failure
 
 

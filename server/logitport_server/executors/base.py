@@ -12,6 +12,7 @@ from logitport_server.dialects import make_dialect, make_program_dialect
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.dialects import Dialect
+    from logitport_server.executors.output import OutputLog
     from logitport_server.executors.report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.source import Source
@@ -24,12 +25,14 @@ class Executor(ABC):
         hits: loads of shipped processors that the cache served.
         misses: loads that unpickled.
         quarantine: processors that must not be called.
+        output: what processors in workers have printed and logged. Processors of this process print where it does.
         program_milliseconds: how long a program may take for a row, in the worst case.
     """
 
     hits: int
     misses: int
     quarantine: Quarantine
+    output: OutputLog
     program_milliseconds: float = DEFAULT_LIMIT_MS
 
     def host(self, source: Source) -> Dialect:

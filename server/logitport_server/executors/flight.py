@@ -55,6 +55,7 @@ class RemoteCall:
         splittable: whether calls with fewer rows may succeed where this call has failed.
         seconds: how long the server has waited for the reply; None if the call has not begun.
         ended: value of `perf_counter` when the call ended.
+        output: what the processor printed and logged in it.
     """
 
     def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
@@ -67,6 +68,7 @@ class RemoteCall:
         self.splittable = True
         self.seconds: float | None = None
         self.ended = 0.0
+        self.output = ""
 
     def succeed(self, result: Any) -> None:
         """End the call with a result."""

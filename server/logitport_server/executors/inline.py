@@ -11,6 +11,7 @@ from logitport.payload.pickle_reader import read
 from logitport_server import stubs
 from logitport_server.dialects import Dialect, make_dialect
 from logitport_server.executors.base import Executor
+from logitport_server.executors.output import OutputLog
 from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class InlineExecutor(Executor):
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose
+        self.output = OutputLog()
 
     @property
     def hits(self) -> int:  # type: ignore[override]

@@ -15,6 +15,7 @@ from logitport.errors import PythonMismatch
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
 from logitport_server.executors.domain_workers import DomainWorkers
+from logitport_server.executors.output import OutputLog
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Worker
@@ -77,6 +78,7 @@ class ProcessExecutor(Executor):
     ) -> None:
         self.hits = self.misses = 0
         self.quarantine = Quarantine(quarantine_after, deadlines.call)
+        self.output = OutputLog()
         self._deadlines = deadlines
         self._limits = limits or Limits()
         self.gpu = gpu
@@ -172,7 +174,7 @@ class ProcessExecutor(Executor):
     def _new_worker(self, domain: TrustDomain | None, python: str) -> Worker:
         """Create a worker. Its first call acquires a slot."""
         zygote = partial(self._zygote, domain, python)
-        worker = Worker(domain, zygote, self._deadlines, self.quarantine, self.gpu, self._slots)
+        worker = Worker(domain, zygote, self._deadlines, self.quarantine, self.gpu, self._slots, self.output)
         with self._lock:
             self._workers.add(worker)
         return worker

@@ -12,6 +12,7 @@ from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
+from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
 from logitport_server.executors.process_holder import ProcessHolder
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.principals import log_fields
@@ -85,11 +86,13 @@ class Worker(ProcessHolder):
         domain, zygote, gpu, slots: see `ProcessHolder`.
         deadlines: how long the process may take.
         quarantine: charged with its failures.
+        output: keeps what processors print.
 
     Attributes:
         states: by its number, the request of each state that processors have here.
         reply_seconds: how long the server has waited for the reply that is being handled, or for the one that has not
             come; None while calls fail that had not begun.
+        reply_output: what the processor printed in the call whose reply is being handled.
     """
 
     def __init__(
@@ -100,12 +103,15 @@ class Worker(ProcessHolder):
         quarantine: Quarantine,
         gpu: Gpu | None = None,
         slots: WorkerSlots | None = None,
+        output: OutputLog | None = None,
     ) -> None:
         super().__init__(domain, zygote, gpu, slots)
         self.deadlines = deadlines
         self.quarantine = quarantine
         self.states: dict[int, RequestContext] = {}
         self.reply_seconds: float | None = None
+        self.reply_output = ""
+        self.output = output or OutputLog()
         self._posted: deque[_Posted] = deque()
 
     @property
@@ -270,7 +276,12 @@ class Worker(ProcessHolder):
 
     def processor_error(self, source: Source, error: messages.Error) -> LogitportError:
         """Convert an error that the worker sent."""
-        proto = common_pb2.Error(code=error.code, message=error.message, remote_traceback=error.trace)  # type: ignore[arg-type]
+        proto = common_pb2.Error(
+            code=error.code,  # type: ignore[arg-type]
+            message=error.message,
+            remote_traceback=error.trace,
+            output=error.output,
+        )
         return failures.of_processor(from_proto(proto), source.display_name)
 
     def release(self, processor: int, state: int | None) -> None:
@@ -281,6 +292,8 @@ class Worker(ProcessHolder):
         """Pass a reply to the call that it answers."""
         posted = self._posted[0]
         seconds = self.reply_seconds = self._restart_clock()
+        self.reply_output = reply.output[:MAX_TEXT_LENGTH]
+        self.output.record(self.domain, posted.source, self.reply_output)
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
@@ -317,6 +330,7 @@ class Worker(ProcessHolder):
         waited = self._process.waited_seconds if self._process is not None else 0.0
         self._close_process()
         self.prepare()
+        self.reply_output = ""
         if not calls:
             return
         oldest = calls.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
 
 _MANY_GROUPS = 64
+# Calls of a step whose output is returned, at most 4,096 characters each. All of it is in the log of outputs.
+_MAX_OUTPUTS = 64
+
+
+class Printed(NamedTuple):
+    """What a processor printed in one call: its key, its display name, the text, and the time since the Unix epoch."""
+
+    processor: str
+    name: str
+    text: str
+    time: float
 
 
 class Failed(NamedTuple):
@@ -42,12 +54,14 @@ class StepOutcome:
         failures: the requests that failed in this step, by slot.
         spending: what the step has spent its time on.
         trace: the record of the calls, if the step has spans.
+        outputs: what processors in workers printed in the calls, if the engine asked for it; else None.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
     spending: Spending = field(default_factory=Spending)
     trace: StepTrace | None = None
+    outputs: list[Printed] | None = None
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -68,6 +82,11 @@ class StepOutcome:
         self.spending.add(group.dialect.name, seconds)
         if self.trace is not None:
             self.trace.add(group, rows, ended, seconds)
+
+    def record_output(self, group: Group, text: str) -> None:
+        """Keep what a processor printed in a call, if the engine asked for it, up to the limit of a step."""
+        if self.outputs is not None and text and len(self.outputs) < _MAX_OUTPUTS:
+            self.outputs.append(Printed(group.dialect.key, group.dialect.name, text, time.time()))
 
     @property
     def applied(self) -> Counter[str]:

@@ -171,6 +171,8 @@ class EngineSession:
         # The batch of the last step; None after a change that makes it stale.
         self._batch: StepBatch | None = None
         self._batch_columns: tuple[bytes, ...] = ()
+        # Of the last step: whether its replies include what processors print.
+        self._wants_output = False
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
         self._step_time = StepTime(limits.processor_timeout_seconds)
@@ -285,6 +287,7 @@ class EngineSession:
             self.step_trace.requests = batch.traces
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         self._check_new_ids(columns, batch)
+        self._wants_output = frame.wants_output
         outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(self._limits.processor_timeout_seconds)
@@ -355,7 +358,7 @@ class EngineSession:
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
 
     def _begin_outcome(self) -> StepOutcome:
-        outcome = StepOutcome(trace=self.step_trace)
+        outcome = StepOutcome(trace=self.step_trace, outputs=[] if self._wants_output else None)
         self.spending = outcome.spending
         return outcome
 

@@ -13,7 +13,7 @@ import grpc
 
 from logitport import calls
 from logitport.errors import LogitportError
-from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
+from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server import tracing
 from logitport_server.access import Unparsed, current_call, parsed, stall_limit
 from logitport_server.session.apply import apply
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.access.grpc_errors import Context
+    from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
@@ -69,8 +70,9 @@ class LoopShare:
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
-    def __init__(self, registry: Registry, threads: Threads, turns: Turns) -> None:
+    def __init__(self, registry: Registry, threads: Threads, turns: Turns, output: OutputLog) -> None:
         self._registry = registry
+        self._output = output
         self._threads = threads
         self._turns = turns
 
@@ -141,6 +143,26 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             },
         )
         return registry_pb2.DeleteResponse(names=names)
+
+    async def GetOutput(
+        self, request: registry_pb2.GetOutputRequest, context: Context
+    ) -> registry_pb2.GetOutputResponse:
+        principal, digest = current_call.get().principal, request.processor
+        kept = self._output.read(principal.name, digest)  # also of a payload that is not registered
+        if kept is None:
+            describe = partial(self._registry.describe, request.processor, principal)
+            digest = (await on_thread(self._threads, describe)).digest
+            kept = self._output.read(principal.name, digest)
+        if kept is None:
+            return registry_pb2.GetOutputResponse()
+        name, printed, dropped = kept
+        return registry_pb2.GetOutputResponse(
+            outputs=[
+                common_pb2.ProcessorOutput(processor=digest, display_name=name, text=text, time=at)
+                for text, at in printed
+            ],
+            dropped_characters=dropped,
+        )
 
 
 class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):

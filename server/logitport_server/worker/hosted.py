@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from logitport.core.history import History
     from logitport.errors import LogitportError
     from logitport_server.dialects import Dialect, RequestContext
+    from logitport_server.worker.output import Output
 
 
 # An engine's front end tries a chain in one session, and the engine uses another. It must not wait for the class twice.
@@ -51,9 +52,13 @@ class HostedProcessor:
         device: the torch device of the logits that the processor receives.
         digest: of the class.
         init_seconds: how long the creation of the instance took.
+        output: what is printed in calls; None if it is not kept.
     """
 
-    def __init__(self, dialect: Dialect, digest: str = "", init_seconds: float = 0.0) -> None:
+    def __init__(
+        self, dialect: Dialect, digest: str = "", init_seconds: float = 0.0, output: Output | None = None
+    ) -> None:
+        self.output = output
         self.dialect = dialect
         self.digest = digest
         self.init_seconds = init_seconds
@@ -97,12 +102,15 @@ class HostedProcessor:
             By row, the processor's errors. These rows must be left out of the call.
         """
         failed: dict[int, LogitportError] = {}
-        begin = 0
+        begin = printed = 0
+        output = self.output
         selected = self._selected
         for row, (request, count) in enumerate(zip(selected, counts or repeat(1, len(selected)), strict=True)):
             if request is None:
                 begin += count
                 continue
+            if output is not None:
+                printed = output.size_bytes
             try:
                 if request.stale:
                     self._rebuild(request, events[begin : begin + count])
@@ -115,6 +123,8 @@ class HostedProcessor:
             except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
                 request.stale = True
                 failed[row] = failures.of_sandboxed(error, self.dialect.name)
+                if output is not None:
+                    failed[row].output = output.since(printed)
             begin += count
         return failed
 
@@ -141,6 +151,12 @@ class HostedProcessor:
         """Return the dialect's state of each of these rows."""
         selected: Sequence[Any] = self._selected
         return [selected[row].state for row in rows]
+
+    def output_of_one(self) -> str:
+        """Return the output of a call for one request. That of another call may show the prompts of all requests."""
+        if self.output is None or len({*self._numbers} - {0}) > 1:
+            return ""
+        return self.output.since(0)
 
     def newly_not_rebuildable(self, rows: Sequence[int]) -> list[int]:
         """Return the numbers of the states, among these rows, that have ceased to be a function of the history."""

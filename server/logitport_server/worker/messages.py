@@ -18,12 +18,17 @@ _MAX_REASON = 160
 # In characters. `failures` cuts the texts of an error to less; longer ones are invalid.
 MAX_TEXT_LENGTH = 2000
 MAX_TRACE_LENGTH = 5000
+# What the processor printed and logged: in a call, and before an error.
+MAX_OUTPUT_LENGTH = 4096
+MAX_ERROR_OUTPUT_LENGTH = 2000
 
 _Int32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)]
 _Trace = Annotated[str, msgspec.Meta(max_length=MAX_TRACE_LENGTH)]
+_Output = Annotated[str, msgspec.Meta(max_length=MAX_OUTPUT_LENGTH)]
+_ErrorOutput = Annotated[str, msgspec.Meta(max_length=MAX_ERROR_OUTPUT_LENGTH)]
 
 
 class _Message(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -159,21 +164,32 @@ class Process(StepCall, kw_only=True):
 # Replies: worker to server. The server does not trust them.
 
 
-class Error(msgspec.Struct, forbid_unknown_fields=True):
+class Error(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A `LogitportError`: the fields of `logitport.v1.Error`."""
 
     code: _Int32
     message: _Text
     trace: _Trace
+    output: _ErrorOutput = ""
 
 
-class ErrorReply(_Message):
+class _Reply(_Message, kw_only=True):
+    """A reply.
+
+    Attributes:
+        output: what the processor printed and logged during the call.
+    """
+
+    output: _Output = ""
+
+
+class ErrorReply(_Reply):
     """The call failed."""
 
     error: Error
 
 
-class TooLarge(_Message):
+class TooLarge(_Reply):
     """The columns of the reply are larger than their limit. The call has failed, and the worker continues.
 
     Attributes:
@@ -183,11 +199,11 @@ class TooLarge(_Message):
     size_bytes: _Int64
 
 
-class EmptyReply(_Message):
+class EmptyReply(_Reply):
     """Reply to `Validate` and `OpenGpuMemory`."""
 
 
-class HostReply(_Message):
+class HostReply(_Reply):
     """Reply to `Host`.
 
     Attributes:
@@ -211,7 +227,7 @@ class HostReply(_Message):
     gpu_error: _Text = ""
 
 
-class StartReply(_Message):
+class StartReply(_Reply):
     """Reply to `Start`.
 
     Attributes:
@@ -221,7 +237,7 @@ class StartReply(_Message):
     argmax_invariant: bool = False
 
 
-class EditReply(_Message):
+class EditReply(_Reply):
     """Reply to `Edit`. The columns are the edits.
 
     Attributes:
@@ -231,7 +247,7 @@ class EditReply(_Message):
     failed: dict[_Int32, Error] = {}
 
 
-class ProcessReply(_Message):
+class ProcessReply(_Reply):
     """Reply to `Process`. The logits are edited in place.
 
     Attributes:

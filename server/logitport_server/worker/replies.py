@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # Limit for the edits of one call. Biases of many rows over a large vocabulary fit.
 MAX_EDITS_BYTES = 64 << 20
 
-# The longest error, with each character escaped, fits into the first number.
-_MESSAGE_BYTES = 48 << 10
+# The longest error and the longest output, with each character escaped, fit into the first number.
+_MESSAGE_BYTES = 80 << 10
 # An error and the number of a state.
 _MESSAGE_BYTES_PER_ROW = 4 << 10
 
@@ -48,7 +48,8 @@ def limits(call: WorkerCall, columns: Sequence[bytes | memoryview]) -> ReplyLimi
 def pack(number: int, reply: Reply, columns: Sequence[bytes], limit: ReplyLimits) -> bytes:
     """Serialize the reply to a call within its limits.
 
-    The texts of errors are cut until the message fits. If the columns do not fit, the reply becomes a `TooLarge`.
+    The texts of errors, and the output, are cut until the message fits. If the columns do not fit, the reply becomes a
+    `TooLarge`.
     """
     size_bytes = sum(map(len, columns))
     if size_bytes > limit.column_bytes:
@@ -58,7 +59,9 @@ def pack(number: int, reply: Reply, columns: Sequence[bytes], limit: ReplyLimits
     while len(message) > limit.message_bytes and length:
         length //= 4
         for error in _errors(reply):
-            error.message, error.trace = error.message[:length], error.trace[len(error.trace) - length :]
+            error.message, error.trace = error.message[:length], error.trace[max(0, len(error.trace) - length) :]
+            error.output = error.output[max(0, len(error.output) - length) :]
+        reply.output = reply.output[:length]
         message = messages.encode(reply)
     return frames.pack(number, message, columns)
 

@@ -21,6 +21,7 @@ from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
+from logitport_server.worker.output import Output, capture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ _MAX_KEPT = 8
 
 def serve(connection: socket.socket) -> None:
     """Answer calls until the connection is closed."""
-    worker, own_pid = _Worker(), os.getpid()
+    worker, own_pid = _Worker(capture()), os.getpid()
     reader = frames.Reader()
     descriptors: deque[int] = deque()
     while True:
@@ -58,7 +59,8 @@ def serve(connection: socket.socket) -> None:
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, output: Output) -> None:
+        self._output = output
         self._loader = Loader(_MAX_PROCESSORS)
         self._hosted: dict[int, HostedProcessor] = {}
         # By digest: released instances that took long to create, and how long. Their requests were released before.
@@ -76,19 +78,26 @@ class _Worker:
         Raises:
             CudaError: the call has broken CUDA for this process, which must exit.
         """
+        self._output.begin()
         self._drop(call.released)
         # Taken before anything can fail: it must not be left for the next call.
         descriptor = descriptors.popleft() if _has_descriptor(call) else -1
         try:
             answer = self._run(call, columns, descriptor)
         except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
-            answer = messages.ErrorReply(_to_message(failures.of_sandboxed(error, self._name(call)))), ()
+            failure = failures.of_sandboxed(error, self._name(call))
+            answer = messages.ErrorReply(error=_to_message(failure, self._output_of_one(call))), ()
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
         if self._cuda is not None:
             self._cuda.synchronize()  # the server relies on all work on the logits being done
+        answer[0].output = self._output.end()
         return answer
+
+    def _output_of_one(self, call: messages.WorkerCall) -> str:
+        hosted = self._hosted.get(call.processor) if isinstance(call, messages.StepCall) else None
+        return self._output.since(0) if hosted is None else hosted.output_of_one()
 
     def _drop(self, released: Sequence[tuple[int, int | None]]) -> None:
         for processor, state in released:
@@ -139,7 +148,8 @@ class _Worker:
             began = time.monotonic()
             dialect = make_dialect(processor, call.name, shipped=True)
             init_seconds = time.monotonic() - began
-        self._hosted[call.processor] = hosted = HostedProcessor(dialect, call.digest, init_seconds)
+        hosted = HostedProcessor(dialect, call.digest, init_seconds, self._output)
+        self._hosted[call.processor] = hosted
         reply = messages.HostReply(
             reads_logits=bool(dialect.reads_logits),
             argmax_invariant=bool(dialect.argmax_invariant),
@@ -189,14 +199,14 @@ def _start(hosted: HostedProcessor, call: messages.Start, columns: Columns) -> m
         hosted.device,
     )
     hosted.start(call.state, context, params)
-    return messages.StartReply(bool(hosted.dialect.argmax_invariant))
+    return messages.StartReply(argmax_invariant=bool(hosted.dialect.argmax_invariant))
 
 
 def _edit(hosted: HostedProcessor, call: messages.Edit, columns: Columns) -> Answer:
     failed, rows = _update(hosted, call, columns)
     row_edits: Any = hosted.dialect.edit(hosted.states(rows)) if rows else ()
     edits = Edits.pack(zip(rows, row_edits, strict=True), call.vocab_size)
-    return messages.EditReply(failed), edits.to_columns()
+    return messages.EditReply(failed=failed), edits.to_columns()
 
 
 def _process(
@@ -209,8 +219,9 @@ def _process(
         hosted.dialect.drafts = [before[row] for row in rows] if before else ()
         _process_rows(hosted, rows, _logits(hosted, call.logits))
         for position, error in hosted.dialect.failed.items():
-            failed[rows[position]] = _to_message(failures.of_sandboxed(error, hosted.dialect.name))
-    return messages.ProcessReply(failed, hosted.newly_not_rebuildable(rows))
+            failure = failures.of_sandboxed(error, hosted.dialect.name)
+            failed[rows[position]] = _to_message(failure, hosted.output_of_one())
+    return messages.ProcessReply(failed=failed, not_rebuildable=hosted.newly_not_rebuildable(rows))
 
 
 def _update(
@@ -224,7 +235,7 @@ def _update(
     for row in hosted.unknown_rows():
         failed[row] = ProcessorFailed("the state of the request is not in the worker: its start has failed")
     hosted.mark_drafts(call.drafts)
-    return {row: _to_message(error) for row, error in failed.items()}, hosted.active_rows(failed)
+    return {row: _to_message(error, error.output) for row, error in failed.items()}, hosted.active_rows(failed)
 
 
 def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptor: int) -> None:
@@ -265,10 +276,10 @@ def _process_rows(hosted: HostedProcessor, rows: Sequence[int], logits: torch.Te
             logits.copy_(result)
 
 
-def _to_message(error: LogitportError) -> messages.Error:
+def _to_message(error: LogitportError, output: str) -> messages.Error:
     proto = to_proto(error)
     text, trace = proto.message[: messages.MAX_TEXT_LENGTH], proto.remote_traceback[-messages.MAX_TRACE_LENGTH :]
-    return messages.Error(proto.code, text, trace)
+    return messages.Error(proto.code, text, trace, output[-messages.MAX_ERROR_OUTPUT_LENGTH :])
 
 
 def _check_torch() -> None:

@@ -31,6 +31,7 @@ from logitport_proto.common_pb2 import (
     Error,
     Failure,
     ProcessorCall,
+    ProcessorOutput,
     Request,
     RowsApplied,
     Tensor,
@@ -46,6 +47,8 @@ from logitport_proto.processing_pb2 import (
 from logitport_proto.registry_pb2 import (
     DeleteRequest,
     DeleteResponse,
+    GetOutputRequest,
+    GetOutputResponse,
     GetRequest,
     GetResponse,
     ListRequest,
@@ -102,10 +105,14 @@ FAILED = Failure(
         message="processor Ban (sha256:5d41402abc4b) raised ValueError: out of range",
         processor="Ban (sha256:5d41402abc4b)",
         remote_traceback='Traceback (most recent call last):\n  File "ban.py", line 3, in __call__\n',
+        output="ids: [3, 5]\n",
     ),
 )
 SKIPPED = Failure(slot=1, error=FAILED.error, skipped=True)
 OUT_OF_SYNC = Failure(slot=0, error=Error(code=ERROR_CODE_NEED_SYNC, message="the history has 3 ids, not 4"))
+OUTPUT = ProcessorOutput(
+    processor=DIGEST, display_name="Ban (sha256:5d41402abc4b)", text="ids: [3, 5]\n", time=1767225600.5
+)
 APPLIED = [
     RowsApplied(processor="disallowed_tokens", rows=2),
     RowsApplied(processor=DIGEST, display_name="Ban (sha256:5d41402abc4b)", rows=1),
@@ -177,6 +184,7 @@ STEP = {
     "row_draft_offsets": int32(0, 0, 1, 2),
     "draft_counts": int32(0, 2),
     "draft_token_ids": int32(40, 41),
+    "wants_output": True,
 }
 STEP_WITHOUT_DRAFTS = {name: STEP[name] for name in list(STEP)[:4]}
 DEVICE_MEMORY = {
@@ -266,6 +274,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "ended_admissions": 1,
                 "later_edits": [EDITS, DENIALS],
                 "should_move": True,
+                "outputs": [OUTPUT],
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -279,6 +288,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [SKIPPED],
                 "applied": APPLIED,
                 "all_denied_rows": int32(1, 3),
+                "outputs": [OUTPUT],
             },
         ),
         "logits edited in place": _reply(7, logits={}),
@@ -312,6 +322,8 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "listed": ListResponse(processors=[INSTALLED, INFO], registry_id="00" * 16),
         "delete": DeleteRequest(processor=DIGEST),
         "deleted": DeleteResponse(names=["team/ban-french", "team/ban-french:v2"]),
+        "get_output": GetOutputRequest(processor="team/ban-french"),
+        "got_output": GetOutputResponse(outputs=[OUTPUT], dropped_characters=1200),
     },
     "admin": {
         "get status": GetStatusRequest(),

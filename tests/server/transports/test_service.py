@@ -12,6 +12,7 @@ import pytest
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_server.access import SMALL_BYTES, Unparsed, current_call, messages
 from logitport_server.access.guard import Call
+from logitport_server.executors.output import OutputLog
 from logitport_server.principals import ANONYMOUS, Principal
 from logitport_server.transports.service import LoopShare, ProcessingService, RegistryService
 from logitport_server.transports.stream import SessionStream
@@ -151,7 +152,7 @@ def test_a_large_registration_is_parsed_on_a_thread_in_turn(
         current_call.set(Call(principal("alice"), lambda: None))
         request = registry_pb2.RegisterRequest(name="a/b", payload="x" * SMALL_BYTES)
         unparsed = Unparsed(request.SerializeToString())
-        registry = RegistryService(cast("Any", Registered()), threads, turns)
+        registry = RegistryService(cast("Any", Registered()), threads, turns, OutputLog())
         return await registry.Register(unparsed, cast("Any", None))
 
     monkeypatch.setattr(messages, "parse", parse)

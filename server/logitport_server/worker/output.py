@@ -1,0 +1,99 @@
+"""What shipped code prints and logs in a worker: kept for the reply to the call, within a limit.
+
+Only output of the main thread during a call is kept. A thread that shipped code has started may write at any time, also
+in a call for another request.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from logitport_server.worker.messages import MAX_ERROR_OUTPUT_LENGTH, MAX_OUTPUT_LENGTH
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# Of the begin, and of the end. The rest is for the line between them.
+_PART_BYTES = MAX_OUTPUT_LENGTH // 2 - 40
+
+
+class Output(io.RawIOBase):
+    """A stream that keeps the begin and the end of what is written in one call.
+
+    Attributes:
+        size_bytes: how much was written in the call.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._thread = 0  # the one whose output is kept; 0 between calls
+
+    def begin(self) -> None:
+        """Begin a call: forget the previous one."""
+        self._thread = threading.get_ident()
+        if self.size_bytes:
+            self.size_bytes = 0
+            self._head.clear()
+            self._tail.clear()
+
+    def end(self) -> str:
+        """End the call. Returns its output."""
+        self._thread = 0
+        left_out = self.size_bytes - len(self._head) - _PART_BYTES
+        if left_out > 0:
+            between = f"\n[{left_out} bytes left out]\n"
+            return _text(self._head) + between + _text(self._tail[-_PART_BYTES:])
+        return _text(self._head + self._tail[len(self._tail) - (self.size_bytes - len(self._head)) :])
+
+    def since(self, size_bytes: int) -> str:
+        """Return the end of what was written since `size_bytes` had this value."""
+        new = min(self.size_bytes - size_bytes, MAX_ERROR_OUTPUT_LENGTH, len(self._tail))
+        return _text(self._tail[len(self._tail) - new :])
+
+    def fileno(self) -> int:
+        return 1  # of a worker, /dev/null; `faulthandler` and some loggers need one
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        written = bytes(data)
+        if threading.get_ident() == self._thread:
+            self.size_bytes += len(written)
+            self._head += written[: _PART_BYTES - len(self._head)]
+            self._tail += written[-MAX_OUTPUT_LENGTH:]
+            if len(self._tail) > 4 * MAX_OUTPUT_LENGTH:
+                del self._tail[:-MAX_OUTPUT_LENGTH]
+        return len(written)
+
+
+def capture() -> Output:
+    """Use a new `Output` as the standard output and error, and for the records of `logging` from INFO on."""
+    output = Output()
+    stream = io.TextIOWrapper(cast("Any", output), "utf-8", "backslashreplace", write_through=True)
+    sys.stdout = sys.stderr = stream
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for ours in ("logitport", "logitport_builtins", "logitport_server"):
+        logging.getLogger(ours).setLevel(logging.ERROR)
+    sys.breakpointhook = _refuse_breakpoint
+    return output
+
+
+def _refuse_breakpoint(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(
+        "breakpoint() cannot stop here, because the processor runs in a worker, without a terminal: run the same chain "
+        "in your own process with logitport.testing.simulate, where breakpoint() works, or use print, which "
+        "Client.logs returns (docs/processors.md, Debug)"
+    )
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode(errors="replace")

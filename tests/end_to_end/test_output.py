@@ -1,0 +1,238 @@
+"""What shipped processors print and log reaches the principal of their requests, and no other one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    AsyncClient,
+    Client,
+    CustomLogitProcessor,
+    EditProcessor,
+    NotPermitted,
+    ProcessorFailed,
+    Request,
+    RequestsFailed,
+    UnknownProcessor,
+)
+from logitport_server.access import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport import EditRequest, RowEdits
+    from tests.conftest import RunningServer
+
+VOCAB = 8
+SCOPES = {"alice": ["apply", "register"], "bob": ["apply", "register"], "operator": ["admin"]}
+TOKENS = {name: new_token(name, scopes) for name, scopes in SCOPES.items()}
+
+
+class Prints(EditProcessor):
+    def validate_params(self, params: dict[str, Any]) -> None:
+        print("checked", params)
+
+    def start(self, request: EditRequest) -> None:
+        print("started", request.history.prompt_token_ids.tolist(), file=sys.stderr)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        print("edited", request.history.token_ids.tolist())
+        logging.getLogger("ours").info("logged %d", len(request.history))
+        if request.params.get("fails"):
+            raise ValueError("as asked")
+
+
+class PrintsLogits(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        print("saw", [params["secret"] for params in custom_param_list])
+        raise ValueError("as asked")
+
+
+class Floods(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        print("\x1b[2Jbegin", "é" * 1_000_000, "end\x00")
+
+
+class Lingers(EditProcessor):
+    """Prints in a thread, which may run while another request is served."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        thread = threading.Thread(target=print, args=("from a thread",))
+        thread.start()
+        thread.join()
+        print("from the call")
+
+
+class Stops(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        breakpoint()
+
+
+@pytest.fixture(scope="module")
+def isolating_server(serving: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    path = tmp_path_factory.mktemp("access") / "tokens"
+    path.write_text("\n".join(grant.line for _, grant in TOKENS.values()))
+    with serving("--tokens", str(path), "--enable-custom-logit-processor") as running:
+        yield running
+
+
+@pytest.fixture
+def alice(isolating_server: RunningServer) -> Iterator[Client]:
+    with Client(isolating_server.target, token=TOKENS["alice"][0]) as client:
+        yield client
+
+
+@pytest.fixture
+def bob(isolating_server: RunningServer) -> Iterator[Client]:
+    with Client(isolating_server.target, token=TOKENS["bob"][0]) as client:
+        yield client
+
+
+def apply(client: Client, processor: Any, *params: dict[str, Any], prompt: int = 1) -> Any:
+    requests = [Request([prompt], processors=[(processor, each)]) for each in params]
+    return client.apply(np.zeros((len(params), VOCAB), np.float32), requests, check=False)
+
+
+def texts(client: Client, processor: Any) -> str:
+    return "".join(each.text for each in client.logs(processor))
+
+
+def test_logs_have_what_every_method_prints(alice: Client) -> None:
+    registered = alice.register(Prints, name="alice/prints")
+    apply(alice, registered, {"x": 1}, prompt=5)
+
+    outputs = alice.logs("alice/prints")
+
+    assert "".join(each.text for each in outputs) == (
+        "checked {'x': 1}\nstarted [5]\nedited [5]\nINFO ours: logged 1\n"
+    )
+    assert {each.processor for each in outputs} == {registered.digest}
+    assert {each.display_name for each in outputs} == {registered.display_name}
+    assert [each.time for each in outputs] == sorted(each.time for each in outputs)
+    assert alice.logs(registered) == outputs
+
+
+def test_error_has_the_output_of_its_call(alice: Client) -> None:
+    error = apply(alice, Prints, {"fails": True}, prompt=3).failures[0]
+
+    assert isinstance(error, ProcessorFailed)
+    assert error.output == "edited [3]\nINFO ours: logged 1\n"
+    assert "Output of the processor:\nedited [3]\n" in str(error)
+
+
+def test_error_has_no_output_of_other_requests(alice: Client) -> None:
+    registered = alice.register(PrintsLogits, lift=False)
+    errors = apply(alice, registered, {"secret": "one"}, {"secret": "two"}).failures
+
+    assert [error.output for error in errors.values()] == ["", ""]
+    assert "saw ['one', 'two']" in texts(alice, registered)
+    (alone,) = apply(alice, registered, {"secret": "three"}).failures.values()
+    assert alone.output == "saw ['three']\n"
+
+
+def test_step_returns_output_where_asked(alice: Client) -> None:
+    logits = np.zeros((1, VOCAB), np.float32)
+    with alice.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[(Prints, {})]))
+        asked = session.step({handle: [2]}, output=True).apply(logits)
+        not_asked = session.step({handle: [3]}).apply(logits)
+
+    assert [each.text for each in asked.outputs] == ["edited [1, 2]\nINFO ours: logged 2\n"]
+    assert asked.outputs[0].display_name.startswith("Prints (sha256:")
+    assert not_asked.outputs == ()
+
+
+def test_step_returns_output_of_calls_that_read_logits(alice: Client) -> None:
+    registered = alice.register(PrintsLogits, lift=False)
+    with alice.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[(registered, {"secret": "four"})]))
+        with pytest.raises(RequestsFailed) as failed:
+            session.step({handle: []}, output=True).apply(np.zeros((1, VOCAB), np.float32))
+
+    (printed,) = failed.value.result.outputs  # type: ignore[attr-defined]
+    assert printed.text == "saw ['four']\n"
+
+
+def test_shared_processor_shows_its_author_no_output_for_others(alice: Client, bob: Client) -> None:
+    registered = alice.register(Prints, name="alice/shared", shared=True)
+    before = texts(alice, registered)
+    apply(bob, registered, {"secret": "of bob"}, prompt=7)
+
+    assert "of bob" in texts(bob, "alice/shared")
+    assert "[7]" in texts(bob, registered.digest)
+    assert texts(alice, registered) == before
+    apply(alice, registered, {"secret": "of alice"})
+    assert "of bob" not in texts(alice, registered)
+    assert "of alice" not in texts(bob, registered)
+
+
+def test_no_other_principal_reads_output(alice: Client, bob: Client, isolating_server: RunningServer) -> None:
+    class OfAlice(Prints):
+        """Another digest than that of the other tests."""
+
+    registered = alice.register(OfAlice)
+    apply(alice, registered, {})
+
+    assert texts(alice, registered)
+    with pytest.raises(UnknownProcessor):
+        bob.logs(registered)
+    with Client(isolating_server.target, token=TOKENS["operator"][0]) as operator, pytest.raises(NotPermitted):
+        operator.logs(registered)
+
+
+def test_registering_the_same_processor_shows_no_output_of_another_principal(alice: Client, bob: Client) -> None:
+    class OfBoth(Prints):
+        """The same digest for both."""
+
+    registered = alice.register(OfBoth)
+    apply(alice, registered, {"secret": "of alice"})
+
+    assert bob.register(OfBoth).digest == registered.digest
+    assert bob.logs(registered) == []
+
+
+def test_output_is_bounded_and_escaped_when_shown(alice: Client) -> None:
+    registered = alice.register(Floods)
+    apply(alice, registered, {})
+
+    (printed,) = alice.logs(registered)
+    assert len(printed.text) <= 4096
+    assert printed.text.startswith("\x1b[2Jbegin é")
+    assert printed.text.endswith("end\x00\n")
+    assert "bytes left out]" in printed.text
+    assert "\\x1b[2Jbegin" in str(printed)
+    assert "\x1b" not in str(printed)
+    assert "\x00" not in str(printed)
+
+
+def test_output_of_threads_is_not_kept(alice: Client) -> None:
+    registered = alice.register(Lingers)
+    apply(alice, registered, {})
+
+    assert texts(alice, registered) == "from the call\n"
+
+
+def test_breakpoint_says_what_to_do(alice: Client) -> None:
+    error = apply(alice, Stops, {}).failures[0]
+
+    assert "logitport.testing.simulate" in error.message
+
+
+async def _logs(target: str, name: str) -> list[Any]:
+    async with AsyncClient(target, token=TOKENS["alice"][0]) as client:
+        return await client.logs(name)
+
+
+def test_async_client_reads_the_same(alice: Client, isolating_server: RunningServer) -> None:
+    import asyncio
+
+    registered = alice.register(Prints)
+    apply(alice, registered, {})
+
+    assert asyncio.run(_logs(isolating_server.target, registered.digest)) == alice.logs(registered)
