@@ -40,7 +40,7 @@ def make(folder: Path, wheels: Path = WHEELS) -> Path:
     unpacked = folder / "wheels"
     if any(wheels.glob("*.whl")):
         _unpack(sorted(wheels.glob("*.whl")), unpacked)
-    project = _project()
+    project = read_project()
     _write_metadata(packages, project)
     for name, target in project["scripts"].items():
         module, function = target.split(":")
@@ -67,7 +67,8 @@ def _own_packages() -> list[str]:
     return [path for path in dict.fromkeys(paths) if Path(path).is_dir()]
 
 
-def _project() -> Any:
+def read_project() -> Any:
+    """The table `project` of pyproject.toml. Exits on a Python that cannot read it."""
     try:
         import tomllib
     except ImportError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
 from packaging.requirements import Requirement
 
+from benchmarks.gpu.wheels import server_requirements
 from logitport_server.sandbox import LAYERS
 
 if TYPE_CHECKING:
@@ -62,9 +63,4 @@ def _version(name: str) -> str:
 
 
 def _missing() -> list[str]:
-    needed = []
-    for text in requires("logitport") or ():
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": "server"}):
-            needed.append(requirement.name)
-    return [name for name in needed if _version(name) == "missing"]
+    return [name for text in server_requirements() if _version(name := Requirement(text).name) == "missing"]
