@@ -39,7 +39,9 @@ def _environment() -> dict[str, str]:
 def _summarize(folder: Path) -> None:
     lines = load(folder)
     missed = [line for line in lines if line.met is False]
-    print(f"\n{sum(line.met is True for line in lines)} bars met, {len(missed)} missed; {folder / TABLE} has all results")
+    print(
+        f"\n{sum(line.met is True for line in lines)} bars met, {len(missed)} missed; {folder / TABLE} has all results"
+    )
     for line in missed:
         print(f"  {line}")
 

@@ -37,7 +37,7 @@ _PEERS = {
 
 
 def variables() -> dict[str, str]:
-    """The variables that name the folders of peers: as they are set, carried beside the wheels, or of `make test-peers`."""
+    """The variables that name the folders of peers: as they are set, beside the wheels, or of `make test-peers`."""
     found = {}
     for variable, (pattern, files) in _PEERS.items():
         name = files[0].partition("/")[0]

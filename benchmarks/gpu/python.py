@@ -1,7 +1,8 @@
 """A Python in which logitport is installed, made without pip and without network.
 
 It is a virtual environment over the interpreter that runs this. `logitport` is an editable install: its source folders,
-the command, and the metadata with its entry points. Wheels of packages that the interpreter lacks are unpacked beside it.
+the command, and the metadata with its entry points. Wheels of packages that the interpreter lacks are unpacked beside
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ def make(folder: Path, wheels: Path = WHEELS) -> Path:
         command.write_text(_COMMAND.format(python=python, module=module, function=function))
         command.chmod(0o755)
     # Wheels come before the interpreter's packages: they replace those that are too old.
-    lines = [*map(str, SOURCES), str(unpacked), *(f"import site; site.addsitedir({path!r})" for path in _own_packages())]
+    lines = [
+        *map(str, SOURCES),
+        str(unpacked),
+        *(f"import site; site.addsitedir({path!r})" for path in _own_packages()),
+    ]
     (packages / "logitport.pth").write_text("\n".join(lines) + "\n")
     return python
 

@@ -103,7 +103,7 @@ class SGLangSampling:
 def sample(sampler: Any, batch: Any, logits: torch.Tensor) -> torch.Tensor:
     """Run `Sampler.forward`, which changes the logits. Returns the ids, int64[rows]."""
     output = SimpleNamespace(next_token_logits=logits)
-    ids: torch.Tensor = sampler(output, batch, False, [], [], torch.zeros(len(logits), device=logits.device))  # noqa: FBT003
+    ids: torch.Tensor = sampler(output, batch, False, [], [], torch.zeros(len(logits), device=logits.device))
     return ids
 
 

@@ -88,7 +88,7 @@ def _requirements(name: str, extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
-def _distribution(name: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - PathDistribution is private
+def _distribution(name: str):  # type: ignore[no-untyped-def]
     try:
         return distribution(name)
     except PackageNotFoundError:

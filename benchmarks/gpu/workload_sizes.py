@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def batch(job: Job, **fields: Any) -> Workload:
-    """The workload of the bar with some fields, 64 × 151,936; a tiny one for a tiny job."""
+    """The workload of the bar with some fields, 64 rows of 151,936 ids; a tiny one for a tiny job."""
     workload = Workload(**fields)
     return replace(workload, rows=6, history=64, vocab_size=40_000) if job.tiny else workload
 

@@ -47,7 +47,7 @@ def run(job: Job) -> None:
     for dtype in _DTYPES:
         for rows in rows_of_cases:
             logits = torch.randn(rows, vocab_size, device=job.device).to(dtype)
-            case = f"{rows} × {vocab_size:,} {str(dtype).removeprefix('torch.')}"
+            case = f"{rows} rows of {vocab_size:,} {str(dtype).removeprefix('torch.')}"
             with job.case(case):
                 _measure(job, case, logits, stopwatch)
 
@@ -102,7 +102,9 @@ def _check(job: Job, case: str, edits: Edits, logits: torch.Tensor) -> None:
     first = min(8, len(logits))
     count = int(np.searchsorted(edits.rows, first))
     end = int(edits.offsets[count])
-    part = Edits(edits.rows[:count], edits.kinds[:count], edits.offsets[: count + 1], edits.ids[:end], edits.values[:end])
+    part = Edits(
+        edits.rows[:count], edits.kinds[:count], edits.offsets[: count + 1], edits.ids[:end], edits.values[:end]
+    )
     expected = logits[:first].cpu()
     found = logits[:first].clone()
     naive.apply_edits(part, expected)
@@ -141,7 +143,9 @@ def lists(rows: int, vocab_size: int) -> Edits:
 
 def bitmasks(rows: int, vocab_size: int) -> Edits:
     """Each row has a bitmask."""
-    return Edits.pack([(row, _masked(words)) for row, words in enumerate(bitmask_columns(rows, vocab_size))], vocab_size)
+    return Edits.pack(
+        [(row, _masked(words)) for row, words in enumerate(bitmask_columns(rows, vocab_size))], vocab_size
+    )
 
 
 def mix(rows: int, vocab_size: int) -> Edits:

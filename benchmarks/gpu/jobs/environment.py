@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from benchmarks.gpu.job import Job
 
 _VERSIONS = ("torch", "triton", "transformers", "numpy", "grpcio", "protobuf", "cuda-bindings", "xgrammar", "dill")
-_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,mig.mode.current", "--format=csv")
+_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,mig.mode.current",
+    "--format=csv",
+)
 
 
 def run(job: Job) -> None:

@@ -1,7 +1,7 @@
 """Workers that break CUDA: a bad index, a kernel that does not end, and all of the GPU's memory.
 
-Only the row of the faulty processor may be skipped. The engine and the server go on, other rows are right, and the GPU's
-memory is returned.
+Only the row of the faulty processor may be skipped. The engine and the server go on, other rows are right, and the
+memory of the GPU is returned.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def _try(job: Job, case: str, client: Client, fault: type[CustomLogitProcessor])
         logits = torch.full((2, _VOCAB_SIZE), 3.0, device=job.device)
         result = session.step({bad: (), good: ()}).apply(logits)
         job.record(case, "the step", time.perf_counter() - begin, "s")
-        job.check(f"{case}: its own row", list(result.skipped) == [bad] and bool((logits[0] == 3.0).all()), "is skipped")
+        job.check(
+            f"{case}: its own row", list(result.skipped) == [bad] and bool((logits[0] == 3.0).all()), "is skipped"
+        )
         right = bool((logits[1, :7] == 3.0).all()) and logits[1, 7].item() == -torch.inf
         job.check(f"{case}: another row", right, "is right")
         session.remove(bad)

@@ -37,15 +37,15 @@ def run(job: Job) -> None:
         with job.case(case):
             _race(job, case, Copies(workload, job.device, pinned=pinned), workload, forward)
     for case, (device, options, transport, memory) in _PATHS.items():
-        device = device if job.on_gpu else "cpu"
-        memory = memory if job.on_gpu or memory == "inline" else "host"
-        with job.case(case), connected(device, *SHIPPED_HERE, *options) as (_, client):
+        expected = memory if job.on_gpu or memory == "inline" else "host"
+        server_device = device if job.on_gpu else "cpu"
+        with job.case(case), connected(server_device, *SHIPPED_HERE, *options) as (_, client):
             for in_buffer in (True, False):
                 where = f"{case}, logits {'in the buffer' if in_buffer else 'elsewhere'}"
                 service = Named(where, client, workload, transport, in_buffer=in_buffer, device=job.device)
                 _race(job, where, service, workload, forward)
                 found = service.session.logits_memory
-                job.check(where, found == memory, f"the session reports {found}; expected {memory}")
+                job.check(where, found == expected, f"the session reports {found}; expected {expected}")
                 service.close()
 
 

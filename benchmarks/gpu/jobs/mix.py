@@ -1,7 +1,7 @@
 """The mix of three built-ins against SGLang's processors in process, on one GPU, with histories of 4k and 32k ids.
 
-Exposed is the time of the GPU's stream from logits that are ready to logits that are processed, behind a forward pass of
-10 ms. SGLang's processors wait for nothing but compute on the host, so the GPU waits for them.
+Exposed is the time of the GPU's stream from logits that are ready to logits that are processed, behind a forward pass
+of 10 ms. SGLang's processors compute on the host as soon as the forward pass is launched.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ class Side:
     def __init__(self, sglang: SGLangSampling, workload: Workload, device: str) -> None:
         self._sampler, self._device = sglang.sampler(), device
         self._reqs = [Req(str(row), ids) for row, ids in enumerate(workload.histories().tolist())]
-        params = [
-            {**self.params(workload, row), "__req__": weakref.proxy(req)} for row, req in enumerate(self._reqs)
-        ]
+        params = [{**self.params(workload, row), "__req__": weakref.proxy(req)} for row, req in enumerate(self._reqs)]
         entries = self.entries(sglang, workload)
         self._batch = sglang.batch(entries, params, workload.vocab_size, device)
 

@@ -69,7 +69,7 @@ def send(edits: Edits, device: torch.device) -> Plan:
 
 
 def launch(plan: Plan, logits: torch.Tensor) -> None:
-    """Launch the kernel on logits, float[rows, vocab_size], which `check_tensor` accepts and autograd does not track."""
+    """Launch the kernel on logits, float[rows, vocab_size], that `check_tensor` accepts and that need no gradient."""
     # `kept` holds the values that an ALLOW keeps, each at its id's position in the plan.
     kept = torch.empty(len(plan.columns), dtype=logits.dtype, device=logits.device) if plan.allows else logits
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
