@@ -48,7 +48,7 @@ PARTS = (
     ),
     _tests("test-server", 60, "server/session/test_session_steps.py", "server/dialects/transformers/test_own.py"),
     _job("edits", 120, "the kernel of edits, against moving the bytes, xgrammar and vLLM"),
-    _job("memory", 60, "logits in place, through pinned memory and inline, and which of them a session reports"),
+    _job("memory", 90, "logits in place, through pinned memory and inline, and which of them a session reports"),
     _job("mix", 90, "the mix of three built-ins against SGLang's processors in process, 4k and 32k ids"),
     _job("temperature", 60, "a temperature on all rows, as a program and through the server, against torch"),
     _job("workers", 75, "a sandboxed worker with and without the scope `cuda`"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FLUSH_BYTES = 256 << 20  # an H200 has a second-level cache of 60 MB
-_SPIN_CYCLES = 4_000_000  # 2 ms at 2 GHz
+_SPIN_CYCLES = 10_000_000  # 5 ms at 2 GHz
 _WARM_UP = 5
 
 
