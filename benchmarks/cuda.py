@@ -7,21 +7,21 @@ the GPU's stream from logits that are ready to logits that are processed.
 
 from __future__ import annotations
 
-import gc
+import os
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from benchmarks import report
 from benchmarks.contestants import InProcess, Service
+from benchmarks.gpu.races import Forward, SGLangOnDevice, race
+from benchmarks.gpu.runner import RESULTS_VARIABLE
 from benchmarks.kinds import Kind
 from benchmarks.machine import Bystanders, describe
-from benchmarks.measure import ROUNDS
 from benchmarks.peers import SGLang
 from benchmarks.records import Findings, rows_of
 from benchmarks.servers import connected
@@ -29,23 +29,20 @@ from benchmarks.workloads import Workload
 from logitport import CustomLogitProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator
 
     from benchmarks.measure import Contestant
     from benchmarks.records import Row
 
 _FORWARD_MILLISECONDS = 10.0
 _STEPS = 20
-_WARM_UP = 5
 _SHIPPED_HERE = ("--isolation", "none")  # in a sandbox a processor gets its rows on the host
 _SERVERS = {
     "server on the GPU": ("--device", "cuda", *_SHIPPED_HERE),
     "server on the GPU, memory not shared": ("--device", "cuda", "--no-share-device-memory", *_SHIPPED_HERE),
     "server on the CPU": ("--device", "cpu", *_SHIPPED_HERE),
 }
-_RESULTS = Path(__file__).with_name("results") / "cuda"
+_RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or Path(__file__).with_name("results") / "cuda")
 
 
 class Temperature(CustomLogitProcessor):
@@ -72,83 +69,16 @@ WORKLOADS = {
 }
 
 
-class OnDevice(NamedTuple):
-    """Seconds of one contestant, float64[rounds, steps].
-
-    Attributes:
-        host: time of the engine's thread.
-        stream: on the GPU, from logits that are ready to logits that are processed.
-    """
-
-    host: NDArray[np.float64]
-    stream: NDArray[np.float64]
-
-
-class SGLangOnDevice(SGLang):
-    """SGLang, whose sampler keeps the rows of a processor on the GPU."""
-
-    def __init__(self, workload: Workload) -> None:
-        super().__init__(workload)
-        self._entries = [(processor, rows, indices.cuda()) for processor, rows, indices in self._entries]
-
-
-class Forward:
-    """A kernel that spins for some milliseconds, whatever the GPU's clock."""
-
-    def __init__(self, milliseconds: float) -> None:
-        self._cycles = 50_000_000
-        self()
-        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begun.record()
-        self()
-        ended.record()
-        ended.synchronize()
-        self._cycles = int(self._cycles * milliseconds / begun.elapsed_time(ended))
-
-    def __call__(self) -> None:
-        torch.cuda._sleep(self._cycles)  # torch has no public function for this
-
-
-def race(contestants: Sequence[Contestant], workload: Workload, forward: Forward) -> dict[str, OnDevice]:
-    """Run the contestants in turn, in both orders, and measure the times."""
-    fresh = workload.logits().cuda()
-    common = torch.empty_like(fresh)
-    ready, processed = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    table = np.empty((len(contestants), _WARM_UP + ROUNDS * _STEPS, 2))
-    gc.collect()
-    for step, token_ids in enumerate(workload.sampled(_WARM_UP + ROUNDS * _STEPS)):
-        order = range(len(contestants))
-        for place in order if step % 2 else reversed(order):
-            contestant = contestants[place]
-            logits = common if contestant.logits is None else contestant.logits
-            logits.copy_(fresh)
-            torch.cuda.synchronize()
-            contestant.begin(token_ids)
-            forward()
-            ready.record()
-            started = time.perf_counter()
-            contestant.finish(logits)
-            host = time.perf_counter() - started
-            processed.record()
-            processed.synchronize()
-            table[place, step] = host, ready.elapsed_time(processed) / 1e3
-    measured = table[:, _WARM_UP:].reshape(len(contestants), ROUNDS, _STEPS, 2)
-    return {
-        contestant.name: OnDevice(*np.moveaxis(rows, -1, 0))
-        for contestant, rows in zip(contestants, measured, strict=True)
-    }
-
-
 def findings() -> Iterator[tuple[str, Findings]]:
     """Measure each workload."""
-    forward = Forward(_FORWARD_MILLISECONDS)
+    forward = Forward("cuda", _FORWARD_MILLISECONDS)
     for case, workload in WORKLOADS.items():
         with ExitStack() as stack:
-            contestants: list[Contestant] = [SGLangOnDevice(workload)]
+            contestants: list[Contestant] = [SGLangOnDevice(workload, "cuda")]
             if TEMPERATURE not in workload.kinds:
                 contestants.append(InProcess(workload))
             contestants += _services(workload, stack)
-            raced = race(contestants, workload, forward)
+            raced = race(contestants, workload, forward, steps=_STEPS)
         rows: list[Row] = list(rows_of(workload.name, case, raced, ("host", "stream"), SGLang.name))
         yield case, Findings(rows, [])
 

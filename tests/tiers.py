@@ -23,6 +23,8 @@ SLOW_FILES = frozenset(
         "attacks/test_token_guessing.py",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",
+        "benchmarks/gpu/test_jobs.py",
+        "benchmarks/gpu/test_runner.py",
         "benchmarks/test_fleet.py",
         "benchmarks/test_hostile.py",
         # Hooks and lost or stalled servers.

@@ -4,7 +4,7 @@
 # Triton has no types, and interprets annotations of a kernel itself.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -33,30 +33,54 @@ _FORCE = tl.constexpr(int(EditKind.FORCE))
 _BITMASK = tl.constexpr(int(EditKind.BITMASK))
 
 
+class Plan(NamedTuple):
+    """The kernel's input, on the GPU.
+
+    Attributes:
+        columns: int32[n], the sections of `plan_sections`, one after the other.
+        rows: the number of edited rows.
+        biases: the number of biased ids.
+        allows: whether there is an ALLOW.
+    """
+
+    columns: torch.Tensor
+    rows: int
+    biases: int
+    allows: bool
+
+
 def apply_edits(edits: Edits, logits: torch.Tensor) -> None:
     """Apply edits, as `logitport.ops.apply_edits`, to a tensor on a GPU, or on a CPU under Triton's interpreter."""
     if not len(edits):
         return
     check_tensor(logits)
-    logits = logits.detach()
+    launch(send(edits, logits.device), logits.detach())
+
+
+def send(edits: Edits, device: torch.device) -> Plan:
+    """Copy the edits, at least one, to the device of the logits. Does not wait for the copy."""
     starts = np.flatnonzero(np.diff(edits.rows, prepend=-1))
     sections = plan_sections(edits, starts)
     # Pinned memory makes the copy asynchronous; torch reuses the memory only after the copy is done.
-    plan = torch.empty(sum(map(len, sections)), dtype=torch.int32, pin_memory=logits.is_cuda)
-    np.concatenate(sections, out=plan.numpy())
-    plan = plan.to(logits.device, non_blocking=True)
-    # `kept` holds the values that an ALLOW keeps, each at its id's position in the plan.
+    columns = torch.empty(sum(map(len, sections)), dtype=torch.int32, pin_memory=device.type == "cuda")
+    np.concatenate(sections, out=columns.numpy())
     allows = EditKind.ALLOW in edits.kinds.tobytes()
-    kept = torch.empty(len(plan), dtype=logits.dtype, device=logits.device) if allows else logits
+    return Plan(columns.to(device, non_blocking=True), len(starts), len(sections[-1]), allows)
+
+
+def launch(plan: Plan, logits: torch.Tensor) -> None:
+    """Launch the kernel on logits, float[rows, vocab_size], that `check_tensor` accepts and that need no gradient."""
+    # `kept` holds the values that an ALLOW keeps, each at its id's position in the plan.
+    kept = torch.empty(len(plan.columns), dtype=logits.dtype, device=logits.device) if plan.allows else logits
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
-        edit_block[len(starts), triton.cdiv(logits.shape[1], BLOCK)](
+        edit_block[plan.rows, triton.cdiv(logits.shape[1], BLOCK)](
             logits,
-            plan,
+            plan.columns,
             kept,
             logits.stride(0),
             logits.stride(1),
             logits.shape[1],
-            len(sections[-1]),
+            plan.biases,
             BLOCK,
             CHUNK,
             num_warps=WARPS,

@@ -1,0 +1,86 @@
+"""The parts: every test that is marked `cuda` and every job is in one; the bars are those that jobs record."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.gpu import bars, jobs
+from benchmarks.gpu.bars import BARS
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.results import Line
+
+ROOT = Path(__file__).parents[3]
+JOBS = [module.name for module in pkgutil.iter_modules(jobs.__path__)]
+
+
+def test_every_job_is_a_part() -> None:
+    assert {part.arguments[2] for part in PARTS if part.arguments[1] == "benchmarks.gpu.job"} == set(JOBS)
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_jobs_can_be_imported(name: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.gpu.jobs.{name}").run)
+
+
+def test_every_file_with_cuda_tests_is_in_a_part() -> None:
+    covered = [ROOT / path for part in PARTS if part.is_test for path in part.arguments if path.startswith("tests/")]
+    marked = [
+        path for path in (ROOT / "tests").rglob("*.py") if re.search(r"^\s*@?.*mark\.cuda\b", path.read_text(), re.M)
+    ]
+    assert marked
+    assert all(any(path == each or each in path.parents for each in covered) for path in marked)
+    assert all(path.exists() for path in covered)
+
+
+def test_bars() -> None:
+    """The limits that docs/performance.md states."""
+    assert {name: str(bar) for name, bar in BARS.items()} == {
+        "lists, GPU time": "≤ 30",
+        "the mix ÷ moving its bytes": "≤ 1.3",
+        "bitmasks ÷ xgrammar's kernel": "≤ 1",
+        "bitmasks ÷ vLLM's kernel": "≤ 1",
+        "host time ÷ xgrammar's": "≤ 1.5",
+        "exposed ÷ SGLang in process, 4k": "≤ 0.02",
+        "exposed ÷ SGLang in process, 32k": "≤ 0.005",
+        "program in process ÷ torch's operator": "≤ 1.15",
+        "through the server, in place ÷ torch's operator": "≤ 2",
+        "tokens a second ÷ without processors": "≥ 0.99",
+        "tokens a second ÷ SGLang's own processors": "≥ 1",
+        "correct": "≥ 1",
+    }
+
+
+def test_every_bar_is_recorded_by_a_job() -> None:
+    sources = "".join((ROOT / "benchmarks/gpu").joinpath(f"jobs/{name}.py").read_text() for name in JOBS)
+    sources += (ROOT / "benchmarks/gpu/job.py").read_text()
+    names = [name for name, value in vars(bars).items() if isinstance(value, str) and value in BARS]
+    assert len(names) == len(BARS)
+    assert all(f"bars.{name}" in sources for name in names)
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(29.0, "met"), (30.0, "met"), (31.0, "MISSED")])
+def test_verdicts(value: float, verdict: str) -> None:
+    assert Line("edits", "case", bars.LISTS, value, "µs").cells[6] == verdict
+
+
+def test_at_least() -> None:
+    assert Line("generation", "case", bars.GENERATION, 0.98).met is False
+    assert Line("generation", "case", bars.GENERATION, 1.2).met is True
+    assert Line("generation", "case", "another", 1.2).met is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "printed"), [(["--list"], 1, "edits"), (["--only", "x"], 2, "no part")]
+)
+def test_command(arguments: list[str], status: int, printed: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == status
+    assert printed in done.stdout + done.stderr

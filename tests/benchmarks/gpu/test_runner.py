@@ -1,0 +1,165 @@
+"""The runner of `python -m benchmarks.gpu`, with parts that fail in all ways."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.gpu.parts import Part
+from benchmarks.gpu.results import LINES, LOG, TABLE, Line, append, load
+from benchmarks.gpu.runner import Runner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+RECORDS = """
+import os
+from pathlib import Path
+from benchmarks.gpu.results import Line, append
+append(Path(os.environ["GPU_RESULTS"]), Line({name!r}, "case", "quantity", 3.0, "µs"))
+"""
+
+
+def part(name: str, code: str, seconds: float = 60.0) -> Part:
+    return Part(name, seconds, ("-c", RECORDS.format(name=name) + textwrap.dedent(code)), "")
+
+
+def run(folder: Path, *parts: Part, seconds: float = 120.0) -> bool:
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    return Runner(folder, seconds, [sys.executable], environment).run(parts)
+
+
+def endings(folder: Path) -> dict[str, str]:
+    return {line.part: line.quantity for line in load(folder) if line.case == "part"}
+
+
+def test_a_part_that_fails_does_not_stop_the_next_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = {
+        "raises": "raise ValueError('deliberately')",
+        "exits": "raise SystemExit(7)",
+        "crashes": "os.abort()",
+        "is killed": "os.kill(os.getpid(), 9)",
+    }
+    assert not run(tmp_path, *(part(name, code) for name, code in bad.items()), part("last", ""))
+    found = endings(tmp_path)
+    assert found == {
+        "raises": "status 1",
+        "exits": "status 7",
+        "crashes": "status -6",
+        "is killed": "status -9",
+        "last": "ended",
+    }
+    assert [line.part for line in load(tmp_path) if line.value == 3.0] == [*bad, "last"]
+    assert "deliberately" in (tmp_path / LOG).read_text()
+    assert "deliberately" in capfd.readouterr().out
+
+
+def test_a_part_that_hangs_is_killed_with_its_children_and_keeps_its_results(tmp_path: Path) -> None:
+    hangs = """
+    import signal, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open(os.path.join(os.environ["GPU_RESULTS"], "pid"), "w").write(str(child.pid))
+    time.sleep(600)
+    """
+    assert not run(tmp_path, part("hangs", hangs, 4.0), part("last", ""))
+    assert endings(tmp_path) == {"hangs": "killed after 4 s", "last": "ended"}
+    assert [line.part for line in load(tmp_path) if line.value == 3.0] == ["hangs", "last"]
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 20
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_parts_for_which_no_time_is_left_are_named(tmp_path: Path) -> None:
+    assert not run(tmp_path, part("never", ""), seconds=1.0)
+    assert endings(tmp_path) == {"never": "not begun"}
+
+
+def test_results_are_a_table_after_each_part(tmp_path: Path) -> None:
+    assert run(tmp_path, part("first", ""), part("second", ""))
+    table = (tmp_path / TABLE).read_text().splitlines()
+    assert table[0].startswith("| part | case | quantity | value |")
+    assert "| first | case | quantity | 3 µs |" in table[2]
+    assert all(row.count("|") == table[0].count("|") for row in table)
+
+
+def test_a_result_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    append(tmp_path, Line("a", "b", "c", 1.0))
+    with (tmp_path / LINES).open("a") as file:
+        file.write('{"part": "a", "ca')
+    assert load(tmp_path) == [Line("a", "b", "c", 1.0)]
+
+
+TESTS = """
+import pytest
+
+def test_good():
+    pass
+
+def test_bad():
+    assert 1 == 2, "one is not two"
+
+@pytest.mark.skip(reason="no GPU")
+def test_skipped():
+    pass
+"""
+
+
+def test_counts_and_failures_of_tests_are_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text(TESTS)
+    results = tmp_path / "results"
+    arguments = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        str(file),
+    )
+    assert not run(results, Part("tests", 60.0, arguments, "", is_test=True))
+    lines = load(results)
+    counts = {line.quantity: line.value for line in lines if line.case == "tests"}
+    assert counts == {"tests": 3, "failures": 1, "errors": 0, "skipped": 1}
+    (failed,) = [line for line in lines if line.quantity == "failed"]
+    assert failed.case.endswith("test_bad")
+    assert "one is not two" in failed.note
+
+
+def test_tests_that_are_killed_have_no_report(tmp_path: Path) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text("import time\n\ndef test_hangs():\n    time.sleep(600)\n")
+    results = tmp_path / "results"
+    arguments = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        str(file),
+    )
+    assert not run(results, Part("tests", 3.0, arguments, "", is_test=True))
+    assert {line.quantity for line in load(results)} == {"no report", "killed after 3 s"}
