@@ -5,6 +5,7 @@ Names of parts after the folder write these parts alone, to a folder that has ot
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -350,4 +351,10 @@ PARTS: dict[str, Callable[[Path], None]] = {
 
 if __name__ == "__main__":
     os.environ["LOGITPORT_LIFT"] = "off"  # classes are stored as code
-    write(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(prog="python -m tests.stored", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to write, such as tests/stored/0.1.0")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"by default all: {', '.join(PARTS)}")
+    chosen = parser.parse_args()
+    if unknown := {*chosen.parts} - {*PARTS}:
+        parser.error(f"no part is named {', '.join(sorted(unknown))}; the parts are: {', '.join(PARTS)}")
+    write(chosen.folder, chosen.parts)
