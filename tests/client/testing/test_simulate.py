@@ -311,7 +311,7 @@ def test_processors_have_the_given_tokenizer(tmp_path: Path) -> None:
     for tokenizer_id in ("", "org/model"):
         result = simulate([(ForcesText, {})], ToyModel(313), [5], 3, tokenizer=tmp_path, tokenizer_id=tokenizer_id)
         assert library.decode(list(result.output_token_ids)) == "{{{"
-    with pytest.raises(InvalidParams, match="no tokenizer is named .none is configured"):
+    with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured"):
         simulate([(ForcesText, {})], ToyModel(313), [5], 3)
     with pytest.raises(InvalidArgument, match="options has a tokenizer, too"):
         simulate([], ToyModel(313), [5], 3, tokenizer=tmp_path, options={"tokenizer": ["a=/b"]})

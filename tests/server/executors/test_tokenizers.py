@@ -10,7 +10,15 @@ import pytest
 import torch
 
 import logitport_builtins
-from logitport import CustomLogitProcessor, EditProcessor, History, InDialect, LoadFailed, operator_tokenizer, tokenizers
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    History,
+    InDialect,
+    LoadFailed,
+    operator_tokenizer,
+    tokenizers,
+)
 from logitport.errors import LogitportError
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
