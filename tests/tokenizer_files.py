@@ -45,6 +45,17 @@ def write_trained(folder: Path, vocab_size: int = 313, **settings: dict[str, Any
     return tokenizer
 
 
+def write_pieces(folder: Path, pieces: Sequence[str], decoder: Any, special: Sequence[str] = (EOS,)) -> Tokenizer:
+    """Write a tokenizer.json with these pieces, as the vocabulary spells them, then `special`, and with a decoder."""
+    tokenizer = Tokenizer(models.BPE(vocab={piece: at for at, piece in enumerate(pieces)}, merges=[]))
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(list(special))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
 def _save(tokenizer: Tokenizer, folder: Path, special: Sequence[str]) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(special))

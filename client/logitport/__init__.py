@@ -51,6 +51,7 @@ from logitport.processors import CustomLogitProcessor, EditProcessor, EditReques
 from logitport.request import ProcessorRef, Request
 from logitport.session.frames import Handle
 from logitport.session.pending_request import PendingRequest
+from logitport.tokenizers import Tokenizer, operator_tokenizer, shipped_tokenizer
 
 if TYPE_CHECKING:
     from logitport.admin import AdminClient
@@ -128,8 +129,11 @@ __all__ = [
     "TensorProcessor",
     "Tls",
     "TokenIds",
+    "Tokenizer",
     "UnknownProcessor",
     "UnknownRequest",
+    "operator_tokenizer",
+    "shipped_tokenizer",
 ]
 
 # Imported at first use: gRPC, which processors and their workers do not need, and programs, which few processors need.

@@ -17,11 +17,14 @@ from logitport.core.history import History
 from logitport.errors import LoadFailed
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
+from logitport.tokenizers import operator_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     import torch
+
+    from logitport.tokenizers import Tokenizer
 
 
 @payload.wire_name(SGLANG_MODULE, "CustomLogitProcessor")
@@ -85,6 +88,7 @@ class EditRequest:
         vocab_size: width of the logits; token ids are valid below it.
         tokenizer_id: the engine's name for its tokenizer; "" if unknown.
         eos_token_ids: the engine's ids that end a sequence; empty if unknown.
+        tokenizer: the operator's tokenizer of that name. Reading it raises InvalidParams if there is none.
         caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
@@ -108,6 +112,11 @@ class EditRequest:
         self.eos_token_ids = eos_token_ids
         self.caller = caller
         self.state: Any = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The operator's tokenizer with the session's `tokenizer_id`, or the only one if the session names none."""
+        return operator_tokenizer(self.tokenizer_id)
 
 
 class EditProcessor(CustomLogitProcessor):

@@ -27,7 +27,7 @@ def test_the_processor_with_a_tokenizer(
     """The worker cannot read the file, which is in a folder of this test."""
     tokenizer = write_trained(tmp_path)
     monkeypatch.chdir(tmp_path)
-    section = PAGE[PAGE.index("## Files and tokenizers\n") :].partition("\n## ")[0]
+    section = PAGE[PAGE.index("## Files\n") :].partition("\n## ")[0]
     (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     made: dict[str, Any] = {"__name__": "here"}
     exec(block, made)
@@ -37,6 +37,20 @@ def test_the_processor_with_a_tokenizer(
         chain = [(made["BansWords"], {"words": ["a"]})]
         logits = client.apply(torch.zeros(1, 313), [Request([1], processors=chain)]).logits
     assert logits[0].isinf().nonzero().flatten().tolist() == [denied]
+
+
+def test_the_processor_with_the_operators_tokenizer(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
+    tokenizer = write_trained(tmp_path)
+    section = PAGE[PAGE.index("## Tokenizers\n") :].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    made: dict[str, Any] = {"__name__": "here"}
+    exec(block, made)
+    server = start_server("--enable-custom-logit-processor", f"--tokenizer=org/json={tmp_path}")
+    with Client(server.target) as client:
+        logits = client.apply(torch.zeros(1, 352), [Request([1], processors=[(made["NoSpaces"], {})])]).logits
+    denied = [token_id for token_id in range(313) if " " in tokenizer.decode([token_id])]
+    assert denied
+    assert logits[0].isinf().nonzero().flatten().tolist() == denied
 
 
 def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ USES = {
     "otel": "import opentelemetry.sdk, opentelemetry.exporter.otlp.proto.grpc, opentelemetry.exporter.otlp.proto.http",
     "vllm": "import logitport.integrations.vllm.request_spec",
     "llama-cpp": "import logitport.integrations.llama_cpp",
+    "tokenizers": "import tokenizers; import logitport.tokenizers.texts",
     "grammar": "from llguidance import LLMatcher; import logitport_builtins.grammar.masks",
 }
 WITH_TORCH = {

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.errors import InvalidParams, LoadFailed
+from logitport.tokenizers.files import eos_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from llguidance import LLTokenizer
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 MISSING = "grammars need llguidance, which is not installed where the processors run: pip install 'logitport[grammar]'"
 
 _FILE = "tokenizer.json"
-# Files of a model that name the ids that end a sequence, the most specific first.
-_SETTINGS = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 _END_MARKER = "<|end of the sequence, as logitport has it|>"
 
@@ -74,7 +73,7 @@ def load(name: str, path: Path) -> Tokenizer:
             f"tokenizer {name!r}: {file}: {error}; give a tokenizer.json of the Hugging Face tokenizers library, or "
             "its folder"
         ) from error
-    eos = (_eos_ids(trie, vocab_size, setting) for setting in _eos_settings(file.parent))
+    eos = (_eos_ids(trie, vocab_size, setting) for setting in eos_settings(file.parent))
     return Tokenizer(name, vocab_size, trie, next(filter(None, eos), ()))
 
 
@@ -110,18 +109,6 @@ def _with_end_token(tokenizer: dict[str, Any]) -> tuple[str, int]:
     tokenizer["added_tokens"] = [*added, {"id": end, "content": _END_MARKER, **flags}]
     tokenizer["truncation"] = tokenizer["padding"] = None  # they apply to prompts
     return orjson.dumps(tokenizer).decode(), end
-
-
-def _eos_settings(folder: Path) -> Iterator[Any]:
-    """Yield the end-of-sequence settings in the files next to the tokenizer: an id, a list of ids, or a token."""
-    for name in _SETTINGS:
-        try:
-            settings = orjson.loads((folder / name).read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(settings, dict):
-            yield settings.get("eos_token_id")
-            yield settings.get("eos_token")
 
 
 def _eos_ids(trie: LLTokenizer, vocab_size: int, setting: Any) -> tuple[int, ...]:

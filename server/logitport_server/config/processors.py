@@ -57,8 +57,8 @@ class Processors(OpsOptions):
     )
     tokenizer: list[NamedTokenizer] = Field(
         default=[],
-        description="NAME=PATH of a tokenizer.json for grammars, or of its folder; sessions select it by tokenizer_id, "
-        "requests by a parameter; if there is only one, it is the default",
+        description="NAME=PATH of a tokenizer.json for grammars and request.tokenizer, or of its folder; sessions "
+        "select it by tokenizer_id, requests by a parameter; if there is only one, it is the default",
     )
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
+from logitport.tokenizers import operator_tokenizer
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.checks import overrides_check
 
@@ -18,21 +19,38 @@ if TYPE_CHECKING:
 
     from logitport.core.history import History
     from logitport.processors import CustomLogitProcessor
+    from logitport.tokenizers import Tokenizer
 
 _REQ = {"rid", "origin_input_ids", "output_ids"}
+
+
+class _Req(SimpleNamespace):
+    """The attributes of SGLang's `Req` that processors may read."""
+
+    __slots__ = ("_tokenizer_id",)
+
+    def __init__(self, tokenizer_id: str, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._tokenizer_id = tokenizer_id
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The operator's tokenizer. Raises InvalidParams if the session's is not configured."""
+        return operator_tokenizer(self._tokenizer_id)
 
 
 class _State:
     """State of a request: one dict for its whole life, in which processors keep state.
 
-    The dict's `__req__` has the attributes of SGLang's `Req` that processors may read.
+    The dict's `__req__` is a `_Req`.
     """
 
     __slots__ = ("custom_params", "given", "history", "req")
 
     def __init__(self, context: RequestContext, params: dict[str, Any]) -> None:
         self.history: History = context.history
-        self.req = SimpleNamespace(
+        self.req = _Req(
+            context.tokenizer_id,
             rid=context.request_id,
             origin_input_ids=array("q", self.history.prompt_token_ids.tolist()),
             output_ids=array("q", self.history.output_token_ids.tolist()),

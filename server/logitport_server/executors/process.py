@@ -23,6 +23,7 @@ from logitport_server.executors.zygotes import ZygoteKind, Zygotes
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
 from logitport_server.worker.start import start_zygote
+from logitport_server.worker.tokenizers import close_tokenizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,7 +57,8 @@ class ProcessExecutor(Executor):
         limits: what one worker may use.
         without: names of the sandbox layers to leave out.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
-        first: a zygote of the server's own Python, started without the same layers.
+        first: a zygote of the server's own Python, started without the same layers. Its tokenizers are those of all
+            zygotes.
         cgroups: where each worker gets a cgroup of its own, if that is permitted.
 
     Raises:
@@ -83,6 +85,7 @@ class ProcessExecutor(Executor):
         self._limits = limits or Limits()
         self.gpu = gpu
         self._without = frozenset(without)
+        self._tokenizers = {} if first is None else first.tokenizers
         self._paths = {RUNNING: sys.executable, **(pythons or {})}
         self._lock = threading.Lock()
         has_nodes = gpu is not None and bool(gpu.nodes)
@@ -149,6 +152,8 @@ class ProcessExecutor(Executor):
         self._closed.set()
         self._slots.close()
         self._zygotes.close()
+        close_tokenizers(self._tokenizers.values())
+        self._tokenizers = {}
 
     def _candidates(self, shipped: Payload) -> list[str]:
         """Return the Pythons that may match the payload, the likeliest first. Raises PythonMismatch if none does."""
@@ -196,5 +201,9 @@ class ProcessExecutor(Executor):
     def _start(self, kind: ZygoteKind) -> StartedZygote:
         nodes = self.gpu.nodes if self.gpu is not None and kind.holds_gpu else ()
         return start_zygote(
-            self._paths[kind.python], without=self._without, threads=self._limits.threads, devices=nodes
+            self._paths[kind.python],
+            without=self._without,
+            threads=self._limits.threads,
+            devices=nodes,
+            tokenizers=self._tokenizers,
         )

@@ -24,6 +24,7 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "OMP_WAIT_POLICY": "PASSIVE",
     "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",  # its threads would be lost at the fork
 }
 
 

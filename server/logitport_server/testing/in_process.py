@@ -90,8 +90,10 @@ class InProcessRunner:
         return InProcessBatch(opening, hosted, self._own, self._config)
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers. The tokenizers of the options are no longer configured."""
         self._executor.close()
+        if self._config.tokenizer:
+            logitport_builtins.configure(make_config({}))
 
     def __enter__(self) -> InProcessRunner:
         return self

@@ -1,4 +1,7 @@
-"""`python -m logitport_server.worker FD`: run a zygote that is controlled over the socket FD."""
+"""`python -m logitport_server.worker FD [NAME=FD ...]`: run a zygote that is controlled over the socket FD.
+
+Each NAME is a tokenizer, and its FD memory with the tokenizer's files.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +11,4 @@ import sys
 from logitport_server.worker.zygote import run
 
 if __name__ == "__main__":
-    run(socket.socket(fileno=int(sys.argv[1])))
+    run(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

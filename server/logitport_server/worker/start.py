@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server import sandbox
 from logitport_server.config import StartupError
 from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.sandbox.assessment import contain
+from logitport_server.worker.tokenizers import open_tokenizers
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from logitport_server.config import ServerConfig
 
@@ -29,14 +31,23 @@ class StartedZygote(NamedTuple):
         control: the server's end of its control socket.
         process: the process, or bubblewrap around it.
         without: names of the sandbox layers that are left out.
+        tokenizers: see `start_zygote`.
     """
 
     control: socket.socket
     process: subprocess.Popen[bytes]
     without: frozenset[str]
+    tokenizers: Mapping[str, int] = MappingProxyType({})
 
 
-def start_zygote(python: str, *, without: Collection[str], threads: int, devices: Sequence[str] = ()) -> StartedZygote:
+def start_zygote(
+    python: str,
+    *,
+    without: Collection[str],
+    threads: int,
+    devices: Sequence[str] = (),
+    tokenizers: Mapping[str, int] = MappingProxyType({}),
+) -> StartedZygote:
     """Start a zygote. It dies with the calling thread, which must live as long as the server.
 
     Args:
@@ -44,22 +55,24 @@ def start_zygote(python: str, *, without: Collection[str], threads: int, devices
         without: names of the sandbox layers to leave out.
         threads: maximum number of threads of one worker.
         devices: device nodes for its workers.
+        tokenizers: memory with the operator's tokenizers, see `open_tokenizers`.
 
     Raises:
         SandboxError: the interpreter cannot run workers.
         OSError: the process cannot be started.
     """
     control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    named = [f"{name}={descriptor}" for name, descriptor in tokenizers.items()]
     with zygote_end:
         process = sandbox.launch(
             python,
-            ["-m", "logitport_server.worker", str(zygote_end.fileno())],
-            pass_fds=[zygote_end.fileno()],
+            ["-m", "logitport_server.worker", str(zygote_end.fileno()), *named],
+            pass_fds=[zygote_end.fileno(), *tokenizers.values()],
             without=without,
             devices=devices,
             threads=threads // 2,  # for torch; the rest is for the processor's own threads
         )
-    return StartedZygote(control, process, frozenset(without))
+    return StartedZygote(control, process, frozenset(without), tokenizers)
 
 
 def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
@@ -67,13 +80,15 @@ def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
 
     Raises:
         StartupError: shipped processors must be refused on this machine.
+        LoadFailed: a tokenizer cannot be read.
     """
     if not config.has_workers:
         return None
     pythons = (sys.executable, *(option.split("=", 1)[1] for option in config.worker_python))
     try:
         without = contain(pythons, without=config.without_layer, required=config.require_layer)
-        return start_zygote(sys.executable, without=without, threads=config.worker_threads)
+        tokenizers = open_tokenizers(config.tokenizer)
+        return start_zygote(sys.executable, without=without, threads=config.worker_threads, tokenizers=tokenizers)
     except (SandboxError, OSError) as error:
         message = f"shipped processors cannot be isolated on this machine: {error}"
         if isinstance(error, NotContained):

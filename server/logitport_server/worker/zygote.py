@@ -19,24 +19,32 @@ from logitport_server import descriptors, stubs
 from logitport_server.sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
+from logitport_server.worker.tokenizers import load_tokenizers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from logitport_server.worker.messages import Fork, ZygoteEvent
 
 _MAX_MESSAGE_BYTES = 1 << 16
 
 
-def run(control: socket.socket) -> None:
-    """Fork workers until the server closes its end of the socket. The workers end with this process."""
+def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
+    """Fork workers until the server closes its end of the socket. The workers end with this process.
+
+    Args:
+        control: the socket.
+        tokenizers: NAME=FD for each of the operator's tokenizers, see `load_tokenizers`.
+    """
     forker = WorkerForker()  # must come first: it drops root
     keep_large_blocks()
-    _preload()
+    _preload(tokenizers)
     zygote = _Zygote(control, forker)
     zygote.send(messages.Ready())
     zygote.run()
 
 
-def _preload() -> None:
+def _preload(tokenizers: Sequence[str]) -> None:
     """Import what workers need, so that a fork starts with it."""
     import logitport_server.worker.serve  # noqa: F401
 
@@ -47,6 +55,7 @@ def _preload() -> None:
 
         torch.zeros(1).half()  # reads the CPU's features from /proc, which workers do not have
         _preload_transformers()
+    load_tokenizers(tokenizers)
     gc.collect()
     gc.freeze()  # a collection in a worker would write to, and so copy, the shared pages
 

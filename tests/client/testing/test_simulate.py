@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +21,10 @@ from logitport import (
     ProcessorFailed,
 )
 from logitport.testing import ToyModel, simulate
+from tests.tokenizer_files import write_trained
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VOCAB = 8
 # Of one step: id i has the logit i.
@@ -296,3 +300,18 @@ def test_the_toy_model_is_the_same_everywhere() -> None:
 
 
 EXPECTED = [10.9839, 8.2392, -1.1334, -2.3919, 2.6868]
+
+
+def test_processors_have_the_given_tokenizer(tmp_path: Path) -> None:
+    class ForcesText(EditProcessor):
+        def edit(self, request: Any, edits: Any) -> None:
+            edits.force(request.tokenizer.encode("{")[0])
+
+    library = write_trained(tmp_path)
+    for tokenizer_id in ("", "org/model"):
+        result = simulate([(ForcesText, {})], ToyModel(313), [5], 3, tokenizer=tmp_path, tokenizer_id=tokenizer_id)
+        assert library.decode(list(result.output_token_ids)) == "{{{"
+    with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured"):
+        simulate([(ForcesText, {})], ToyModel(313), [5], 3)
+    with pytest.raises(InvalidArgument, match="options has a tokenizer, too"):
+        simulate([], ToyModel(313), [5], 3, tokenizer=tmp_path, options={"tokenizer": ["a=/b"]})

@@ -14,6 +14,7 @@ import torch
 from logitport import payload
 from logitport.dialects import author_of, makes_instances
 from logitport.errors import InvalidParams, LoadFailed, StateLost
+from logitport.tokenizers import operator_tokenizer
 from logitport_server.dialects.base import Dialect
 from logitport_server.dialects.snapshot import Snapshot
 from logitport_server.dialects.transformers.stateless import is_stateless
@@ -21,6 +22,7 @@ from logitport_server.dialects.transformers.stateless import is_stateless
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport.tokenizers import Tokenizer
     from logitport_server.dialects.base import RequestContext
 
 
@@ -88,9 +90,13 @@ class Instances:
         key = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
         made = self._shared.get(key)
         if made is None:
-            self._check(arguments)
+            self._check({**arguments, **self._tokenizer(context, params)})
             arguments = orjson.loads(key)  # a copy, which the processor may keep and change
-            made = self._construct(arguments) if self._is_class else self._bind(arguments)
+            made = (
+                self._construct({**arguments, **self._tokenizer(context, params)})
+                if self._is_class
+                else self._bind(arguments)
+            )
             made = _moved(made, torch.device(context.device))
             if is_stateless(made):
                 self._shared[key] = made
@@ -108,6 +114,13 @@ class Instances:
         }
         required = {name: known[name] for name, one in parameters.items() if name in known and one.default is one.empty}
         return {**required, "device": context.device} if "device" in parameters else required
+
+    def _tokenizer(self, context: RequestContext, params: dict[str, Any]) -> dict[str, Tokenizer]:
+        """The argument `tokenizer`, if the constructor requires it and the request does not give it."""
+        parameter = self._signature.parameters.get("tokenizer") if self._is_class and self._signature else None
+        if parameter is None or parameter.default is not parameter.empty or "tokenizer" in params:
+            return {}
+        return {"tokenizer": operator_tokenizer(context.tokenizer_id)}
 
     def _check(self, arguments: dict[str, Any]) -> None:
         if self._signature is None:

@@ -1,0 +1,18 @@
+"""The operator's tokenizers, for processors: read-only, and in a worker shared with all others.
+
+`operator_tokenizer` finds one by name. Nothing here imports the package `tokenizers` before it is needed.
+"""
+
+from logitport.tokenizers.configured import configure, operator_tokenizer
+from logitport.tokenizers.files import TokenizerFile
+from logitport.tokenizers.registry import shipped_tokenizer
+from logitport.tokenizers.tokenizer import MISSING, Tokenizer
+
+__all__ = [
+    "MISSING",
+    "Tokenizer",
+    "TokenizerFile",
+    "configure",
+    "operator_tokenizer",
+    "shipped_tokenizer",
+]

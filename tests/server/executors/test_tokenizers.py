@@ -1,0 +1,215 @@
+"""Processors of each kind use the operator's tokenizer, in this process and in workers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import logitport_builtins
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    History,
+    InDialect,
+    LoadFailed,
+    operator_tokenizer,
+    tokenizers,
+)
+from logitport.errors import LogitportError
+from logitport_server.config import ServerConfig
+from logitport_server.dialects import RequestContext
+from logitport_server.dialects.base import by_row
+from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
+from logitport_server.registry.loader import Loader
+from logitport_server.sandbox import LAYERS
+from logitport_server.worker.start import start_zygote
+from logitport_server.worker.tokenizers import open_tokenizers
+from tests.server.executors.conftest import CALL_SECONDS, LOAD_SECONDS
+from tests.tokenizer_files import write_trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from logitport_server.dialects import Dialect
+    from logitport_server.executors import Executor
+    from logitport_server.registry.source import Source
+
+    Ship = Callable[..., Source]
+
+VOCAB = 352
+TEXT = '"name'
+
+
+class Edits(EditProcessor):
+    def edit(self, request, edits):
+        edits.allow(request.tokenizer.encode("name"))
+
+
+class SGLangs(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        for row, params in zip(logits, custom_param_list, strict=True):
+            keep = params["__req__"].tokenizer.encode("name")
+            kept = row[keep].clone()
+            row.fill_(float("-inf"))
+            row[keep] = kept
+        return logits
+
+
+class Transformers:
+    def __init__(self, tokenizer, word="name"):
+        self.ids = tokenizer.encode(word)
+        self.tokenizer = tokenizer  # must not count as state
+
+    def __call__(self, input_ids, scores):
+        masked = torch.full_like(scores, float("-inf"))
+        masked[:, self.ids] = scores[:, self.ids]
+        return masked
+
+
+class Vllms:
+    def __init__(self, vllm_config, device, is_pin_memory):
+        self.ids = operator_tokenizer(vllm_config.model_config.tokenizer).encode("name")
+
+    def is_argmax_invariant(self):
+        return False
+
+    def update_state(self, batch_update):
+        pass
+
+    def apply(self, logits):
+        masked = torch.full_like(logits, float("-inf"))
+        masked[:, self.ids] = logits[:, self.ids]
+        return masked
+
+
+class Dynamos:
+    def __init__(self, tokenizer):
+        self.ids = tokenizer.encode("name")
+
+    def __call__(self, input_ids, logits):
+        kept = logits[self.ids].clone()
+        logits.fill_(float("-inf"))
+        logits[self.ids] = kept
+
+
+KINDS = {
+    "edits": Edits,
+    "sglang": SGLangs,
+    "transformers": InDialect(Transformers, "transformers"),
+    "vllm": InDialect(Vllms, "vllm_v1"),
+    "dynamo": InDialect(Dynamos, "dynamo"),
+}
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    write_trained(folder / "json", generation_config={"eos_token_id": 1})
+    write_trained(folder / "small", 290)
+    return [f"org/json={folder / 'json'}", f"small={folder / 'small'}"]
+
+
+@pytest.fixture(scope="module")
+def configured(options: list[str]) -> Iterator[None]:
+    logitport_builtins.configure(ServerConfig(tokenizer=options))
+    yield
+    logitport_builtins.configure(ServerConfig())
+
+
+@pytest.fixture(scope="module")
+def workers_with_tokenizers(options: list[str]) -> Iterator[ProcessExecutor]:
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    first = start_zygote(sys.executable, without=missing, threads=32, tokenizers=open_tokenizers(options))
+    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), 3, without=missing, first=first)
+    executor.ready()
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(params=["inline", "process"])
+def executor(request: pytest.FixtureRequest, configured: None) -> Executor:
+    if request.param == "inline":
+        return InlineExecutor(Loader(8))
+    found: Executor = request.getfixturevalue("workers_with_tokenizers")
+    return found
+
+
+def start(dialect: Dialect, tokenizer_id: str) -> Any:
+    return dialect.start(RequestContext("r", History([1]), {}, VOCAB, tokenizer_id), {})
+
+
+def allowed(dialect: Dialect, state: Any) -> list[int]:
+    logits = torch.zeros((1, VOCAB))
+    if dialect.reads_logits:
+        logits = dialect.process([state], logits)
+        return torch.nonzero(logits[0] == 0).flatten().tolist()
+    (edits,) = by_row(dialect.edit([state]), 1)
+    return sorted(np.concatenate([ids for _, ids, _ in edits]).tolist())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_the_tokenizer_of_its_session(executor: Executor, ship: Ship, kind: str) -> None:
+    dialect = executor.host_shipped(ship(KINDS[kind], tenant=kind))
+    for name in ("org/json", "small"):
+        expected = sorted(set(tokenizers.operator_tokenizer(name).encode("name")))
+        state = start(dialect, name)
+        assert allowed(dialect, state) == expected
+        dialect.check_rebuildable(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("tokenizer_id", "message"),
+    [("", "no tokenizer is named .configured: 'org/json', 'small'"), ("other", "tokenizer 'other' is not configured")],
+)
+def test_an_unknown_tokenizer_is_a_clear_error(
+    executor: Executor, ship: Ship, kind: str, tokenizer_id: str, message: str
+) -> None:
+    if kind == "vllm" and not tokenizer_id:
+        pytest.skip("vllm_config.model_config then has no tokenizer, with an error of its own")
+    dialect = executor.host_shipped(ship(KINDS[kind], tenant=kind))
+    with pytest.raises(LogitportError, match=message):
+        allowed(dialect, start(dialect, tokenizer_id))
+
+
+def test_a_tokenizer_that_the_workers_python_lacks_fails_its_requests_only(
+    options: list[str], ship: Ship, tmp_path: Path
+) -> None:
+    """The server checks the file before; the library of another Python may refuse it."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
+    opened = open_tokenizers([f"broken={tmp_path}"])
+    first = start_zygote(sys.executable, without=missing, threads=32, tokenizers=opened)
+    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), 3, without=missing, first=first)
+    try:
+        executor.ready()
+        dialect = executor.host_shipped(ship(Edits))
+        with pytest.raises(LoadFailed, match=r"tokenizer 'broken': .*give a tokenizer.json"):
+            allowed(dialect, start(dialect, "broken"))
+    finally:
+        executor.close()
+
+
+def test_workers_inherit_no_descriptor_of_the_tokenizers(
+    workers_with_tokenizers: ProcessExecutor, configured: None, ship: Ship
+) -> None:
+    class CountsDescriptors(EditProcessor):
+        def edit(self, request, edits):
+            import os
+
+            count = 0
+            for descriptor in range(3, 128):
+                try:
+                    os.fstat(descriptor)
+                    count += 1
+                except OSError:
+                    pass
+            edits.allow([count])
+
+    dialect = workers_with_tokenizers.host_shipped(ship(CountsDescriptors))
+    assert allowed(dialect, start(dialect, "small")) == [1]  # its connection
