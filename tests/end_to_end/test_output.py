@@ -15,6 +15,7 @@ from logitport import (
     Client,
     CustomLogitProcessor,
     EditProcessor,
+    LoadFailed,
     NotPermitted,
     ProcessorFailed,
     Request,
@@ -236,3 +237,39 @@ def test_async_client_reads_the_same(alice: Client, isolating_server: RunningSer
     apply(alice, registered, {})
 
     assert asyncio.run(_logs(isolating_server.target, registered.digest)) == alice.logs(registered)
+
+
+class Raises(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        explain(request.params["why"])
+
+
+def explain(why: str) -> None:
+    raise ValueError(why)  # the line that a traceback shows
+
+
+class RaisesAtOnce(EditProcessor):
+    def __init__(self) -> None:
+        explain("in __init__")
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        pass
+
+
+def test_remote_traceback_shows_source_lines(alice: Client) -> None:
+    trace = apply(alice, Raises, {"why": "to see"}).failures[0].remote_traceback
+
+    assert 'explain(request.params["why"])\n' in trace
+    assert "raise ValueError(why)  # the line that a traceback shows\n" in trace
+    with pytest.raises(LoadFailed) as failed, alice.session(vocab_size=VOCAB) as session:
+        session.add(Request([1], processors=[(RaisesAtOnce, {})]))
+    assert 'explain("in __init__")\n' in failed.value.remote_traceback
+
+
+def test_another_principal_sees_no_source_lines(alice: Client, bob: Client) -> None:
+    registered = alice.register(Raises, shared=True)
+    trace = apply(bob, registered, {"why": "to see"}).failures[0].remote_traceback
+
+    assert "in explain" in trace
+    assert "raise ValueError" not in trace
+    assert "raise ValueError" in apply(alice, registered, {"why": "to see"}).failures[0].remote_traceback

@@ -2,7 +2,8 @@
 
 A payload is SGLang's string: JSON with a key "callable" that holds the hexadecimal digits of a dill pickle of a
 processor (a class, in SGLang's dialect; see `logitport.dialects`). It also has the keys "python" and
-"dill", and, for display only, "class" and "dialect"; SGLang ignores all four. A program is wrapped in the same way,
+"dill", and, for display only, "class" and "dialect"; SGLang ignores all four,
+and "source", the source lines of its functions, for tracebacks. A program is wrapped in the same way,
 under the key "program" instead of "callable".
 The functions, in the order in which a payload passes through them:
 

@@ -13,6 +13,7 @@ from logitport.payload.envelope import seal
 from logitport.payload.pickle_reader import read
 from logitport.payload.pickler import ProcessorPickler
 from logitport.payload.portability import top_level, travels_by_value
+from logitport.payload.source_lines import parts_of
 from logitport.payload.wire_names import names_in
 
 
@@ -22,7 +23,8 @@ def dumps(processor: object) -> str:
     The same class gives the same string in any process. The string includes everything that the processor uses of the
     client's own code: base classes, other classes, functions, imports, and constants with their present values. Names
     defined in the standard library, torch, numpy, logitport, the engines and other installed packages are referred to
-    by name. Annotations and the folders of source files are not included.
+    by name. Annotations and the folders of source files are not included. The source lines of
+    the functions are, for tracebacks, where they can be read.
 
     Args:
         processor: any kind in `logitport.dialects`. In the dialects "edits" and "sglang" the class is shipped; an
@@ -58,7 +60,7 @@ def dumps(processor: object) -> str:
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
                 "which is not a plain Python class or function that can be shipped; install its package on the server"
             )
-    return seal(data, name, dialect)
+    return seal(data, name, dialect, parts_of(pickler.codes))
 
 
 def refer(cls: type) -> str:

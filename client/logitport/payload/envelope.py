@@ -12,12 +12,15 @@ import dill  # type: ignore[import-untyped]
 import orjson
 
 from logitport.errors import MalformedPayload
+from logitport.payload import source_lines
 from logitport.payload.bytecode import RUNNING
 from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from logitport.payload.source_lines import SourcePart
 
 _MAX_LABEL_LENGTH = 64
 # No other characters: the sender chooses the name, and it is displayed next to trusted text and in terminals.
@@ -45,6 +48,7 @@ class Payload:
         dialect: its dialect, according to its label; "" without a label. The labels `class_name` and `dialect` are not
             verified. They are for display only, and no decision may depend on them.
         is_program: whether `data` is a program.
+        source: source lines, for tracebacks only. Not verified.
     """
 
     data: bytes = field(repr=False, compare=False)
@@ -55,6 +59,7 @@ class Payload:
     class_name: str = field(default="", compare=False)
     dialect: str = field(default="", compare=False)
     is_program: bool = field(default=False, compare=False)
+    source: tuple[SourcePart, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def display_name(self) -> str:
@@ -70,10 +75,11 @@ def display_name_of(class_name: str, digest: str) -> str:
     return f"{class_name} (sha256:{digest[:_DIGITS_SHOWN]})" if class_name else digest
 
 
-def seal(data: bytes, qualified_name: str, dialect: str) -> str:
+def seal(data: bytes, qualified_name: str, dialect: str, source: Sequence[SourcePart] = ()) -> str:
     """Wrap a pickle that this process made, of a class or function of this name, in a payload string."""
+    lines = {"source": [list(part) for part in source]} if source else {}
     labels = {"python": RUNNING, "dill": dill.__version__, **_class_label(qualified_name)}
-    return json.dumps({"callable": data.hex(), **labels, "dialect": dialect})
+    return json.dumps({"callable": data.hex(), **labels, "dialect": dialect, **lines})
 
 
 def seal_program(data: bytes, class_name: str) -> str:
@@ -122,6 +128,7 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
         _label(content, "class", _CLASS_NAME),
         PROGRAM if is_program else _label(content, "dialect", _DIALECT),
         is_program,
+        source_lines.from_json(content["source"]) if "source" in content and not is_program else (),
     )
 
 

@@ -76,6 +76,8 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         self._filled_cells: set[int] = set()
         self._last: list[Callable[[], None]] = []
         self._outermost = True
+        # Those that were saved.
+        self.codes: list[types.CodeType] = []
 
     @property
     def where(self) -> str:
@@ -119,6 +121,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
                 )
             return importlib.import_module, (obj.__name__,)
         if isinstance(obj, types.CodeType):
+            self.codes.append(obj)
             return dill._dill._create_code, reductions.code_arguments(obj)
         return reductions.reduce(obj)
 

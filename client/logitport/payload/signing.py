@@ -15,6 +15,7 @@ import orjson
 from logitport.errors import InvalidArgument, SignatureRefused
 from logitport.payload.envelope import parse
 from logitport.payload.signature import Signature
+from logitport.payload.source_lines import digest_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -74,11 +75,13 @@ def check_not_expired(signature: Signature) -> None:
 
 
 def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:
-    """Return the bytes to sign: digest, name, Python version and expiry.
+    """Return the bytes to sign: digest, name, Python version and expiry, and the digest of source lines if it has any.
 
     Each field is preceded by its length, so that no bytes can move from one field to the next.
     """
-    fields = (shipped.digest, name, shipped.python, str(expires))
+    fields = [shipped.digest, name, shipped.python, str(expires)]
+    if shipped.source:
+        fields.append(digest_of(shipped.source))
     encoded = [field.encode() for field in fields]
     context = _PROGRAM_CONTEXT if shipped.is_program else _CONTEXT
     return context + b"".join(_LENGTH.pack(len(field)) + field for field in encoded)

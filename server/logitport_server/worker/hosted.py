@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.dialects import failures
+from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
     import mmap
@@ -53,11 +54,18 @@ class HostedProcessor:
         digest: of the class.
         init_seconds: how long the creation of the instance took.
         output: what is printed in calls; None if it is not kept.
+        source: the lines that tracebacks show.
     """
 
     def __init__(
-        self, dialect: Dialect, digest: str = "", init_seconds: float = 0.0, output: Output | None = None
+        self,
+        dialect: Dialect,
+        digest: str = "",
+        init_seconds: float = 0.0,
+        output: Output | None = None,
+        source: ShownSource | None = None,
     ) -> None:
+        self.source = source or ShownSource()
         self.output = output
         self.dialect = dialect
         self.digest = digest
@@ -122,7 +130,7 @@ class HostedProcessor:
                     self._apply(request, events[begin : begin + count])
             except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
                 request.stale = True
-                failed[row] = failures.of_sandboxed(error, self.dialect.name)
+                failed[row] = self.failure(error)
                 if output is not None:
                     failed[row].output = output.since(printed)
             begin += count
@@ -151,6 +159,11 @@ class HostedProcessor:
         """Return the dialect's state of each of these rows."""
         selected: Sequence[Any] = self._selected
         return [selected[row].state for row in rows]
+
+    def failure(self, error: BaseException) -> LogitportError:
+        """Convert an exception of the processor."""
+        with self.source.shown():
+            return failures.of_sandboxed(error, self.dialect.name)
 
     def output_of_one(self) -> str:
         """Return the output of a call for one request. That of another call may show the prompts of all requests."""

@@ -51,7 +51,7 @@ class WorkerCall(_Message, kw_only=True):
 
 
 class Host(WorkerCall, kw_only=True):
-    """Load a processor. The column is the pickle of its class.
+    """Load a processor. The columns are the pickle of its class, and its source lines.
 
     Attributes:
         name: display name of the processor, for error messages.

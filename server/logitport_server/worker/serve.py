@@ -22,6 +22,7 @@ from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
 from logitport_server.worker.output import Output, capture
+from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +86,7 @@ class _Worker:
         try:
             answer = self._run(call, columns, descriptor)
         except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
-            failure = failures.of_sandboxed(error, self._name(call))
+            failure = self._failure(error, call)
             answer = messages.ErrorReply(error=_to_message(failure, self._output_of_one(call))), ()
         finally:
             if descriptor >= 0:
@@ -112,15 +113,17 @@ class _Worker:
             while len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
 
-    def _name(self, call: messages.WorkerCall) -> str:
-        if isinstance(call, messages.Host):
-            return call.name
+    def _failure(self, error: BaseException, call: messages.WorkerCall) -> LogitportError:
         hosted = self._hosted.get(call.processor)
-        return hosted.dialect.name if hosted is not None else ""
+        if isinstance(call, messages.Host) or hosted is None:
+            return failures.of_sandboxed(error, call.name if isinstance(call, messages.Host) else "")
+        return hosted.failure(error)
 
     def _run(self, call: messages.WorkerCall, columns: Columns, descriptor: int) -> Answer:
         if isinstance(call, messages.Host):
-            return self._host(call, columns), ()
+            source = ShownSource.decode(columns[1])
+            with source.shown():  # an error of loading has its traceback already when it is raised
+                return self._host(call, columns, source), ()
         hosted = self._hosted.get(call.processor)
         if hosted is None:
             raise LoadFailed("the processor is not loaded: loading it has failed")
@@ -136,7 +139,7 @@ class _Worker:
             self._open_gpu_memory(hosted, call.memory, descriptor)
         return messages.EmptyReply(), ()
 
-    def _host(self, call: messages.Host, columns: Columns) -> messages.HostReply:
+    def _host(self, call: messages.Host, columns: Columns, source: ShownSource) -> messages.HostReply:
         shipped = payload.Payload(bytes(columns[0]), call.digest, call.python, call.dill)
         misses = self._loader.misses
         processor = self._loader.load(shipped)
@@ -148,7 +151,7 @@ class _Worker:
             began = time.monotonic()
             dialect = make_dialect(processor, call.name, shipped=True)
             init_seconds = time.monotonic() - began
-        hosted = HostedProcessor(dialect, call.digest, init_seconds, self._output)
+        hosted = HostedProcessor(dialect, call.digest, init_seconds, self._output, source)
         self._hosted[call.processor] = hosted
         reply = messages.HostReply(
             reads_logits=bool(dialect.reads_logits),
@@ -219,7 +222,7 @@ def _process(
         hosted.dialect.drafts = [before[row] for row in rows] if before else ()
         _process_rows(hosted, rows, _logits(hosted, call.logits))
         for position, error in hosted.dialect.failed.items():
-            failure = failures.of_sandboxed(error, hosted.dialect.name)
+            failure = hosted.failure(error)
             failed[rows[position]] = _to_message(failure, hosted.output_of_one())
     return messages.ProcessReply(failed=failed, not_rebuildable=hosted.newly_not_rebuildable(rows))
 

@@ -122,7 +122,7 @@ def test_the_labels_name_the_versions_of_python_and_dill():
     assert label["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert label["dill"] == dill.__version__
     assert (label["class"], label["dialect"]) == ("Constant", "sglang")
-    assert set(label) == {"callable", "python", "dill", "class", "dialect"}
+    assert set(label) == {"callable", "python", "dill", "class", "dialect", "source"}
 
 
 def made_in_a_function():

@@ -32,6 +32,7 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
 from logitport_server.worker import messages
+from logitport_server.worker.output import Output
 from logitport_server.worker.serve import _Worker, serve
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.toy_processors import DoubleInPlace
@@ -332,11 +333,11 @@ def test_a_worker_without_a_gpu_refuses_gpu_memory(ship: Callable[..., Source]) 
     """The server does not send such a call."""
     shipped = ship(DoubleInPlace).payload
     assert shipped is not None
-    worker = _Worker()
+    worker = _Worker(Output())
     host = messages.Host(
         processor=1, name="x", digest=shipped.digest, python=shipped.python, dill=shipped.dill, gpu=None
     )
-    reply, _ = worker.answer(host, [memoryview(shipped.data)], [])
+    reply, _ = worker.answer(host, [memoryview(shipped.data), memoryview(b"")], [])
     assert isinstance(reply, messages.HostReply)
     assert not reply.gpu_error
     descriptor = os.memfd_create("x")
