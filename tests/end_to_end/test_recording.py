@@ -1,4 +1,4 @@
-"""Recorded sessions with a real server: drafts, rewinds, killed engines, full files; and sessions that record nothing."""
+"""Recorded sessions with a real server: drafts, rewinds, killed engines, full files; sessions that are not recorded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, EditKind, InvalidArgument, PendingStep, RecordOptions, Request, Session
+from logitport import Client, InvalidArgument, PendingStep, RecordOptions, Request, Session
 from logitport.recording.options import OPTIONS_VARIABLE, VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.session.session import Session as PlainSession
+from logitport.testing.replaying.effects import effect_of
 from tests.conftest import environment
 
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ def the_request(path: Path) -> RecordedRequest:
 def denied(request: RecordedRequest) -> list[list[list[int]]]:
     """The denied ids of each row of each step."""
     return [
-        [
-            [int(i) for kind, ids, _ in row.edits or () if kind == EditKind.DENY for i in sorted(ids)]
-            for row in step.rows
-        ]
+        [np.flatnonzero(np.isinf(effect_of(row.edits or (), VOCAB))).tolist() for row in step.rows]
         for step in request.steps
     ]
 
@@ -102,7 +100,7 @@ def test_sampled_logits(client: Client, path: Path, dtype: Any) -> None:
             logits[0, 9] = 50.0
             if dtype is not np.float32:
                 logits = torch.from_numpy(logits).to(dtype)
-            given.append(np.array(torch.as_tensor(logits).float()[0]))
+            given.append(torch.as_tensor(logits).float()[0].numpy().copy())
             session.step({handle: [1] if step else []}).apply(logits)
     for step, before in zip(the_request(path).steps, given, strict=True):
         (row,) = step.rows
@@ -179,9 +177,7 @@ def test_engines_that_are_killed_leave_a_file(server: RunningServer, path: Path)
     """Two of them share it, and a third one appends to it."""
     for names in (["a", "b"], ["c"]):
         engines = [
-            subprocess.Popen(
-                [sys.executable, "-c", ENGINE, server.target, str(path), name], env=environment()
-            )
+            subprocess.Popen([sys.executable, "-c", ENGINE, server.target, str(path), name], env=environment())
             for name in names
         ]
         deadline = time.monotonic() + 120
@@ -286,11 +282,12 @@ def test_sessions_that_are_not_recorded_run_no_code_of_recordings(
 
     with client.session(vocab_size=VOCAB) as session:
         handle = session.add(Request([1], processors=[NGRAMS]))
+        logits = rows(1)
         sys.setprofile(trace)
         try:
             for _ in range(3):
                 pending = session.step({handle: []})
-                pending.apply(rows(1))
+                pending.apply(logits)
         finally:
             sys.setprofile(None)
         assert type(session) is Session
