@@ -10,7 +10,7 @@ import orjson
 from pydantic import AliasChoices, BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import InvalidArgument, NotInstalled
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.recording.reader import read_recording
 from logitport_server.cli.display.replays import content_lines, content_of, replay_lines
 from logitport_server.cli.display.tables import show
@@ -45,7 +45,7 @@ class Replay(BaseModel):
         """Print the differences, or the requests."""
         try:
             differs = self._compare() if self.versions else self._list()
-        except (InvalidArgument, NotInstalled, StartupError) as error:
+        except (LogitportError, StartupError) as error:
             raise UsageError(str(error)) from error
         _end(differs=differs)
 

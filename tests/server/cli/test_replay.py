@@ -170,6 +170,9 @@ class Ban(EditProcessor):
     @classmethod
     def validate_params(cls, params):
         raise ValueError("a is not known")
+
+    def edit(self, request, edits):
+        pass
 """
 
 
@@ -180,6 +183,14 @@ def test_a_version_that_refuses_the_parameters(client: Client, path: Path, tmp_p
     assert result.status == 1
     assert "the new version fails: " in result.output
     assert "a is not known" in result.output
+
+
+def test_a_class_that_is_no_processor(client: Client, path: Path, tmp_path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    (tmp_path / "no_processor.py").write_text("class Ban: pass")
+    result = replay(None, "--with", f"{tmp_path / 'no_processor.py'}:Ban")
+    assert result.status == 2
+    assert "Ban" in result.errors
 
 
 def test_chains_that_read_logits_are_compared_where_they_were_sampled(client: Client, path: Path, replay: Any) -> None:
