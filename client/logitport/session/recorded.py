@@ -115,10 +115,11 @@ class RecordedSession(Session):
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, Sequence[int]] | None = None,
+        output: bool = False,
     ) -> PendingStep:
         handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()
         base_lengths = {handle: handle.history.length for handle in handles if isinstance(handle, Handle)}
-        pending = super().step(new_token_ids, rows=rows, drafts=drafts)
+        pending = super().step(new_token_ids, rows=rows, drafts=drafts, output=output)
         assert isinstance(pending, RecordedStep)  # noqa: S101 - its class is that of this session
         pending.record(self._recorder, base_lengths)
         return pending
