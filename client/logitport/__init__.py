@@ -16,6 +16,7 @@ from logitport.errors import (
     InvalidName,
     InvalidParams,
     InvalidProgram,
+    InvalidRecording,
     InvalidTokenId,
     LawBroken,
     LimitExceeded,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from logitport.programs.declarations import Bool, Float, Int, TokenIds
     from logitport.programs.processor import TensorProcessor
     from logitport.programs.tensor_history import TensorHistory
+    from logitport.recording.options import RecordOptions
     from logitport.session.session import Session
     from logitport.session.step import PendingStep, StepResult
 
@@ -90,6 +92,7 @@ __all__ = [
     "InvalidName",
     "InvalidParams",
     "InvalidProgram",
+    "InvalidRecording",
     "InvalidTokenId",
     "LawBroken",
     "LimitExceeded",
@@ -114,6 +117,7 @@ __all__ = [
     "ProcessorRef",
     "ProcessorTimedOut",
     "PythonMismatch",
+    "RecordOptions",
     "RegistryError",
     "Request",
     "RequestsFailed",
@@ -146,6 +150,7 @@ _LAZY = {
     "Float": "logitport.programs.declarations",
     "Int": "logitport.programs.declarations",
     "PendingStep": "logitport.session.step",
+    "RecordOptions": "logitport.recording.options",
     "Session": "logitport.session.session",
     "StepResult": "logitport.session.step",
     "TensorHistory": "logitport.programs.tensor_history",

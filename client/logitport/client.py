@@ -15,6 +15,7 @@ from logitport import calls, trace_context
 from logitport.base_client import BaseClient, Call
 from logitport.core import tensors
 from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
+from logitport.recording.options import options_of
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
@@ -23,13 +24,14 @@ from logitport.session.transports.stream import GrpcStream
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
     from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
+    from logitport.recording.options import Record
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import Server
     from logitport.session.program_trust import Mode
@@ -208,6 +210,7 @@ class Client(BaseClient):
         transport: Literal["auto", "grpc", "local"] = "auto",
         reconnect_seconds: float | None = None,
         programs: Mode | None = None,
+        record: Record = None,
     ) -> Session:
         """Open a session: one engine's persistent batch.
 
@@ -231,9 +234,12 @@ class Client(BaseClient):
                 "trusted" those signed with a key in the folder LOGITPORT_PROGRAM_KEYS, the installed built-ins, and
                 those that this client has registered; with "off" none. The server runs the others, on logits that are
                 sent to it. By default LOGITPORT_PROGRAMS, or else "all".
+            record: the path of a file, or `RecordOptions`: records the session's requests there. The file then holds
+                their prompts and outputs. By default LOGITPORT_RECORD, or else nothing; False records nothing. A full
+                or slow disk ends or thins out the recording, and has no effect on the session.
 
         Raises:
-            InvalidArgument, InvalidLogits: an argument is invalid.
+            InvalidArgument, InvalidLogits: an argument is invalid, or the file of `record` cannot be opened.
             ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
         trust = ProgramTrust(programs, self._registrations.has)
@@ -271,7 +277,7 @@ class Client(BaseClient):
 
         choice = ServerChoice(self._servers, stream, self._registrations, register)
         open_session = partial(
-            Session,
+            self._session_class(record, opening),
             choice.connect,
             opening,
             restore=choice.restore,
@@ -312,6 +318,15 @@ class Client(BaseClient):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _session_class(self, record: Record, opening: processing_pb2.OpenSession) -> Callable[..., Session]:
+        """Return what makes a session, recorded or not."""
+        options = options_of(record)
+        if options is None:
+            return Session
+        from logitport.session.recorded import RecordedSession
+
+        return RecordedSession.recording(options, opening, self._registrations.payload, required=record is not None)
 
     def _session_servers(self) -> set[Server]:
         """Return the servers of open sessions, if there are several servers."""

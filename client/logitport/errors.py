@@ -6,8 +6,9 @@
     │   ├── InvalidLogits              wrong width, dtype, row count or size
     │   ├── InvalidParams              parameters that the processor cannot use
     │   ├── InvalidName                a name that is not namespace/name[:tag]
-    │   └── InvalidProgram             a program that the verifier refuses
-    │       └── NotCapturable          a class that cannot become a program (raised only by the client)
+    │   ├── InvalidProgram             a program that the verifier refuses
+    │   │   └── NotCapturable          a class that cannot become a program (raised only by the client)
+    │   └── InvalidRecording           a file that is no recording, or is damaged (raised only by the client)
     ├── AccessError
     │   ├── NotAuthenticated           no token or certificate, or one that the server does not know
     │   └── NotPermitted               the caller is known, and lacks the scope
@@ -106,6 +107,10 @@ class InvalidProgram(InvalidArgument):
 
 class NotCapturable(InvalidProgram):
     """A class that cannot become a program. Raised by the client; the message has the file and the line."""
+
+
+class InvalidRecording(InvalidArgument):
+    """A file that is no recording, is damaged, or has a format of a later version. Raised by the client."""
 
 
 class AccessError(LogitportError):

@@ -28,6 +28,7 @@ OF_THE_SDK = frozenset(
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
         *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT", "FUSE"),
+        *("RECORD", "RECORD_OPTIONS"),
     )
 )
 

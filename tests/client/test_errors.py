@@ -56,6 +56,7 @@ def test_only_errors_that_are_never_sent_lack_a_code() -> None:
             "NotInstalled",
             "NotSupported",
             "LawBroken",
+            "InvalidRecording",
         ),  # raised by the client
     }
 

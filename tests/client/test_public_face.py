@@ -13,13 +13,13 @@ import logitport
 PUBLIC = """
     AccessError AdminClient ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded
     DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError
-    InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidTokenId LawBroken
+    InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken
     LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable
     NotInstalled NotPermitted NotSupported PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
-    PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut
-    PythonMismatch RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed
-    SessionError SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds Tokenizer
-    UnknownProcessor UnknownRequest operator_tokenizer shipped_tokenizer
+    PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
+    RecordOptions RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
+    SignatureRefused StateLost StepResult TensorHistory TensorProcessor Tls TokenIds Tokenizer UnknownProcessor
+    UnknownRequest operator_tokenizer shipped_tokenizer
 """
 FOLDER = Path(logitport.__file__).parent
 

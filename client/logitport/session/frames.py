@@ -75,6 +75,11 @@ class Handle:
         self.trace = trace_context.headers()
 
     @property
+    def message(self) -> common_pb2.Request:
+        """The request, without its ids. Do not write to it."""
+        return self._message
+
+    @property
     def params(self) -> list[bytes]:
         """The parameters of each processor of the chain, as JSON."""
         return [call.params for call in self._message.processors]

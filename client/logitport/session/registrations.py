@@ -71,6 +71,11 @@ class Registrations:
         """Whether this client has registered the processor with this digest."""
         return digest in self._registered
 
+    def payload(self, digest: str) -> str:
+        """The payload with this digest; "" if this client has not registered it."""
+        request = self._registered.get(digest)
+        return "" if request is None else request.payload
+
     def restore(self, call: Callable[[str, Any], Any]) -> dict[str, LogitportError]:
         """Register every processor in a registry that has never had it, under those of its names that are free.
 

@@ -44,6 +44,8 @@ class Session:
         datatype: of the logits: "FP32", "FP16" or "BF16".
     """
 
+    _step_class: type[PendingStep] = PendingStep
+
     def __init__(
         self,
         connect: Callable[[float], Transport],
@@ -219,7 +221,7 @@ class Session:
         except (AttributeError, TypeError, ValueError) as error:
             raise describe_misuse(new_token_ids, drafts, rows) from error
         frame.wants_output = bool(output)
-        pending = PendingStep(
+        pending = self._step_class(
             self._channel,
             self._requests,
             self._transfer,

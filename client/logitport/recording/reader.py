@@ -1,0 +1,152 @@
+"""Reads a recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from logitport.errors import InvalidRecording
+from logitport.recording import chunks, codec
+from logitport.recording.events import (
+    RecordingStopped,
+    RequestBegan,
+    RequestEnded,
+    RequestStepped,
+    SessionOpened,
+    StepsDropped,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from logitport.recording.events import Event
+
+
+@dataclass
+class RequestPart:
+    """Steps of a request without a gap.
+
+    Attributes:
+        began: the request, with its history before the first of them.
+        steps: the steps.
+    """
+
+    began: RequestBegan
+    steps: list[RequestStepped] = field(default_factory=list)
+
+
+@dataclass
+class RecordedRequest:
+    """A request.
+
+    Attributes:
+        parts: its steps; more than one part if some were dropped.
+        ended: whether the engine has removed it.
+    """
+
+    parts: list[RequestPart]
+    ended: bool = False
+
+    @property
+    def began(self) -> RequestBegan:
+        """The request, with its history before its first step."""
+        return self.parts[0].began
+
+    @property
+    def steps(self) -> Sequence[RequestStepped]:
+        """All steps."""
+        return [step for part in self.parts for step in part.steps]
+
+
+@dataclass
+class RecordedSession:
+    """A session.
+
+    Attributes:
+        opened: the session.
+        requests: its requests, in their order.
+        dropped_steps: number of steps of requests that were not recorded.
+        stopped: how the recording ended; None if its process ended before.
+    """
+
+    opened: SessionOpened
+    requests: list[RecordedRequest] = field(default_factory=list)
+    dropped_steps: int = 0
+    stopped: RecordingStopped | None = None
+
+
+@dataclass
+class Recording:
+    """The content of a file.
+
+    Attributes:
+        sessions: in the order in which they began.
+        incomplete_bytes: size of an incomplete chunk at the end, which a process has left that was killed.
+    """
+
+    sessions: list[RecordedSession]
+    incomplete_bytes: int = 0
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Read a file. What a process has written before it was killed is complete up to its last chunk.
+
+    Raises:
+        InvalidRecording: the file cannot be read, is no recording, or is damaged.
+    """
+    builders: dict[int, _SessionBuilder] = {}
+    incomplete = 0
+    try:
+        with open(path, "rb") as file:
+            for item in chunks.read(file):
+                if isinstance(item, int):
+                    incomplete = item
+                    continue
+                builder = builders.setdefault(item.session_id, _SessionBuilder())
+                for event in codec.decode(item.events):
+                    builder.add(event)
+    except OSError as error:
+        raise InvalidRecording(f"the recording cannot be read: {error}") from error
+    except InvalidRecording as error:
+        raise InvalidRecording(f"{path}: {error}") from error
+    return Recording([one.session for one in builders.values() if one.session is not None], incomplete)
+
+
+class _SessionBuilder:
+    """Puts the events of a session together."""
+
+    def __init__(self) -> None:
+        self.session: RecordedSession | None = None
+        self._by_key: dict[int, RecordedRequest] = {}
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, SessionOpened):
+            self.session = self.session or RecordedSession(event)
+            return
+        if self.session is None:
+            raise InvalidRecording("a session has events before its first one")
+        if isinstance(event, RequestBegan):
+            self._begin(self.session, event)
+        elif isinstance(event, RequestStepped):
+            self._request(event.key).parts[-1].steps.append(event)
+        elif isinstance(event, RequestEnded):
+            self._request(event.key).ended = True
+        elif isinstance(event, StepsDropped):
+            self.session.dropped_steps += event.steps
+        else:
+            self.session.stopped = event
+            self.session.dropped_steps = max(self.session.dropped_steps, event.dropped_steps)
+
+    def _begin(self, session: RecordedSession, event: RequestBegan) -> None:
+        request = self._by_key.get(event.key)
+        if request is not None:
+            request.parts.append(RequestPart(event))
+            return
+        request = self._by_key[event.key] = RecordedRequest([RequestPart(event)])
+        session.requests.append(request)
+
+    def _request(self, key: int) -> RecordedRequest:
+        if key not in self._by_key:
+            raise InvalidRecording(f"request {key} has events before its first one")
+        return self._by_key[key]

@@ -1,0 +1,178 @@
+"""Writes events to a recording on a thread of its own, so that a slow or full disk does not delay the engine."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from logitport.errors import InvalidRecording
+from logitport.recording.chunks import pack
+from logitport.recording.codec import encode
+from logitport.recording.events import RecordingStopped, StepsDropped
+from logitport.recording.file import FileFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logitport.recording.events import Event, SessionOpened
+
+logger = logging.getLogger(__name__)
+
+# A killed engine loses the steps of about this time.
+_FLUSH_SECONDS = 0.2
+# How long the end of a session waits for the disk.
+_CLOSE_SECONDS = 2.0
+_CHUNK_BYTES = 256 << 10
+
+
+class Item(Protocol):
+    """What an engine puts into the queue.
+
+    Attributes:
+        size_bytes: memory that it holds.
+        steps: number of steps of requests that are lost if it is dropped.
+    """
+
+    size_bytes: int
+    steps: int
+
+    def events(self) -> Iterable[Event]:
+        """Its events. Called on the writer's thread."""
+
+
+class File(Protocol):
+    """The file; see `RecordingFile`."""
+
+    path: str
+
+    def append(self, chunk: bytes, *, last: bool = False) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Writer:
+    """Has a queue of bounded size. `offer` is called by one thread, and never waits.
+
+    Args:
+        file: the file.
+        opened: the first event; it is written with the first item.
+        max_queue_bytes: memory of the queue.
+
+    Attributes:
+        stopped: whether nothing more is accepted.
+    """
+
+    def __init__(self, file: File, opened: SessionOpened, max_queue_bytes: int) -> None:
+        self._file = file
+        self._opened = opened
+        self._max_queue_bytes = max_queue_bytes
+        self._session_id = secrets.randbits(64)
+        self._queue: deque[Item] = deque()
+        # Each is changed by one thread only: the difference is what waits.
+        self._offered_bytes = 0
+        self._taken_bytes = 0
+        # Steps that `offer` has refused, and those that could not be encoded.
+        self._refused_steps = 0
+        self._failed_steps = 0
+        self._written_drops = 0
+        self._buffer = bytearray()
+        self._buffered_steps = 0
+        self._wake = threading.Event()
+        self._closing = False
+        self.stopped = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def dropped_steps(self) -> int:
+        """Number of steps of requests that were not written."""
+        return self._refused_steps + self._failed_steps
+
+    def offer(self, item: Item) -> bool:
+        """Queue an item. Returns whether it was accepted; otherwise its steps are counted as dropped."""
+        waiting = self._offered_bytes - self._taken_bytes + item.size_bytes
+        if self.stopped or waiting > self._max_queue_bytes:
+            self._refused_steps += item.steps
+            return False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="logitport-recording", daemon=True)
+            self._thread.start()
+        self._offered_bytes += item.size_bytes
+        self._queue.append(item)
+        if waiting > self._max_queue_bytes // 4:
+            self._wake.set()
+        return True
+
+    def close(self) -> None:
+        """Write what waits, and the end. Waits for a limited time. May be called twice."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is None:
+            self.stopped = True
+            self._file.close()
+        else:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        self._buffer += encode(self._opened)
+        try:
+            while not (self._closing or self.stopped):
+                self._wake.wait(_FLUSH_SECONDS)
+                self._wake.clear()
+                self._write_queue()
+            self._write_queue()
+            if not self.stopped:
+                self._stop("closed", "")
+        finally:
+            self.stopped = True
+            self._queue.clear()
+            self._file.close()
+
+    def _write_queue(self) -> None:
+        while self._queue and not self.stopped:
+            item = self._queue.popleft()
+            try:
+                encoded = b"".join(map(encode, item.events()))
+            except Exception:  # a defect must not end the recording
+                self._failed_steps += item.steps
+                logger.warning("a step could not be recorded", exc_info=True)
+            else:
+                self._buffer += encoded
+                self._buffered_steps += item.steps
+            self._taken_bytes += item.size_bytes
+            if len(self._buffer) >= _CHUNK_BYTES:
+                self._flush()
+        if not self.stopped:
+            self._flush()
+
+    def _flush(self) -> None:
+        dropped = self.dropped_steps
+        if dropped > self._written_drops:
+            self._buffer += encode(StepsDropped(dropped - self._written_drops))
+        if not self._buffer:
+            return
+        try:
+            self._file.append(pack(self._session_id, bytes(self._buffer)))
+        except FileFull:
+            self._stop("max_bytes", "the file has reached its largest size, max_bytes")
+        except (OSError, InvalidRecording) as error:
+            self._stop("error", str(error))
+        else:
+            self._written_drops = dropped
+            self._buffer.clear()
+            self._buffered_steps = 0
+
+    def _stop(self, reason: str, message: str) -> None:
+        """End the recording; the event that says so fits into the reserved bytes, if the disk has room."""
+        self.stopped = True
+        if message:
+            logger.warning("recording to %s has stopped, and the engine goes on: %s", self._file.path, message)
+        waiting = self._buffered_steps + sum(item.steps for item in tuple(self._queue))
+        event = RecordingStopped(reason, message, self.dropped_steps + waiting)
+        opened = encode(self._opened) if self._buffer else b""  # which the buffer may still hold
+        try:
+            self._file.append(pack(self._session_id, opened + encode(event)), last=True)
+        except (FileFull, OSError, InvalidRecording) as error:
+            logger.warning("the end of the recording %s could not be written: %s", self._file.path, error or "full")

@@ -1,0 +1,134 @@
+"""A session that is recorded. Sessions that are not recorded run none of this code."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import InvalidArgument, RequestsFailed
+from logitport.recording.options import VARIABLE
+from logitport.recording.recorder import Recorder, StepReply
+from logitport.session.frames import Handle
+from logitport.session.session import Session
+from logitport.session.step import PendingStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport.core.edits import Edits
+    from logitport.recording.options import RecordOptions
+    from logitport.session.frames import RowLike
+    from logitport.session.step import StepResult
+    from logitport_proto import processing_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class RecordedStep(PendingStep):
+    """A step of a recorded session."""
+
+    _recorder: Recorder
+
+    def record(self, recorder: Recorder, base_lengths: Mapping[Handle, int]) -> None:
+        """Record the step, which begins after histories of these lengths."""
+        self._recorder = recorder
+        recorder.begin(self, base_lengths, self._drafts, self._rows)
+
+    def apply(self, logits: Any, *, check: bool = True) -> StepResult:
+        self._recorder.sample(self, logits)
+        result = super().apply(logits, check=False)
+        self._finish(result, logits, check=check)
+        return result
+
+    def edits(self, *, check: bool = True) -> Edits:
+        edits = super().edits(check=False)
+        result = self.result
+        assert result is not None  # noqa: S101 - the edits have arrived
+        self._finish(result, None, check=check)
+        return edits
+
+    def _finish(self, result: StepResult, logits: Any | None, *, check: bool) -> None:
+        answer = self._answer
+        assert answer is not None  # noqa: S101 - the step is finished
+        programs = {row for row, (handle, _) in enumerate(self._rows) if handle.programs}
+        errors = {handle: str(error) for handle, error in (result.failures | result.skipped).items()}
+        self._recorder.finish(self, StepReply(answer.edits, programs.union(answer.logits_rows), errors), logits)
+        if check and result.failures:
+            raise RequestsFailed(result.failures, result)
+
+
+class RecordedSession(Session):
+    """A session whose requests are recorded.
+
+    Args:
+        recorder: records them.
+        args, options: as for `Session`.
+    """
+
+    _step_class = RecordedStep
+
+    def __init__(self, *args: Any, recorder: Recorder, **options: Any) -> None:
+        self._recorder = recorder
+        # Also at the end of the process, and for a session that is never closed.
+        self._end_recording = weakref.finalize(self, recorder.writer.close)
+        try:
+            super().__init__(*args, **options)
+        except BaseException:
+            self._end_recording()
+            raise
+
+    @classmethod
+    def recording(
+        cls,
+        options: RecordOptions,
+        opening: processing_pb2.OpenSession,
+        payload_of: Callable[[str], str],
+        *,
+        required: bool,
+    ) -> Callable[..., Session]:
+        """Return a function that opens a session, with the arguments of `Session`.
+
+        Args:
+            options: what to record.
+            opening: the session.
+            payload_of: see `Recorder`.
+            required: whether a file that cannot be opened is an error. If not, the session is not recorded.
+        """
+
+        def open_session(*args: Any, **arguments: Any) -> Session:
+            try:
+                recorder = Recorder(options, opening, payload_of)
+            except InvalidArgument as error:
+                if required:
+                    raise
+                logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
+                return Session(*args, **arguments)
+            return cls(*args, recorder=recorder, **arguments)
+
+        return open_session
+
+    def step(
+        self,
+        new_token_ids: Mapping[Handle, Sequence[int]],
+        *,
+        rows: Sequence[RowLike] | None = None,
+        drafts: Mapping[Handle, Sequence[int]] | None = None,
+        output: bool = False,
+    ) -> PendingStep:
+        handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()
+        base_lengths = {handle: handle.history.length for handle in handles if isinstance(handle, Handle)}
+        pending = super().step(new_token_ids, rows=rows, drafts=drafts, output=output)
+        assert isinstance(pending, RecordedStep)  # noqa: S101 - its class is that of this session
+        pending.record(self._recorder, base_lengths)
+        return pending
+
+    def remove(self, handle: Handle) -> None:
+        super().remove(handle)
+        self._recorder.remove(handle)
+
+    def close(self) -> None:
+        self._recorder.flush()
+        super().close()
+        self._end_recording()

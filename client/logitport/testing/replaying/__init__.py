@@ -1,0 +1,1 @@
+"""Runs a recording again, with other processors, and compares the edits and logits."""

@@ -1,0 +1,81 @@
+"""The chain of a recorded request, with new processors in place of recorded ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logitport.dialects import author_of
+from logitport.errors import InvalidArgument
+from logitport.payload import root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.recording.events import RecordedProcessor
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A new version of a processor.
+
+    Attributes:
+        processor: as in `Request.processors`.
+        replaces: the recorded processor: its class, its registered or installed name, or the beginning of its digest.
+            "" for the one with the same class name, or else the only shipped one.
+    """
+
+    processor: Any
+    replaces: str = ""
+
+    @property
+    def class_name(self) -> str:
+        """The name of its class or function; "" if it is given by a name."""
+        if isinstance(self.processor, str):
+            return ""
+        name: str = author_of(root_of(self.processor)[0]).__qualname__
+        return name.rpartition(".<locals>.")[2]
+
+    def place_in(self, chain: Sequence[RecordedProcessor]) -> int | None:
+        """The place in a chain that it takes; None if there is none, or more than one."""
+        if self.replaces:
+            places = [place for place, one in enumerate(chain) if _is_named(one, self.replaces)]
+            return places[0] if len(places) == 1 else None
+        same = [place for place, one in enumerate(chain) if one.class_name and one.class_name == self.class_name]
+        shipped = [place for place, one in enumerate(chain) if not one.builtin]
+        places = same or shipped
+        return places[0] if len(places) == 1 else None
+
+
+def replaced_chain(
+    chain: Sequence[RecordedProcessor], replacements: Sequence[Replacement]
+) -> list[tuple[Any, Mapping[str, Any]]] | None:
+    """Return the (processor, parameters) pairs; None if no replacement has a place in the chain.
+
+    Raises:
+        InvalidArgument: a shipped processor of the chain is neither recorded nor replaced.
+    """
+    new: dict[int, Any] = {}
+    for replacement in replacements:
+        place = replacement.place_in(chain)
+        if place is not None:
+            new[place] = replacement.processor
+    if not new:
+        return None
+    pairs: list[tuple[Any, Mapping[str, Any]]] = []
+    for place, recorded in enumerate(chain):
+        processor = new.get(place, recorded.builtin or recorded.payload)
+        if not processor:
+            name = recorded.display_name
+            raise InvalidArgument(
+                f"the chain has {name}, which is not in the recording: record with payloads=True, or give a version of "
+                f"it, too: --with {name}=FILE.py:CLASS"
+            )
+        pairs.append((processor, recorded.params))
+    return pairs
+
+
+def _is_named(recorded: RecordedProcessor, name: str) -> bool:
+    if name in (recorded.builtin, recorded.name, recorded.class_name):
+        return True
+    return len(name) >= 6 and recorded.digest.startswith(name)

@@ -1,0 +1,135 @@
+"""The file: its mode, its writers, and what killed ones leave."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport import InvalidArgument
+from logitport.errors import InvalidRecording
+from logitport.recording.chunks import FILE_HEADER, pack, read
+from logitport.recording.file import RESERVED_BYTES, FileFull, RecordingFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGE = 1 << 30
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "engine.lprec"
+
+
+def events(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        return [item.events for item in read(file) if not isinstance(item, int)]
+
+
+def test_only_the_owner_reads_it(path: Path) -> None:
+    RecordingFile(path, LARGE).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    RecordingFile(path, LARGE).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_two_writers_append(path: Path) -> None:
+    first, second = RecordingFile(path, LARGE), RecordingFile(path, LARGE)
+    for number in range(3):
+        first.append(pack(1, b"first%d" % number))
+        second.append(pack(2, b"second%d" % number))
+    assert events(path) == [b"first0", b"second0", b"first1", b"second1", b"first2", b"second2"]
+    first.close()
+    second.close()
+
+
+def test_what_a_killed_writer_has_left_is_cut_off(path: Path) -> None:
+    running = RecordingFile(path, LARGE)
+    running.append(pack(1, b"one"))
+    with path.open("ab") as file:
+        file.write(pack(2, b"torn")[:-3])
+    running.append(pack(1, b"two"))
+    with path.open("ab") as file:
+        file.write(pack(2, b"torn again")[:5])
+    later = RecordingFile(path, LARGE)
+    later.append(pack(3, b"three"))
+    assert events(path) == [b"one", b"two", b"three"]
+    running.close()
+    later.close()
+
+
+def test_a_cut_header_is_written_again(path: Path) -> None:
+    path.write_bytes(FILE_HEADER[:5])
+    file = RecordingFile(path, LARGE)
+    file.append(pack(1, b"one"))
+    assert events(path) == [b"one"]
+    file.close()
+
+
+def test_nothing_is_appended_to_other_files(path: Path) -> None:
+    for content in (b"notes", b"n" * 100):
+        path.write_bytes(content)
+        with pytest.raises(InvalidArgument, match="nothing is appended to it"):
+            RecordingFile(path, LARGE)
+        assert path.read_bytes() == content
+
+
+def test_nothing_is_cut_off_a_damaged_file(path: Path) -> None:
+    content = FILE_HEADER + b"other bytes" + pack(1, b"one")
+    path.write_bytes(content)
+    file = RecordingFile(path, LARGE)
+    with pytest.raises(InvalidRecording, match="damaged at byte 16"):
+        file.append(pack(1, b"two"))
+    assert path.read_bytes() == content
+    file.close()
+
+
+def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "other")
+    for path in (tmp_path, tmp_path / "missing" / "file", pipe, link):
+        with pytest.raises(InvalidArgument, match="recording"):
+            RecordingFile(path, LARGE)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_largest_size(path: Path) -> None:
+    size = len(FILE_HEADER) + 2 * len(pack(1, b"one")) + RESERVED_BYTES
+    file = RecordingFile(path, size)
+    file.append(pack(1, b"one"))
+    file.append(pack(1, b"two"))
+    with pytest.raises(FileFull):
+        file.append(pack(1, b"six"))
+    file.append(pack(1, b"end"), last=True)
+    assert events(path) == [b"one", b"two", b"end"]
+    file.close()
+
+
+FULL_DISK = """
+import resource, sys
+from logitport.recording.chunks import pack
+from logitport.recording.file import RecordingFile
+file = RecordingFile(sys.argv[1], 1 << 30)
+file.append(pack(1, b"one"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+try:
+    file.append(pack(1, bytes(range(256)) * 4))
+except OSError as error:
+    print(type(error).__name__)
+file.append(pack(1, b"two"))
+"""
+
+
+def test_a_disk_that_is_full_leaves_whole_chunks(path: Path) -> None:
+    """The limit of a file's size stops a write in its middle, as a full disk does."""
+    command = [sys.executable, "-c", FULL_DISK, str(path)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert (run.stdout, run.stderr) == ("OSError\n", "")
+    assert events(path) == [b"one", b"two"]

@@ -1,0 +1,288 @@
+"""`logitport replay` on recordings of sessions with a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import CustomLogitProcessor, EditProcessor, RecordOptions, Request
+from logitport_server.cli.root import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport import Client
+
+VOCAB = 50
+COMMAND = str(Path(sys.executable).with_name("logitport"))
+EDITS = """
+from logitport import EditProcessor
+
+class Ban(EditProcessor):
+    def edit(self, request, edits):
+        {body}
+"""
+AS_RECORDED = "edits.deny(request.history.output_token_ids)"
+
+
+class Ban(EditProcessor):
+    """Denies all output ids."""
+
+    def edit(self, request: Any, edits: Any) -> None:
+        edits.deny(request.history.output_token_ids)
+
+
+class Halves(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits / 2
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "engine.lprec"
+
+
+def record(
+    client: Client,
+    path: Path,
+    chains: Mapping[str, Sequence[tuple[Any, Mapping[str, Any]]]],
+    *,
+    sampling_params: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Record three steps, a rewind and a step with drafts of each request."""
+    random = np.random.default_rng(1)
+    with client.session(vocab_size=VOCAB, max_draft_tokens=2, record=RecordOptions(path, **options)) as session:
+        handles = [
+            session.add(Request([1, 2], [3], chain, name, sampling_params or {})) for name, chain in chains.items()
+        ]
+        for new in ([], [10], [11]):
+            logits = random.normal(size=(len(handles), VOCAB)).astype(np.float32)
+            session.step(dict.fromkeys(handles, new)).apply(logits)
+        for handle in handles:
+            session.rewind(handle, 4)
+        session.step({handle: [12] for handle in handles}, drafts={handle: [13, 14] for handle in handles}).apply(
+            random.normal(size=(3 * len(handles), VOCAB)).astype(np.float32)
+        )
+        session.step({handle: [13, 20] for handle in handles}).apply(
+            random.normal(size=(len(handles), VOCAB)).astype(np.float32)
+        )
+
+
+class Result:
+    def __init__(self, status: int, output: str, errors: str) -> None:
+        self.status, self.output, self.errors = status, output, errors
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.output)
+
+
+@pytest.fixture
+def replay(capsys: pytest.CaptureFixture[str], path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """Runs the command with a version of Ban that has this body."""
+
+    def call(body: str | None, *options: str, name: str = "") -> Result:
+        arguments = ["replay", str(path), *options]
+        # A name of its own, because a file is imported as a module.
+        module = re.sub(r"\W", "_", request.node.name) + str(len(sys.modules))
+        if body is not None:
+            file = tmp_path / f"{module}.py"
+            file.write_text(EDITS.format(body=body.replace("\n", "\n        ")))
+            arguments += ["--with", f"{name}{file}:Ban"]
+        try:
+            with pytest.raises(SystemExit) as ended:
+                run(arguments)
+        finally:
+            sys.modules.pop(module, None)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(code if isinstance(code, int) else 1, printed.out, printed.err)
+
+    return call
+
+
+def test_the_recorded_version_does_not_differ(client: Client, path: Path, replay: Any) -> None:
+    """With drafts, a rewind, and another processor in the chain."""
+    record(client, path, {"one": [(Ban, {}), ("logit_bias", {"logit_bias": {"7": 2.0}})], "two": [(Ban, {})]})
+    result = replay(AS_RECORDED)
+    assert (result.status, result.output) == (0, "no difference in 14 rows of 2 requests\n")
+
+
+def test_differences_step_by_step(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]}, sample_every=2, top_k=4)
+    body = "edits.deny([20, *request.history.output_token_ids[1:]])\nedits.bias([30], [1.5])"
+    result = replay(body, "--json")
+    assert result.status == 1
+    assert (result.json["differs"], result.json["compared"], result.json["rows_that_differ"]) == (True, 7, 7)
+    ((request),) = result.json["requests"]
+    assert (request["request_id"], request["chain"]) == ("one", ["Ban"])
+    rows = request["rows"]
+    assert [(row["step"], row["offset"], row["length"]) for row in rows] == [
+        (0, 0, 3),
+        (1, 0, 4),
+        (2, 0, 5),
+        (3, 0, 5),
+        (3, 1, 6),
+        (3, 2, 7),
+        (4, 0, 7),
+    ]
+    for row in rows:
+        assert row["difference"]["denied"] == ([20] if row["step"] < 4 else [])
+        assert row["difference"]["allowed"] == [3]
+        assert (row["difference"]["biased"], row["difference"]["bias"]) == ([30], [1.5])
+        assert (row["recorded"] is not None) == (row["step"] % 2 == 0)
+    # The engine accepted one draft and chose 20, which the new version denies.
+    assert [row["chosen"] for row in rows] == [10, 11, None, 13, 20, None, None]
+    assert [row["chosen_denied"] for row in rows] == [False] * 4 + [True] + [False] * 2
+    text = replay(body)
+    assert text.status == 1
+    assert "step 3 draft 1, after 6 ids: denies 20; allows 3; shifts 30 by +1.5" in text.output
+    assert "the engine chose 20, which the new version denies" in text.output
+    assert text.output.splitlines()[-1] == "1 of 1 requests differ, in 7 of 7 rows"
+
+
+def test_forced_ids(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    result = replay("edits.force(9)")
+    assert "leaves 9 instead of several ids; denies 0, 1, 2" in result.output
+
+
+def test_a_version_that_fails(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    result = replay("if len(request.history) == 4:\n    raise RuntimeError('at four')")
+    assert result.status == 1
+    assert "step 1, after 4 ids: the new version fails: " in result.output
+    assert "at four" in result.output
+
+
+REFUSES = """
+from logitport import EditProcessor
+
+class Ban(EditProcessor):
+    @classmethod
+    def validate_params(cls, params):
+        raise ValueError("a is not known")
+
+    def edit(self, request, edits):
+        pass
+"""
+
+
+def test_a_version_that_refuses_the_parameters(client: Client, path: Path, tmp_path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {"a": 1})]})
+    (tmp_path / "refusing_ban.py").write_text(REFUSES)
+    result = replay(None, "--with", f"{tmp_path / 'refusing_ban.py'}:Ban")
+    assert result.status == 1
+    assert "the new version fails: " in result.output
+    assert "a is not known" in result.output
+
+
+def test_a_class_that_is_no_processor(client: Client, path: Path, tmp_path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    (tmp_path / "no_processor.py").write_text("class Ban: pass")
+    result = replay(None, "--with", f"{tmp_path / 'no_processor.py'}:Ban")
+    assert result.status == 2
+    assert "Ban" in result.errors
+
+
+def test_chains_that_read_logits_are_compared_where_they_were_sampled(client: Client, path: Path, replay: Any) -> None:
+    chain = [(Ban, {}), (Halves, {})]
+    record(client, path, {"one": chain}, sample_every=2, payloads=True)
+    same = replay(AS_RECORDED)
+    assert (same.status, same.output) == (
+        0,
+        "no difference in 3 rows of 1 requests; 4 rows without recorded edits or logits were not compared\n",
+    )
+    other = replay("edits.bias(list(range(50)), [1.0] * 50)", "--json")
+    assert other.status == 1
+    assert {round(bias, 3) for row in other.json["requests"][0]["rows"] for bias in row["difference"]["bias"]} == {0.5}
+
+
+def test_nothing_to_compare(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {}), ("temperature", {"temperature": 0.5})]}, sample_every=0)
+    result = replay(AS_RECORDED)
+    assert result.status == 2
+    assert "no step can be compared" in result.errors
+
+
+def test_processors_that_are_not_recorded(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {}), (Halves, {})]})
+    result = replay(AS_RECORDED)
+    assert result.status == 2
+    assert "Halves, which is not in the recording: record with payloads=True" in result.errors
+
+
+def test_the_replaced_processor_may_be_named(client: Client, path: Path, replay: Any) -> None:
+    chain = [("disallowed_tokens", {"token_ids": [5]})]
+    record(client, path, {"one": chain, "two": [(Ban, {})]})
+    result = replay("edits.deny([5, 6])", name="disallowed_tokens=")
+    assert result.status == 1
+    assert result.output.endswith(
+        "1 of 1 requests differ, in 7 of 7 rows; 1 requests without the processor were left out\n"
+    )
+    missing = replay(AS_RECORDED, name="min_p=")
+    assert missing.status == 2
+    assert "The chains are: Ban; disallowed_tokens" in missing.errors
+
+
+def test_one_request(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})], "two": [(Ban, {})]})
+    result = replay("pass", "--request", "two", "--json")
+    assert [request["request_id"] for request in result.json["requests"]] == ["two"]
+    missing = replay("pass", "--request", "three")
+    assert (missing.status, missing.errors) == (2, "logitport: the recording has no request 'three'\n")
+
+
+def test_the_list_of_requests(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})], "two": [("top_k", {"top_k": 3})]})
+    listed = replay(None)
+    assert listed.status == 0
+    assert [line.split() for line in listed.output.splitlines()[1:]] == [
+        ["REQUEST", "PROMPT", "STEPS", "STATE", "CHAIN"],
+        ["one", "2", "5", "open", "Ban"],
+        ["two", "2", "5", "open", "top_k"],
+    ]
+    (session,) = replay(None, "--json").json["sessions"]
+    assert session["ended"] == "closed"
+    assert session["requests"][1]["chain"] == [{"processor": "top_k", "digest": "", "params": {"top_k": 3}}]
+
+
+def test_files_that_are_cut_or_damaged(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    record(client, path, {"two": [(Ban, {})]})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])  # the process was killed in a write
+    cut = replay(None)
+    assert cut.status == 0
+    assert "bytes are incomplete: a process ended while it wrote them" in cut.output
+    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    damaged = replay(None)
+    assert damaged.status == 2
+    assert damaged.errors == f"logitport: {path}: it is damaged: the chunk at byte 16 has another checksum\n"
+    path.write_bytes(b"notes")
+    assert "this is no recording of logitport" in replay(None).errors
+    path.unlink()
+    assert "cannot be read" in replay(None).errors
+
+
+@pytest.mark.slow  # a process for each version
+def test_the_exit_status_of_the_command(client: Client, path: Path, tmp_path: Path) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    (tmp_path / "same_ban.py").write_text(EDITS.format(body=AS_RECORDED))
+    (tmp_path / "other_ban.py").write_text(EDITS.format(body="pass"))
+    versions = ["same_ban.py:Ban", "other_ban.py:Ban", "missing_ban.py:Ban"]
+    statuses = [
+        subprocess.run(
+            [COMMAND, "replay", path, "--with", version], check=False, capture_output=True, cwd=tmp_path, timeout=200
+        ).returncode
+        for version in versions
+    ]
+    assert statuses == [0, 1, 2]
