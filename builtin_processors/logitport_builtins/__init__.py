@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_builtins.bad_words import BadWords
+from logitport_builtins.by_text import BannedStrings, ForcePrefix, StopOn
 from logitport_builtins.configuration import configure
 from logitport_builtins.disallowed_tokens import DisallowedTokens
 from logitport_builtins.dry import Dry
@@ -48,6 +49,9 @@ __all__ = [
     "NoRepeatNGram",
     "Grammar",
     "BadWords",
+    "BannedStrings",
+    "ForcePrefix",
+    "StopOn",
     "Dry",
     "FrequencyPenalty",
     "GreenList",
@@ -82,6 +86,9 @@ BUILTIN_EDITS: Mapping[str, type[EditProcessor]] = MappingProxyType(
             NoRepeatNGram,
             Grammar,
             BadWords,
+            BannedStrings,
+            ForcePrefix,
+            StopOn,
             Dry,
             FrequencyPenalty,
             GreenList,

@@ -52,6 +52,31 @@ class Params:
             raise self.error(f"{key} must be a string, not {value!r}")
         return value
 
+    def strings(self, key: str, max_count: int, max_bytes: int) -> list[str]:
+        """Read a list of one text or more, none of them empty.
+
+        Raises:
+            InvalidParams: absent, not a list of texts, an empty list or text, not valid Unicode, or too many.
+        """
+        value = self._required(key)
+        if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, str) for one in value):
+            raise self.error(f"{key} must be a list of one string or more, not {value!r:.100}")
+        if len(value) > max_count:
+            raise self.error(f"{key} has {len(value)} strings; the limit is {max_count}")
+        return self.checked_texts(key, list(value), max_bytes)
+
+    def checked_texts(self, key: str, texts: list[str], max_bytes: int) -> list[str]:
+        """Return the texts of a key. Raises InvalidParams for an empty one, invalid Unicode, and too many bytes."""
+        if "" in texts:
+            raise self.error(f"{key} has an empty string; it must have at least one character")
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError as error:
+            raise self.error(f"{key} is not valid Unicode text: {error}") from error
+        if size > max_bytes:
+            raise self.error(f"{key} has {size} bytes; the limit is {max_bytes}")
+        return texts
+
     def integer(self, key: str, minimum: int) -> int:
         """Read an integer of at least `minimum`. A boolean is not an integer.
 

@@ -18,6 +18,9 @@ def test_public_names():
         "NoRepeatNGram",
         "Grammar",
         "BadWords",
+        "BannedStrings",
+        "ForcePrefix",
+        "StopOn",
         "Dry",
         "FrequencyPenalty",
         "GreenList",
@@ -48,7 +51,8 @@ def test_every_builtin_is_logits_free_or_a_program():
     assert logitport_builtins.BUILTINS == {**logitport_builtins.BUILTIN_EDITS, **logitport_builtins.BUILTIN_PROGRAMS}
     assert list(logitport_builtins.BUILTIN_EDITS) == [
         *("disallowed_tokens", "thinking_budget", "no_repeat_ngram", "grammar"),
-        *("bad_words", "dry", "frequency_penalty", "green_list", "logit_bias", "min_tokens", "presence_penalty"),
+        *("bad_words", "banned_strings", "force_prefix", "stop_on"),
+        *("dry", "frequency_penalty", "green_list", "logit_bias", "min_tokens", "presence_penalty"),
     ]
     for builtin in logitport_builtins.BUILTIN_EDITS.values():
         assert issubclass(builtin, EditProcessor)

@@ -1,0 +1,161 @@
+"""`force_prefix`: a text with which the output begins."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logitport.errors import InvalidParams, ProcessorFailed
+from logitport.processors import EditProcessor
+from logitport_builtins.by_text.reading import read_tokenizer_name, tokenizer_of
+from logitport_builtins.params import Params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from logitport import Tokenizer
+    from logitport.core.edits import RowEdits
+    from logitport.processors import EditRequest
+    from logitport.tokenizers.texts import Texts
+
+_MAX_BYTES = 4 << 10
+_MAX_PREFIXES = 64
+_DIVERGED = -1
+
+
+class ForcePrefix(EditProcessor):
+    """Allows only ids with which the text of the output begins with the prefix, in whatever way the prefix is split.
+
+    The text is what the tokenizer decodes from the output's ids without special tokens. The last id may go beyond the
+    prefix. After that, nothing is changed. The prompt does not count.
+
+    Parameters:
+        force_prefix: a text of at most 4 KiB in UTF-8.
+        tokenizer: optional, the operator's name of the tokenizer; by default that of the session, or the only one.
+
+    After a draft token that differs, rows are unchanged, because they are never sampled from. An accepted id that
+    differs fails the request.
+    """
+
+    builtin_name = "force_prefix"
+    takes_long = True
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Raises InvalidParams, LoadFailed."""
+        cls.read(params)
+
+    @classmethod
+    def read(cls, params: Mapping[str, Any]) -> bytes:
+        """The prefix. Raises InvalidParams, LoadFailed."""
+        given = Params(cls.builtin_name, params, (cls.builtin_name, "tokenizer"))
+        (text,) = given.checked_texts(cls.builtin_name, [given.string(cls.builtin_name)], _MAX_BYTES)
+        read_tokenizer_name(given)
+        return text.encode()
+
+    def start(self, request: EditRequest) -> None:
+        """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
+        prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
+        request.state = _State(prefix, request.history.output_token_ids.tolist())
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        """Read one more id."""
+        request.state.advance(token_id)
+
+    def rewind(self, request: EditRequest) -> None:
+        """Forget the ids that were cut off."""
+        request.state.rewind(request.history.length - request.history.prompt_length)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        """ALLOW of the ids that agree with the rest of the prefix. Raises ProcessorFailed."""
+        state: _State = request.state
+        done = state.done[-1]
+        if done == _DIVERGED:
+            _check_draft(request, state)
+        elif done < state.prefix.length:
+            edits.allow(state.prefix.next_ids(done))
+
+
+class Prefix:
+    """A text, and the ids that may stand at each of its places.
+
+    Raises:
+        InvalidParams: the tokenizer cannot write the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: bytes) -> None:
+        self.length = len(text)
+        self._text = text
+        self.first, self.later = tokenizer.texts(first=True), tokenizer.texts()
+        self._possible = [False] * self.length + [True]  # whether the rest can be written
+        for place in reversed(range(1, self.length)):
+            self._possible[place] = bool(len(self._find(place, self.later)))
+        if not len(self.next_ids(0)):
+            raise InvalidParams(
+                f"force_prefix: the tokenizer {tokenizer.name!r} has no ids for the text: give a text in its alphabet"
+            )
+
+    @functools.lru_cache(_MAX_PREFIXES)  # noqa: B019 - ends with `prefix_for`, which keeps as many
+    def next_ids(self, done: int) -> NDArray[np.int32]:
+        """The ids that agree with the text after so many of its bytes, int32[n]."""
+        return self._find(done, self.later if done else self.first)
+
+    def after(self, done: int, text: bytes) -> int:
+        """How many bytes are done after this text; `_DIVERGED` if it differs."""
+        rest = self._text[done : done + len(text)]
+        return done + len(rest) if text.startswith(rest) else _DIVERGED
+
+    def _find(self, place: int, texts: Texts) -> NDArray[np.int32]:
+        found = [texts.starting_with(self._text[place:])]
+        for end in range(place + 1, self.length):
+            starting = texts.starting_with(self._text[place:end])
+            if not len(starting):
+                break
+            if self._possible[end]:
+                # In the order of their bytes: those that are exactly this text come first.
+                longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - place), None)
+                found.append(starting[:longer])
+        return np.concatenate(found)
+
+
+@functools.lru_cache(_MAX_PREFIXES)
+def prefix_for(tokenizer: Tokenizer, text: bytes) -> Prefix:
+    """Return the prefix; requests with the same one share it. Raises InvalidParams."""
+    return Prefix(tokenizer, text)
+
+
+class _State:
+    """How many bytes of the prefix are done, before the output and after each of its ids."""
+
+    __slots__ = ("done", "prefix")
+
+    def __init__(self, prefix: Prefix, output: Sequence[int]) -> None:
+        self.prefix = prefix
+        self.done = [0]
+        for token_id in output:
+            self.advance(token_id)
+
+    def advance(self, token_id: int) -> None:
+        done = self.done[-1]
+        if 0 <= done < self.prefix.length:
+            text = (self.prefix.later if done else self.prefix.first).of(token_id)
+            done = self.prefix.after(done, text) if text else _DIVERGED
+        self.done.append(done)
+
+    def rewind(self, length: int) -> None:
+        del self.done[length + 1 :]
+
+
+def _check_draft(request: EditRequest, state: _State) -> None:
+    """Raise ProcessorFailed if the id that differs is not a draft token."""
+    history = request.history
+    at = history.prompt_length + state.done.index(_DIVERGED) - 1
+    if at < history.length - history.draft_tokens:
+        raise ProcessorFailed(
+            f"force_prefix: the output's id at index {at - history.prompt_length} is {history.at(at)}, which differs "
+            "from the prefix; check that the engine applies the edits, and that no other processor forces the id"
+        )

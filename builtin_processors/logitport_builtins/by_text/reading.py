@@ -1,0 +1,53 @@
+"""The parameters and the tokenizer of a built-in by text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import LoadFailed
+from logitport.tokenizers import operator_tokenizer
+from logitport_builtins.params import Params, check_in_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport import Tokenizer
+    from logitport.processors import EditRequest
+
+MAX_STRINGS = 256
+# Of all strings of a request, in UTF-8.
+MAX_BYTES = 16 << 10
+
+
+def read_strings(processor: str, params: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """Read the strings of the parameter that is named like the processor, each once. Raises InvalidParams."""
+    given = Params(processor, params, (processor, "tokenizer"))
+    strings = given.strings(processor, MAX_STRINGS, MAX_BYTES)
+    read_tokenizer_name(given)
+    return tuple(sorted({string.encode() for string in strings}))
+
+
+def read_tokenizer_name(given: Params) -> str:
+    """Read the parameter `tokenizer`, "" if it is absent. Raises InvalidParams if it names no tokenizer."""
+    name = given.string("tokenizer") if "tokenizer" in given else ""
+    if name:
+        operator_tokenizer(name)
+    return name
+
+
+def tokenizer_of(processor: str, request: EditRequest) -> Tokenizer:
+    """Return the request's tokenizer: that of the parameter `tokenizer`, or the session's.
+
+    Raises:
+        InvalidParams: there is no such tokenizer.
+        InvalidTokenId: it has more ids than the logits.
+        LoadFailed: the texts of its ids are not known.
+    """
+    name = request.params.get("tokenizer") or request.tokenizer_id
+    try:
+        tokenizer = operator_tokenizer(name)
+        tokenizer.texts()
+    except LoadFailed as error:
+        raise LoadFailed(f"{processor}: {error.message}") from error
+    check_in_vocabulary(processor, [tokenizer.vocab_size - 1], request.vocab_size)
+    return tokenizer

@@ -1,0 +1,78 @@
+"""`stop_on`: texts that end the output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from logitport.errors import InvalidParams
+from logitport.processors import EditProcessor
+from logitport_builtins.by_text.matcher import Followed, matcher
+from logitport_builtins.by_text.reading import read_strings, tokenizer_of
+from logitport_builtins.params import check_in_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from logitport.core.edits import RowEdits
+    from logitport.processors import EditRequest
+
+
+class StopOn(EditProcessor):
+    """Allows only end-of-sequence ids as soon as the text of the output contains one of the strings.
+
+    The text is that of `banned_strings`. The id that completes a string stays, with the text that it has after the
+    string. The prompt does not count.
+
+    Parameters:
+        stop_on: list of at most 256 texts, none empty, of at most 16 KiB together.
+        tokenizer: optional, the operator's name of the tokenizer; by default that of the session, or the only one.
+
+    The ids that end a sequence are the session's, or else those in the files next to the tokenizer.
+    """
+
+    builtin_name = "stop_on"
+    takes_long = True
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Raises InvalidParams, LoadFailed."""
+        read_strings(cls.builtin_name, params)
+
+    def start(self, request: EditRequest) -> None:
+        """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
+        strings = read_strings(self.builtin_name, request.params)
+        tokenizer = tokenizer_of(self.builtin_name, request)
+        ends = request.eos_token_ids or tokenizer.eos_token_ids
+        if not ends:
+            raise InvalidParams(
+                "stop_on: no end-of-sequence id is known, so the output could not end: open the session with "
+                f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
+            )
+        check_in_vocabulary(self.builtin_name, ends, request.vocab_size)
+        followed = Followed(matcher(tokenizer, strings), request.history.output_token_ids.tolist())
+        request.state = _State(followed, np.array(ends, np.int32))
+
+    def advance(self, request: EditRequest, token_id: int) -> None:
+        """Read one more id."""
+        request.state.followed.advance(token_id)
+
+    def rewind(self, request: EditRequest) -> None:
+        """Forget the ids that were cut off."""
+        request.state.followed.rewind(request.history.length - request.history.prompt_length)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        """ALLOW of the end-of-sequence ids, after a string."""
+        state: _State = request.state
+        if state.followed.position.found:
+            edits.allow(state.ends)
+
+
+class _State(NamedTuple):
+    """The output so far, and the ids that end a sequence, int32[n]."""
+
+    followed: Followed
+    ends: NDArray[np.int32]
