@@ -1,4 +1,4 @@
-"""Operation of servers: what they are, what they do, and changes that need the scope "admin"."""
+"""Operation of servers: their state, their sessions, and changes that need the scope "admin"."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class QuarantineInfo:
         owner: principal that registered or shipped the code; "" if authentication is off.
         principal: principal for which it is quarantined; "" if authentication is off.
         tenant: its tenant; "" for none.
-        reason: what the processor did.
+        reason: description of the failures that caused it.
     """
 
     digest: str
@@ -177,7 +177,7 @@ class SessionInfo:
         datatype: of the logits: "FP32", "FP16" or "BF16".
         device: of the logits, as the engine states it.
         can_move: whether the engine can move it to another server.
-        should_move: whether the server asks the engine to move it.
+        should_move: whether the server has stated that the engine should move it.
     """
 
     session_id: str
@@ -296,7 +296,10 @@ class ServerAdmin:
                 return
 
     def drain(self) -> DrainProgress:
-        """Make the server open no more sessions, and ask its sessions to move. A repeated call returns the progress."""
+        """Make the server open no more sessions, and state that its sessions should move.
+
+        A repeated call returns the progress.
+        """
         return self._call(
             Call(
                 "admin",

@@ -143,7 +143,7 @@ def register_request(
     dialect: str | None = None,
     lift: bool | None = None,
 ) -> tuple[registry_pb2.RegisterRequest, str]:
-    """Make the message for `Client.register`, and say why the processor is no program ("" if it is one).
+    """Make the message for `Client.register`, and the reason why the processor is no program ("" if it is one).
 
     Raises:
         NotCapturable, PayloadNotPortable, MalformedPayload, InvalidArgument: as `Client.register`.

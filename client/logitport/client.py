@@ -51,8 +51,8 @@ class Client(BaseClient):
         target: one address (HOST:PORT, unix:PATH, or another name that gRPC understands); several, as a sequence or
             separated by commas; dns:///HOST:PORT for all addresses of a name; a JSON document of addresses, in the form
             of Prometheus' file_sd and http_sd (file:/PATH, a path object, or an http or https URL); or a function that
-            returns addresses. What can change is read again when a server is lost or a session is opened, at most
-            every 3 s.
+            returns addresses. A list that can change is read again when a server is lost or a session is opened, at
+            most every 3 s.
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
             LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else: an
             address for which that does not hold is refused.
@@ -94,7 +94,8 @@ class Client(BaseClient):
         """Register a processor of any dialect, a program, or a serialized string, with the server.
 
         A `TensorProcessor` is registered as a program, and so is a class of another dialect that only does tensor work;
-        `ProcessorRef.not_lifted` says why another one is not. For that its code is run here, on tensors without values.
+        `ProcessorRef.not_lifted` is the reason if another one is not. For that its code is run here, on tensors without
+        values.
 
         The client remembers it: a session that reconnects to another server registers it there, too.
 
@@ -106,7 +107,7 @@ class Client(BaseClient):
                 the processor under all its names; registering it again without `shared` ends the sharing.
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs logitport[signing].
-            dialect: how it is called, where its base class or its arguments do not show that.
+            dialect: its dialect, where its base class or its arguments do not show that.
             lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
 
         Raises:

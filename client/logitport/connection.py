@@ -48,7 +48,7 @@ _SERVICE_CONFIG = json.dumps(
 # ("unix:PATH") contains a colon, so it does not match.
 _WITHOUT_PORT = re.compile(r"([^:]*|\[[^]]*\]):?|([0-9a-fA-F]*:){2,}[0-9a-fA-F.]*")
 
-# Names of gRPC. Anything else is HOST:PORT. gRPC would try to resolve a target of another form for ever.
+# Names of gRPC. Anything else is HOST:PORT. gRPC would retry the resolution of a target of another form without end.
 _NAME_OF_GRPC = re.compile(r"(unix|unix-abstract|vsock|dns|ipv4|ipv6):|[a-z0-9+.-]+://")
 _HOST_AND_PORT = re.compile(r"([^\s,;/:\[\]]+|\[[^\s,;/\[\]]+\]):([0-9]{1,5})")
 _MAX_PORT = (1 << 16) - 1

@@ -10,7 +10,7 @@
     │   │   └── NotCapturable          a class that cannot become a program (raised only by the client)
     │   └── InvalidRecording           a file that is no recording, or is damaged (raised only by the client)
     ├── AccessError
-    │   ├── NotAuthenticated           no token or certificate, or one that the server does not know
+    │   ├── NotAuthenticated           no token or certificate, or an unknown one
     │   └── NotPermitted               the caller is known, and lacks the scope
     ├── RegistryError
     │   ├── UnknownProcessor           no such built-in, name or digest
@@ -118,7 +118,7 @@ class AccessError(LogitportError):
 
 
 class NotAuthenticated(AccessError):
-    """The caller sent no token or certificate, or one that the server does not know."""
+    """The caller sent no token or certificate, or an unknown one."""
 
 
 class NotPermitted(AccessError):

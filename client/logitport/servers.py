@@ -50,7 +50,7 @@ class Load:
     accepts_sessions: bool
 
 
-# What a server answers: None if it does not answer in time, an error if it cannot be reached or refuses the caller.
+# The answer of a server: None if it does not answer in time, an error if it cannot be reached or refuses the caller.
 Answer = Union[Load, None, LogitportError]
 
 
@@ -190,7 +190,7 @@ class Servers:
 
     @property
     def single(self) -> bool:
-        """Whether there is one address, for ever: then there is no choice, and gRPC itself retries."""
+        """Whether there is one address, and the list cannot change: there is no choice, and gRPC itself retries."""
         return self._list.single
 
     def __len__(self) -> int:

@@ -55,7 +55,7 @@ class Source:
     """Where addresses are listed.
 
     Attributes:
-        text: what the client was given, for messages.
+        text: the target as the client received it, for messages.
         read: returns the addresses now. Raises LogitportError.
         changes: whether the addresses may change.
         name: the name that is resolved to addresses; "" for other sources.
@@ -133,12 +133,12 @@ class AddressList:
 
     @property
     def text(self) -> str:
-        """What the client was given, for messages."""
+        """The target as the client received it, for messages."""
         return self._source.text
 
     @property
     def single(self) -> bool:
-        """Whether there is one address, for ever."""
+        """Whether there is one address, and the list cannot change."""
         return not self._source.changes and len(self.addresses) == 1
 
     def refresh(self) -> None:

@@ -70,7 +70,7 @@ class Cuda:
         uuid: the GPU's, 16 bytes; the same in every process, unlike an index.
 
     Raises:
-        CudaError: the driver does not know the GPU.
+        CudaError: the driver has no such GPU.
     """
 
     def __init__(self, device: torch.device, driver: Any) -> None:

@@ -79,7 +79,7 @@ class LogitOp(Replaceable, ABC):
 
     Attributes:
         requires: the package that a platform's implementation needs; without it the native one runs.
-        compiled: takes a function of tensors, and compiles it with inductor if the configuration says so.
+        compiled: takes a function of tensors, and compiles it with inductor if it is configured so.
     """
 
     requires: ClassVar[Mapping[str, str]] = {}
@@ -90,7 +90,7 @@ class LogitOp(Replaceable, ABC):
         self.compiled: Callable[[Any], Any] = cache(_compile) if _config.compile_native else lambda kernel: kernel
 
     def __call__(self, *args: Any) -> Any:
-        """Run the implementation of the device on which the last argument, the logits, lies."""
+        """Run the implementation of the device that has the last argument, the logits."""
         device = _device_of(args[-1])
         if device not in self._methods:
             implementation, _ = self.choose(platform_of(device))

@@ -143,7 +143,7 @@ def holds_program(serialized: str) -> bool:
 
 def _class_label(qualified_name: str) -> dict[str, str]:
     """The label of a class's name; none for a name that cannot be displayed safely."""
-    # Drop the enclosing functions: their names say little, and may be long.
+    # Drop the enclosing functions: their names carry little information, and may be long.
     class_name = qualified_name.rpartition("<locals>.")[2].replace("<lambda>", "lambda")
     fits = len(class_name) <= _MAX_LABEL_LENGTH and _CLASS_NAME.fullmatch(class_name)
     return {"class": class_name} if fits else {}

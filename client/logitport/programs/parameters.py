@@ -32,11 +32,11 @@ def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> 
     """Return the value of each parameter, in their order: a float, an int, a bool, or a tuple of token ids.
 
     Args:
-        parameters: what a request may set.
-        params: what it sets. Keys that start with two underscores are ignored: engines add them.
+        parameters: those that a request may set.
+        params: those that it sets. Keys that start with two underscores are ignored: engines add them.
 
     Raises:
-        InvalidParams: a key is missing or unknown, or its value has another type or lies outside the limits.
+        InvalidParams: a key is missing or unknown, or its value has another type or is outside the limits.
     """
     names = [parameter.name for parameter in parameters]
     if unknown := [key for key in params if key not in names and not key.startswith("__")]:

@@ -28,7 +28,7 @@ class TensorProcessor(CustomLogitProcessor):
     It has no state, and does not mix rows: `logitport.programs.capture.capture` makes a program of it.
 
     Attributes:
-        params: what a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`.
+        params: those that a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`.
         window: number of last ids that `history.ids` has.
     """
 

@@ -1,4 +1,4 @@
-"""A program: what a request may set, and values that are each computed from earlier ones. Its canonical bytes."""
+"""A program: its parameters, and values that are each computed from earlier ones. Its canonical bytes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Program:
     Attributes:
         name: name of the class that it was captured from; informational.
         values: the values; the last one is the result.
-        parameters: what a request may set.
+        parameters: those that a request may set.
         window: number of last ids of each history that the program reads.
     """
 

@@ -42,7 +42,7 @@ def run(
     Args:
         verified: the program.
         logits: [rows, vocab_size], float32, float16, or bfloat16 of ml_dtypes (numpy has none of its own). Not changed.
-        params: [rows] numbers or lists of ids for each parameter of the program: what the row's request sets, or the
+        params: [rows] numbers or lists of ids for each parameter of the program: that of the row's request, or the
             default. Their limits are not checked.
         histories: the history of each row; draft tokens before the row are part of it.
 
@@ -106,7 +106,7 @@ class _Operation(NamedTuple):
         inputs: its inputs.
         type: the type of the result.
         shape: the shape of the result, without rows.
-        row: what the program reads.
+        row: the inputs of the program.
     """
 
     value: Value

@@ -17,7 +17,7 @@ class RequestTokens:
     """Counts the ids of a request's history, at the first use, and incrementally from then on.
 
     Args:
-        history: of the request. Whoever cuts it back calls `rewound` before more ids join it.
+        history: of the request. The code that truncates it calls `rewound` before more ids are appended.
     """
 
     def __init__(self, history: History) -> None:

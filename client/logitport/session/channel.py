@@ -193,7 +193,7 @@ class FrameChannel:
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
-        """The connection, and the number of the frame whose reply it awaits; None if there is none. For any thread."""
+        """The connection, and the number of the frame without a reply; None if there is none. For any thread."""
         connection = self._connection
         transport = connection.transport
         return (transport, connection.seq) if connection.expected and not transport.has_ended else None

@@ -246,6 +246,12 @@ def chain_at(added: processing_pb2.RequestsAdded, index: int) -> processing_pb2.
     return added.chains[index] if added.chains else processing_pb2.AdmittedChain()
 
 
+def removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
+    """Make the frame that drops requests."""
+    slots, generations = (_column([getattr(it, name) for it in handles]) for name in ("slot", "generation"))
+    return processing_pb2.SessionRequest(remove=processing_pb2.RemoveRequests(slots=slots, generations=generations))
+
+
 def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
     """Check the columns of a reply. Raises InternalError."""
     sent = len(frame.requests)

@@ -1,4 +1,4 @@
-"""Connections to other servers, for a session whose server states that it should move."""
+"""Connections to other servers, for a session that should move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request whose admission continues while the engine goes on with its steps."""
+"""A request that is admitted while the engine continues with its steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PendingRequest:
 
     Attributes:
         request_id: the request's.
-        handle: what `Session.step` takes, if the request was admitted.
+        handle: for `Session.step`, if the request was admitted.
         error: why it was refused, as `Session.add` raises it.
         cancelled: whether it was cancelled, or its session was closed before the admission ended.
         candidate: the handle, which cannot be used before the admission has ended.

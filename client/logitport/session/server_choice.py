@@ -28,7 +28,7 @@ class ServerChoice:
     Args:
         servers: to choose from.
         stream: makes the stream to a server; the arguments are those of `GrpcStream` of the same names.
-        registrations: what the client has registered.
+        registrations: those of the client.
         send: sends a message to a method of a server's registry. Raises LogitportError.
     """
 

@@ -104,7 +104,7 @@ class IsolatedChain:
             errors |= self._failing(running, row, history, logits)
 
     def _info(self, place: int, processor: ProcessorLike) -> ProcessorInfo:
-        """Admit a processor alone, to learn what it is. If it is refused, it gets a name from the request."""
+        """Admit a processor alone, to get its properties. If it is refused, it gets a name from the request."""
         try:
             slot = self._admit((place,), self._request.prompt_token_ids)
         except LogitportError as error:

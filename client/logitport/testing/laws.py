@@ -39,7 +39,7 @@ class Broken(NamedTuple):
     """An example that breaks a law.
 
     Attributes:
-        problem: what is wrong.
+        problem: description of the violation.
         example: the example as JSON data; empty if the law needs none.
     """
 
@@ -89,7 +89,7 @@ def start_equals_advance(trial: Trial) -> Broken | None:
     def problem(run: Run) -> str:
         advanced = play(trial.subject, trial.here, run)[-1]
         if advanced.state_lost:
-            return ""  # the processor's state does not follow from the history, and the server knows
+            return ""  # the processor's state does not follow from the history, and the server reports that
         history = replace(run, output=run.output[: advanced.output_length])  # it is shorter after an error
         fresh = play(trial.subject, trial.here, history.fresh())[0]
         return trial.difference(advanced, fresh, ("after `advance`", "after `start`"))

@@ -65,7 +65,7 @@ def difference(first: Outcome, second: Outcome, names: tuple[str, str], toleranc
     Args:
         first: one outcome.
         second: the other one.
-        names: what to call them.
+        names: their names in messages.
         tolerance: how far two finite logits may differ, absolutely and relatively.
     """
     if first.error is not None and second.error is not None:

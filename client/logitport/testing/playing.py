@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """The processor under test, and what its engine says.
+    """The processor under test, and the settings of its engine.
 
     Attributes:
         processor: as in `Request.processors`.

@@ -35,7 +35,7 @@ def logitport_server(
 ) -> Iterator[RunningServer]:
     """A real server on this machine, shared by all tests; `Client(logitport_server.target)` connects to it.
 
-    It accepts shipped processors. They run in its own process, unless the options say {"isolation": "process"}.
+    It accepts shipped processors. They run in its own process, unless the options have {"isolation": "process"}.
     """
     place = pytestconfig.getini(_INI)
     if place not in _PLACES:

@@ -54,7 +54,7 @@ class ProcessorRecord:
         denied: ids whose logit it has set to -inf, int32[n]; empty if one id is `forced`.
         restored: ids that had -inf before and have another logit now, int32[n]; empty if one id is `forced`.
         biased: ids with another finite logit now, int32[n]; empty if one id is `forced`.
-        bias: what was added to each of `biased`, float32[n].
+        bias: the value added to each of `biased`, float32[n].
         forced: the only id that it has left; None if it left more ids, or if it had only one before.
         moved: probability mass that changed places, 0 to 1 (total variation distance).
         before: the row before it.

@@ -96,7 +96,7 @@ class Stepper:
             token_id: the id to choose; None chooses by the logits.
 
         Raises:
-            InvalidArgument: the simulation has ended, or the id lies outside the vocabulary.
+            InvalidArgument: the simulation has ended, or the id is outside the vocabulary.
             InvalidLogits: the model's logits have another width than before.
             LogitportError: a processor was refused, or has failed; not with on_error="isolate".
         """

@@ -1,4 +1,4 @@
-"""A model without weights, whose logits depend on a seed and the last tokens alone."""
+"""A model without weights. Its logits depend on a seed and the last tokens alone."""
 
 from __future__ import annotations
 

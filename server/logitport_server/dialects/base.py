@@ -197,7 +197,7 @@ class Dialect(ABC):
         """
 
     def for_engine(self) -> Dialect | None:
-        """The dialect for requests whose engine runs the processor itself; None if only the server can run it."""
+        """The dialect for requests where the engine runs the processor itself; None if only the server can run it."""
         return None
 
     @property

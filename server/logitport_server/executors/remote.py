@@ -208,7 +208,7 @@ class RemoteDialect(Dialect):
         kind = reply.reads_logits, reply.takes_drafts
         if self._kind is None:
             self._kind = kind
-            # Later, only a start changes it: a new instance that has started nothing may not know it.
+            # Later, only a start changes it: a new instance that has started nothing may not have it.
             self.argmax_invariant = reply.argmax_invariant
         elif self._kind != kind:
             raise ValueError(f"reads_logits and takes_drafts are {kind}, they were {self._kind}")
@@ -238,7 +238,7 @@ class RemoteDialect(Dialect):
         return call, [state.params, orjson.dumps(context.sampling_params), token_ids]
 
     def _started(self, reply: messages.StartReply) -> None:
-        self.argmax_invariant = reply.argmax_invariant  # only the new instance may know
+        self.argmax_invariant = reply.argmax_invariant  # only the new instance may have it
 
     def _post_states(self, call: RemoteCall) -> list[int] | None:
         """Post the start of all states that the process lacks.

@@ -26,7 +26,7 @@ class RemoteState:
         number: the worker's number for the state.
         context: the request. Its history is live.
         params: JSON.
-        history_events: what the worker must apply before its next call. An id was appended to the history;
+        history_events: events that the worker must apply before its next call. An id was appended to the history;
             -1 - length means a rewind to that length.
         loaded: the loading of the processor that has the state; None if none has.
         rebuildable: whether the state is a function of the history.

@@ -184,7 +184,7 @@ class WorkerSlots:
         return []
 
     def _counts(self, path: Path, level: int) -> tuple[Counter[tuple[object, ...]], int]:
-        """Return the slots of each party beside this one at a level of its path, and the share of each."""
+        """Return the slots of each other party at a level of its path, and the share of each."""
         counts: Counter[tuple[object, ...]] = Counter()
         for held in self._held.values():
             if held[:level] == path[:level]:

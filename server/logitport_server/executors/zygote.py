@@ -33,7 +33,7 @@ class Zygote:
     Args:
         python: minor version of its Python.
         started: the process and its control socket, which this object then owns.
-        limits: what each worker may use.
+        limits: the resource limits of each worker.
         holds_gpu: whether the workers have the device nodes of a GPU.
         cgroups: where each worker gets a cgroup of its own, if that is permitted.
         on_end: called once, when the process has ended without `close` after it was ready.

@@ -45,7 +45,7 @@ class Zygotes:
         kinds: the kinds.
         start: starts a process. It is always called in the same thread, which lives as long as this object, because
             a zygote dies with the thread that started it.
-        limits: what each worker may use.
+        limits: the resource limits of each worker.
         started: processes that were started already.
         cgroups: where each worker gets a cgroup of its own, if that is permitted.
 

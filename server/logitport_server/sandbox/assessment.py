@@ -78,7 +78,7 @@ class Assessment:
         ]
 
     def warnings(self) -> list[str]:
-        """Return what an operator should know although shipped processors may run."""
+        """Return warnings for the operator where shipped processors may run."""
         warnings = [
             f"the sandbox has no layer {name}: {reason}; the other layers stop every attempt, with less depth"
             for name, reason in self.missing.items()
@@ -100,7 +100,7 @@ def assess(
     """Find the layers of this machine, and make every attempt inside workers that have them.
 
     Earlier results for the same machine, versions and layers are used instead, if shipped processors may run by them.
-    A refusal is always the result of new attempts: what the operator changed may not be part of the key.
+    A refusal is always the result of new attempts: a change by the operator may not be part of the key.
 
     Args:
         python: interpreter of the workers.

@@ -115,7 +115,7 @@ class WorkerCgroups:
             self._left.discard(path)
 
     def _pid(self, pidfd: int) -> int:
-        """Return the process id in the server's namespace. The zygote knows only the id in its own."""
+        """Return the process id in the server's namespace. The zygote has only the id in its own."""
         for line in (self._proc / "self/fdinfo" / str(pidfd)).read_text().splitlines():
             name, _, value = line.partition(":")
             if name == "Pid" and int(value) > 0:

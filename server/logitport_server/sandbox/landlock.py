@@ -25,7 +25,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 
-# What Landlock can deny, by the version that introduced it. A kernel refuses rights that it does not know.
+# Rights that Landlock can deny, by the version that introduced them. A kernel refuses unknown rights.
 _FILES = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
 _TCP = {4: 0b11}  # LANDLOCK_ACCESS_NET_BIND_TCP, _CONNECT_TCP
 _SCOPES = {6: 0b11}  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, _SIGNAL

@@ -14,7 +14,7 @@ class Layer(ABC):
 
     Attributes:
         name: the name for `--without-layer` and `--require-layer`.
-        does: what it prevents, in one line.
+        does: its effect, in one line.
     """
 
     name: str

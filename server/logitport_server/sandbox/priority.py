@@ -13,7 +13,7 @@ from contextlib import suppress
 from logitport_server.sandbox import linux
 
 # A thread of niceness 5 has about a third of the weight of one of niceness 0. On an idle machine it makes no
-# difference. 10, a tenth of the weight, lost: beside processes that used all cores, a step with a shipped ban list took
+# difference. 10, a tenth of the weight, lost: with processes that used all cores, a step with a shipped ban list took
 # two to three times as long. 19 would let a busy engine starve honest workers.
 NICENESS = 5
 

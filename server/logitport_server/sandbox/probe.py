@@ -37,7 +37,7 @@ class ProbeResult:
     """The result of one attempt.
 
     Attributes:
-        what: what was attempted.
+        what: description of the attempt.
         stopped: whether it was stopped.
         how: the error that stopped it, or what it obtained.
     """

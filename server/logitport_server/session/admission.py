@@ -40,7 +40,7 @@ _LARGE_PARAMS_BYTES = 1 << 16
 
 
 class _Link(NamedTuple):
-    """A processor of a chain whose parameters were checked."""
+    """A processor of a chain, with checked parameters."""
 
     entry: ChainEntry
     params: dict[str, Any]

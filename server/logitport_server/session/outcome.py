@@ -52,7 +52,7 @@ class StepOutcome:
     Attributes:
         succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
         failures: the requests that failed in this step, by slot.
-        spending: what the step has spent its time on.
+        spending: the step's time by cause.
         trace: the record of the calls, if the step has spans.
         outputs: what processors in workers printed in the calls, if the engine asked for it; else None.
     """

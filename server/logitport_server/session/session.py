@@ -104,7 +104,7 @@ class EngineSession:
     Attributes:
         principal: the caller that opened it.
         reply_deadlines: the deadlines to state to the engine.
-        spending: what the last step, or part of a step, has spent its time on.
+        spending: the time of the last step, or part of a step, by cause.
         trace: the span of its opening, as `Span.context`.
         step_trace: the record of the next step, or part of it, for its spans; None if it has none.
         first_refused: fields for log records about the first request that the last `add` has refused; {} for none.
@@ -185,12 +185,12 @@ class EngineSession:
 
     @property
     def pending(self) -> int:
-        """Number of requests whose admission continues in the background, or is not reported yet."""
+        """Number of admissions that continue in the background, or are not reported yet."""
         return len(self._pending_admissions)
 
     @property
     def waiting(self) -> int:
-        """Number of requests whose admission in the background has not begun."""
+        """Number of admissions in the background that have not begun."""
         return self._pending_admissions.waiting
 
     @property

@@ -31,7 +31,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     Args:
         departures: the server's sessions.
-        leave: makes health checks answer NOT_SERVING, and asks all sessions to move.
+        leave: makes health checks answer NOT_SERVING, and states to all sessions that they should move.
         describe: describes the server.
         registry: lifts quarantines.
         threads: run the calls that may wait.

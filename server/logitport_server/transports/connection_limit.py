@@ -1,4 +1,4 @@
-"""The number of connections that the limit of open files can hold, beside what sessions and workers need."""
+"""The number of connections that the limit of open files can hold, in addition to those of sessions and workers."""
 
 from __future__ import annotations
 

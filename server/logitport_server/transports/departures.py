@@ -56,7 +56,7 @@ class Departures:
             self._sessions.pop(departure.number, None)
 
     def begin(self) -> None:
-        """Ask all sessions to move."""
+        """State to all sessions that they should move."""
         self.is_draining = True
 
     @property
@@ -81,7 +81,7 @@ class Departure:
 
     Attributes:
         number: distinguishes the sessions of this server; later ones have higher numbers.
-        can_move: whether its engine knows another server.
+        can_move: whether its engine has the address of another server.
         describe: describes the session to operators; None if it cannot be described.
     """
 

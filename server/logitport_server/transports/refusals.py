@@ -59,7 +59,7 @@ class Refusals:
         Args:
             principal: the caller.
             failures: the refused requests.
-            requests: how many the frame had.
+            requests: number of requests of the frame.
             log_fields: the fields of the session's log records.
         """
         if not failures:

@@ -283,7 +283,7 @@ class SessionStream:
             raise InvalidArgument(f"a frame must set one of {kinds}")
 
     def _record_refusals(self, session: EngineSession, added: processing_pb2.RequestsAdded, requests: int) -> None:
-        """Record the refused requests of a frame, and those whose admission has ended in the background."""
+        """Record the refused requests of a frame, and the ended admissions in the background."""
         refused = [
             common_pb2.Failure(slot=ended.slot, error=ended.error) for ended in added.ended if ended.HasField("error")
         ]

@@ -57,7 +57,7 @@ class Threads:
         self._lock = threading.Lock()
         self._free = max_threads
         self._used: Counter[str] = Counter()
-        # Calls that wait, by principal. The first principal whose share allows it is next.
+        # Calls that wait, by principal. The first principal with a share that allows it is next.
         # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
         self._waiting: OrderedDict[str, OrderedDict[_Call, None]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()

@@ -18,7 +18,7 @@ from logitport.errors import (
     StateLost,
 )
 
-# Which errors the request caused, and which are temporary.
+# Errors that the request caused, and temporary ones.
 _REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
 _TEMPORARY_ERRORS = (
     ServerUnavailable,

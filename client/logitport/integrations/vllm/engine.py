@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Engine:
-    """What a session needs to know about an engine.
+    """Properties of an engine that a session needs.
 
     Attributes:
         vocab_size: width of the logits.

@@ -40,7 +40,7 @@ class RemoteRequest:
         handle: at the service; None before admission, and on all ranks but the leader.
         pending: its admission at the service, until that has ended.
         error: why it failed; set on the leader.
-        failed: whether every rank knows that it failed.
+        failed: whether the failure was sent to every rank.
     """
 
     request_id: str

@@ -75,7 +75,7 @@ def deny(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor on the array's memory. torch does not know the bfloat16 dtype that ml_dtypes adds to numpy."""
+    """Return a tensor on the array's memory. torch does not support the bfloat16 dtype that ml_dtypes adds to numpy."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

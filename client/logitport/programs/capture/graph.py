@@ -53,8 +53,8 @@ def lower(
     """Make a program of a graph.
 
     Args:
-        exported: what `tracing.trace` recorded.
-        parameters: what a request may set.
+        exported: the result of `tracing.trace`.
+        parameters: those that a request may set.
         window: the number of ids in the history.
         name: name of the program.
         line: where the author defines `process`, for what has no line of its own.
@@ -173,7 +173,7 @@ class _Graph:
         if operator.startswith("token"):
             return self._low.new(build.emit(operator, flag=generated_only), rowed=self._low.has_rows)
         value = build.emit(operator)
-        if operator == "history":  # torch knows the window as a number, and a size of 1 is broadcast
+        if operator == "history":  # torch records the window as a number, and a size of 1 is broadcast
             value = build.emit("slice", value, axis=1, begin=Size(), end=Size(constant=self._window))
         return self._low.new(value, rowed=self._low.has_rows)
 

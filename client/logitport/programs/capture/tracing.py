@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logitport.programs.processor import TensorProcessor
     from logitport.programs.program import Parameter
 
-# What `process` reads, in this order; then the parameters.
+# The inputs of `process`, in this order; then the parameters.
 INPUTS = (
     ("logits", False),
     ("history", False),
@@ -66,7 +66,7 @@ def trace(cls: type[TensorProcessor], conditions: Conditions, *, one_row: bool =
 
     Args:
         cls: the class.
-        conditions: what the result must not depend on.
+        conditions: sizes and values on which the result must not depend.
         one_row: whether `process` gets the tensors of one row, without the dimension of rows.
 
     Raises:

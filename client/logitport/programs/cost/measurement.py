@@ -25,7 +25,7 @@ _MANY = 2048
 _MANY_SORTED = 8192
 # Time that one call of an operator should take, in nanoseconds, if it is possible with these elements.
 _CALL_NS = 50_000
-# Of one element; half of what a copy takes whose memory is in the cache.
+# Of one element: half of the time of a copy with memory that is in the cache.
 _MIN_UNIT_NS = 0.01
 _STEPS = 64
 
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
     Attributes:
         operators: by key, see `work.key_of`.
         byte: of a byte that is read or written, in nanoseconds.
-        value: what a run takes for each value besides its operator, in nanoseconds.
+        value: time of a run for each value besides its operator, in nanoseconds.
     """
 
     operators: Mapping[str, Price]

@@ -55,7 +55,7 @@ class Case(NamedTuple):
         operands: the inputs.
         dtype: of the result.
         shape: of the result, without rows.
-        units: what the price is for, see `Work`.
+        units: the units of the price, see `Work`.
     """
 
     value: Value

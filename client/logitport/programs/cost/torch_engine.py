@@ -50,7 +50,7 @@ def _one_thread() -> Iterator[None]:
     """Compute with one thread in the calling thread, which must end afterwards.
 
     Not with `torch.set_num_threads` if that can be avoided: threads of the engine that begin meanwhile would keep one
-    thread for ever.
+    thread until they end.
     """
     threads = torch.get_num_threads()  # before the number is set: torch sets it at its first use in a thread
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FLOATS = ("float32", "float16", "bfloat16")
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 SORTS = frozenset({"argsort", "top_k"})
-# Written anew in each run, from histories and parameters.
+# Written again in each run, from histories and parameters.
 FILLED = ("parameter", "history", "token_mask", "token_counts")
 # Results without a computation of their own. The runtime has most of them as views of their inputs.
 FREE = frozenset({"logits", "full", "unsqueeze", "squeeze", "slice", "expand", "history_length"})

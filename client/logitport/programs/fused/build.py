@@ -52,7 +52,7 @@ def _yield_to_others() -> None:
     A new session would also be a group; Linux gives each session the same share of the cores (sched_autogroup).
     """
     os.setpgid(0, 0)
-    # Not nice(19): with a process of it beside an engine on two cores, a run of min-p took a third longer.
+    # Not nice(19): with such a process and an engine on two cores, a run of min-p took a third longer.
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

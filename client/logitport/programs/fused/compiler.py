@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Not -ffast-math: NaN, infinities, and the order of operations remain. An operation that is computed again in a later
 # pass must have the same bits, so that multiplications and additions are not contracted. Reductions are reordered
-# because their loops say so (-fopenmp-simd, which needs no library).
+# because of annotations of their loops (-fopenmp-simd, which needs no library).
 OPTIONS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-ffp-contract=off"),
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
@@ -33,7 +33,7 @@ class Compiler(NamedTuple):
 
     Attributes:
         command: its path, and arguments of `$CXX`.
-        version: what it reports.
+        version: the text that it reports.
     """
 
     command: tuple[str, ...]

@@ -124,7 +124,7 @@ def is_fit(logits: torch.Tensor) -> bool:
 
 @functools.cache
 def parallel() -> int | None:
-    """The address of GOMP_parallel in the OpenMP library of torch, whose threads are used; None if it has none."""
+    """The address of GOMP_parallel in torch's OpenMP library, with the threads that are used; None if it has none."""
     import torch  # noqa: F401 - loads its library, where all can find it
 
     try:

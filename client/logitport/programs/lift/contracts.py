@@ -29,7 +29,7 @@ class Contract(ABC):
 
     Attributes:
         one_row: whether it processes one row a call, float[vocab].
-        params: what a request may set.
+        params: those that a request may set.
         window: number of last ids that `process` reads.
         function: the author's function.
     """
@@ -144,7 +144,7 @@ class RowInPlace(Contract):
 
 
 class _NoIds:
-    """Stands for a history, which is not traced: its length and its ids are Python values, or sizes of tensors."""
+    """Replaces a history, which is not traced: its length and its ids are Python values, or sizes of tensors."""
 
     def __init__(self, name: str) -> None:
         self._name = name

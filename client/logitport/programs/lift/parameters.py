@@ -1,4 +1,4 @@
-"""The parameters of an SGLang class, while it is traced: what it reads, and the tensors that it makes of them.
+"""The parameters of an SGLang class, while it is traced: those that it reads, and the tensors that it makes of them.
 
 A class for SGLang gets a dict of each row's parameters. It may read keys, and make a tensor [rows] of what it read. All
 else that it does with a parameter is Python code, of which the result would be fixed at the capture.
@@ -86,7 +86,7 @@ class Reads:
 
 
 class ParameterRows:
-    """Stands for `custom_param_list`: a dict for each row."""
+    """Replaces `custom_param_list`: a dict for each row."""
 
     def __init__(self, reads: Reads, logits: torch.Tensor) -> None:
         self._reads = reads
@@ -112,7 +112,7 @@ def _refusal(use: str) -> Callable[..., Any]:
 
 
 class _ParameterRow:
-    """Stands for the parameters of one row."""
+    """Replaces the parameters of one row."""
 
     def __init__(self, reads: Reads, row: int) -> None:
         self._reads = reads

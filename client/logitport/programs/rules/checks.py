@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """What the rules know besides the inputs.
+    """Limits and sizes that rules use besides the inputs.
 
     Attributes:
         parameters: the parameters, by name.
@@ -33,7 +33,7 @@ def refuse(value: Value, reason: str) -> NoReturn:
 
 
 def broadcast(value: Value, inputs: Sequence[Type]) -> Type:
-    """The common type of inputs whose sizes, aligned at the last axis, are equal or 1."""
+    """The common type of inputs. Their sizes, aligned at the last axis, are equal or 1."""
     first = inputs[0]
     shape: Shape = ()
     for other in inputs:

@@ -77,7 +77,7 @@ class Kernel(NamedTuple):
         run: gets the value's description, the inputs, the output, and scratch memory.
         elementwise: whether an element of the result depends on the elements at its place alone.
         broadcasts: whether inputs of fewer axes are aligned.
-        scratch: what scratch memory it needs.
+        scratch: the scratch memory that it needs.
         allocated: at most how many bytes it and torch allocate while it runs.
         copies_views: whether it allocates only for inputs that are not contiguous.
     """

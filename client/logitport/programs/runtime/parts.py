@@ -38,7 +38,7 @@ def are_worthwhile(parts: Sequence[object], operators: int, copied_bytes: int) -
 
 
 def divided(parts: Sequence[tuple[int, int]], row_bytes: int) -> list[tuple[int, int]]:
-    """Divide parts whose intermediate values, of so many bytes for each row, would be too large for the caches."""
+    """Divide parts if their intermediate values, of so many bytes for each row, would be too large for the caches."""
     most = max(1, _PART_BYTES // max(1, row_bytes))
     found: list[tuple[int, int]] = []
     for begin, end in parts:

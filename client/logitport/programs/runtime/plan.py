@@ -47,7 +47,7 @@ class Step(NamedTuple):
         missing: axes to insert behind the rows of each input.
         scalars: whether each input is a `full` that is passed as one number.
         place: offset of the result in the arena; LOGITS or VIEW.
-        overwritten: which input has the memory of the result; None for none.
+        overwritten: the input that has the memory of the result; None for none.
         scratch: offset and spec of scratch memory.
     """
 

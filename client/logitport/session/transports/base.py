@@ -86,7 +86,7 @@ class Transport(ABC):
         """Whether the connection was lost or closed."""
         return self._is_lost or self._ended is not None
 
-    # What the implementations share.
+    # Shared by the implementations.
 
     def _end(self, error: LogitportError) -> LogitportError:
         """Record the error that ended the transport, unless one is recorded; returns `error`."""

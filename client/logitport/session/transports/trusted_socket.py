@@ -25,7 +25,7 @@ def connect(path: str, seconds: float) -> socket.socket:
 
     Raises:
         PermissionError: the socket may not be a server's: it has another name, other users have access to its folder,
-            or its folder or its program belongs to a user who is neither this process's user nor root.
+            or its folder or its program belongs to a user that is neither this process's user nor root.
         OSError: the socket cannot be reached, as from another host or container.
     """
     if not _SERVER_SOCKET.fullmatch(path):

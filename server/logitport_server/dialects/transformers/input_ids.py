@@ -20,7 +20,7 @@ class InputIds:
     def __init__(self, history: History) -> None:
         self._history = history
         self._buffer = torch.empty(0, dtype=torch.int64)
-        # How many ids at the start of the buffer are valid.
+        # Number of valid ids at the start of the buffer.
         self._num_valid = 0
 
     def __len__(self) -> int:

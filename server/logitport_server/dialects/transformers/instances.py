@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InstanceDialect(Dialect):
-    """A dialect whose requests have an instance of the processor each.
+    """A dialect where each request has its own instance of the processor.
 
     A request's state has the attributes `request_id`, `processor` (the instance) and `initial` (its snapshot when it
     was new; None if it is stateless).

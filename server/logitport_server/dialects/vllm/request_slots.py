@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Seat:
-    """A request's ownership of a slot. The slot is vacated when the last reference to the seat is gone.
+    """A request's ownership of a slot. The slot is vacated when the last reference to the seat is dropped.
 
     Attributes:
         slots: the slots that this one belongs to.
         slot: the slot's number.
         history: the request's history, live.
-        written: how many of the history's ids are in the buffers.
+        written: number of the history's ids in the buffers.
     """
 
     __slots__ = ("__weakref__", "_vacate", "history", "slot", "slots", "written")
@@ -50,8 +50,8 @@ class RequestSlots:
 
     Attributes:
         device: device of the buffers.
-        count: how many slots there are.
-        longest: how many ids a slot has room for.
+        count: number of slots.
+        longest: capacity of a slot, in ids.
         vacated: slots of removed requests that are not free yet, because the processor may need `remove_request`.
         all_token_ids, prompt_len, prefill_len, total_len: as in `LogitsProcRequestState`.
     """

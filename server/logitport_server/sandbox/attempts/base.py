@@ -39,7 +39,7 @@ class Attempt:
     """One attempt, made inside a worker.
 
     Attributes:
-        what: what is attempted, in a few words.
+        what: description of the attempt, in a few words.
         run: returns what it obtained, or raises if it was stopped.
         stopped_by: each of these sets of layers is enough to stop it. An empty set means that no layer is needed: a
             worker has no capabilities, cannot gain any, and cannot be traced.

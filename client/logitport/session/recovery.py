@@ -1,0 +1,174 @@
+"""Recovery of a session after a lost connection: a new one, and all requests sent again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from logitport.errors import (
+    DeadlineExceeded,
+    LimitExceeded,
+    LogitportError,
+    ServerUnavailable,
+    StateLost,
+    from_proto,
+)
+from logitport.session.frames import add_frames, chain_at, check_added, removal
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport.session.channel import FrameChannel
+    from logitport.session.frames import Handle
+    from logitport.session.moves import Moves
+    from logitport.session.program_binding import ProgramBinding
+    from logitport.session.request_table import RequestTable
+
+_T = TypeVar("_T")
+
+# Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
+_FIRST_BACKOFF_SECONDS = 0.05
+_MAX_BACKOFF_SECONDS = 2.0
+
+
+class Recovery:
+    """Reconnects the channel of a session, and sends its requests.
+
+    Args:
+        table: the requests.
+        channel: exchanges frames with the server.
+        binding: binds the programs that the engine runs.
+        restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
+        reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
+        moves: opens connections to other servers; None if there are none.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        channel: FrameChannel,
+        binding: ProgramBinding,
+        restore: Callable[[], dict[str, LogitportError]],
+        reconnect_seconds: float,
+        moves: Moves | None,
+    ) -> None:
+        self._table = table
+        self._channel = channel
+        self._binding = binding
+        self._restore = restore
+        self._reconnect_seconds = reconnect_seconds
+        self._moves = moves
+        # The refusal of another session by the last server. It may still hold the session that was lost, and another
+        # server may have room: so the next attempt may succeed.
+        self._no_room: LimitExceeded | None = None
+
+    def with_reconnect(self, call: Callable[[], _T]) -> _T:
+        """Return `call()`; if the connection is lost, reconnect and repeat it. Must not be nested.
+
+        Raises:
+            ServerUnavailable: no attempt succeeded within `reconnect_seconds`.
+        """
+        try:
+            return call()
+        except ServerUnavailable:
+            return self.reconnect(call)
+
+    def reconnect(self, call: Callable[[], _T]) -> _T:
+        """Reconnect, and return `call()`. Raises as `with_reconnect`."""
+        deadline = time.monotonic() + self._reconnect_seconds
+
+        def attempt() -> _T:
+            self._recover(max(0.0, deadline - time.monotonic()))
+            return call()
+
+        # tenacity, and not a loop of our own: that is a retry policy to maintain.
+        # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
+        retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, ServerUnavailable) or error is self._no_room),
+            wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
+            stop=stop_after_delay(self._reconnect_seconds),
+            reraise=True,
+        )
+        return retrying(attempt)
+
+    def _recover(self, wait_seconds: float) -> None:
+        """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
+        self._table.check_open()
+        if self._moves is not None:
+            self._moves.cancel()
+        try:
+            self._channel.reopen(wait_seconds, len(self._table))
+        except LimitExceeded as error:
+            self._no_room = error
+            raise
+        try:
+            self._restore_requests()
+        except (ServerUnavailable, DeadlineExceeded) as error:
+            raise self._channel.lose(error) from None  # a session that lacks requests must not be used
+        except LogitportError as error:
+            self._channel.lose(error)
+            raise
+
+    def _restore_requests(self) -> None:
+        self._table.refused = self._restore()
+        for handle in self._table.kept:
+            if handle.processed:
+                self._table.lost[handle] = StateLost(
+                    f"request {handle.request_id!r}: the connection to the server that processed its logits was lost, "
+                    "and with it the state of its processors; remove the request and add it again"
+                )
+        self.send(self._table.kept)
+        self._table.explain_lost()
+        self._send_pending()
+
+    def send(self, handles: Sequence[Handle]) -> None:
+        """Send requests on the present connection; refused ones become `lost`."""
+        held, lost = self._table.handles, self._table.lost
+        for frame in add_frames(handles):
+            try:
+                added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
+            except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
+                lost.update({held[entry.slot]: error for entry in frame.requests})
+                continue
+            check_added(frame, added)
+            refused = {failure.slot for failure in added.failures}
+            for failure in added.failures:
+                if failure.slot in held:
+                    lost[held[failure.slot]] = from_proto(failure.error)
+            for index, entry in enumerate(frame.requests):
+                handle = held.get(entry.slot)
+                if handle is not None and entry.slot not in refused:
+                    handle.admitted(chain_at(added, index), reads_logits=bool(added.reads_logits[index]))
+                    self.bind(handle, chain_at(added, index))
+
+    def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
+        """Bind the programs of a request on the present connection; it is lost if that fails."""
+        try:
+            self._binding.bind(handle, chain, self._channel.exchange)
+        except (ServerUnavailable, DeadlineExceeded):
+            raise
+        except LogitportError as error:
+            self._table.lost[handle] = error
+            self._channel.exchange(removal([handle]))
+
+    def settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
+        """Settle pending requests on a new connection."""
+        admitted = self._table.settle(frame, added)
+        for pending, chain in admitted:
+            self.bind(pending.candidate, chain)
+        self._table.finish(admitted)
+
+    def _send_pending(self) -> None:
+        """Begin the pending admissions again, on a new connection."""
+        candidates = [pending.candidate for pending in self._table.pending.values()]
+        for frame in add_frames(candidates, in_background=True):
+            try:
+                added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
+            except LimitExceeded as error:  # as in `send`
+                self._table.refuse(frame, error)
+            else:
+                check_added(frame, added)
+                self.settle(frame, added)
