@@ -86,11 +86,15 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         """Save any object."""
-        outermost, self._outermost = self._outermost, False
         if type(obj) is str:
             # Make equal strings one object: otherwise that depends on whether their module came from a .pyc file.
             obj = self._strings.setdefault(obj, obj)
-        elif type(obj) is bytes:
+            if id(obj) not in self.memo:  # directly: a vocabulary has 150,000, and none needs the checks below
+                self.framer.commit_frame()
+                self.save_str(obj)
+                return
+        outermost, self._outermost = self._outermost, False
+        if type(obj) is bytes:
             obj = self._bytes.setdefault(obj, obj)
         if id(obj) not in self.memo and isinstance(obj, _NAMED):
             self._save_named(obj, save_persistent_id)
