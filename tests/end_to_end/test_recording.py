@@ -173,6 +173,7 @@ while True:
 """
 
 
+@pytest.mark.slow  # three engines
 def test_engines_that_are_killed_leave_a_file(server: RunningServer, path: Path) -> None:
     """Two of them share it, and a third one appends to it."""
     for names in (["a", "b"], ["c"]):
@@ -293,3 +294,17 @@ def test_sessions_that_are_not_recorded_run_no_code_of_recordings(
         assert type(session) is Session
         assert type(pending) is PendingStep
     assert not entered
+
+
+def test_hooks_record_by_the_environment(client: Client, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from logitport.integrations.transformers import RemoteLogitsProcessor
+
+    monkeypatch.setenv(VARIABLE, str(path))
+    hook = RemoteLogitsProcessor(client, [NGRAMS])
+    for ids in ([1, 2], [1, 2, 3]):
+        hook(torch.tensor([ids]), torch.from_numpy(rows(1)))
+    hook.close()
+    request = the_request(path)
+    assert request.began.prompt.tolist() == [1, 2]
+    assert denied(request) == [[[1, 2]], [[1, 2, 3]]]
+    assert [step.rows[0].before is not None for step in request.steps] == [True, False]
