@@ -32,7 +32,7 @@ def is_local(address: str) -> bool:
 
 
 def is_wildcard(address: str) -> bool:
-    """Whether the address stands for all addresses of the host, so that no client can call it."""
+    """Whether the address means all addresses of the host, so that no client can call it."""
     try:
         return not is_socket(address) and ipaddress.ip_address(host_of(address)).is_unspecified
     except ValueError:
@@ -112,7 +112,7 @@ def nth(address: str, number: int) -> str:
 
 
 def has_free_port(address: str) -> bool:
-    """Whether HOST:PORT stands for any free port."""
+    """Whether HOST:PORT means any free port."""
     return not is_socket(address) and int(_port(address) or 0) == 0
 
 

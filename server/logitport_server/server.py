@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
 # its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms. With 0.5 ms,
-# a step took three times as long beside another principal's long steps.
+# a step took three times as long in parallel with another principal's long steps.
 _SWITCH_SECONDS = 0.0001
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64

@@ -67,7 +67,7 @@ class Turns:
     def aside(self, principal: str) -> AsideTurn:
         """Return a context manager for work that cannot pause, such as parsing a large message.
 
-        One thread at a time does such work, beside the thread that computes steps.
+        One thread at a time does such work, in parallel with the thread that computes steps.
         """
         with self._lock:
             self._aside = self._aside or Turns(self._slice_seconds, self._clock)

@@ -100,7 +100,7 @@ def quarantine_row(quarantine: QuarantineInfo) -> tuple[object, ...]:
 
 
 def latency_of(found: Quantile | None) -> str:
-    """Write a quantile; ">" stands before a value above the last bucket."""
+    """Write a quantile; ">" precedes a value above the last bucket."""
     if found is None:
         return NOTHING
     return f"{'>' if found.is_above else ''}{latency(found.seconds)}"

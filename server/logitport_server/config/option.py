@@ -19,7 +19,7 @@ _OF_TYPES = {int: "COUNT", float: "NUMBER", str: "TEXT"}
 
 @dataclass(frozen=True)
 class Metavar:
-    """Metadata of a type: what stands for its values in the help.
+    """Metadata of a type: how its values are written in the help.
 
     Attributes:
         text: for example "FILE".
@@ -66,7 +66,7 @@ def metadata_of(field: FieldInfo) -> list[object]:
 
 
 def metavar_of(field: FieldInfo) -> str:
-    """Return what stands for a value of the field in the help."""
+    """Return how a value of the field is written in the help."""
     for each in metadata_of(field):
         if isinstance(each, Metavar):
             return each.text
@@ -76,7 +76,7 @@ def metavar_of(field: FieldInfo) -> str:
 
 
 def has_metavar(field: FieldInfo) -> bool:
-    """Whether the field, or a type in its annotation, states what stands for its values."""
+    """Whether the field, or a type in its annotation, states how its values are written."""
     return any(isinstance(each, Metavar) for each in metadata_of(field))
 
 

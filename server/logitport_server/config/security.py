@@ -12,7 +12,7 @@ from logitport_server.config.values import File, Folder
 
 
 class Security(OptionGroup):
-    """Who may call the server, and whose code it accepts."""
+    """Permitted callers of the server, and permitted authors of code."""
 
     heading: ClassVar[str] = "Security"
 

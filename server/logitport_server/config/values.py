@@ -13,7 +13,7 @@ from logitport_server.config.option import Metavar
 from logitport_server.sandbox.layers import LAYER_NAMES
 
 _SECONDS_OF = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-# Stands for a password where the configuration is printed.
+# Replaces a password where the configuration is printed.
 HIDDEN = "***"
 _PASSWORD_IN_QUERY = re.compile(r"([?&]password=)[^&]*")
 

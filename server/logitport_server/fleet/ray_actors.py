@@ -47,7 +47,7 @@ _SERVER = "logitport-server-"
 _TICK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
 _CERTIFICATE_SECONDS = 60.0
-# Both actors answer while they work, and are started again for ever: by Ray, on another node if theirs is lost.
+# Both actors answer while they work, and are started again without limit: by Ray, on another node if theirs is lost.
 _COMMON = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 8, "lifetime": "detached"}
 
 

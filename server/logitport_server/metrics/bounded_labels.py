@@ -15,7 +15,7 @@ T = TypeVar("T")
 OTHERS = "(others)"
 
 _MAX_LENGTH = 128
-# A label without use for this long leaves, so that deleted processors leave whose last requests have ended since.
+# A label without use for this long is removed: a deleted processor may have requests that end later.
 IDLE_SECONDS = 3600.0
 # A label without use for this long makes room for a new one.
 REPLACEABLE_SECONDS = 300.0

@@ -1,4 +1,4 @@
-"""Counters of Prometheus whose values are kept elsewhere, and read when the metrics are read."""
+"""Counters of Prometheus that read their values from elsewhere when the metrics are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FunctionCounter(Collector):
-    """A counter whose values are returned by functions. prometheus_client offers that for gauges only.
+    """A counter that gets its values from functions. prometheus_client offers that for gauges only.
 
     Args:
         name: without `_total`.

@@ -111,7 +111,7 @@ class Metrics:
         ProcessCollector(registry=registry)
 
     def gauge(self, name: str, documentation: str, value: Callable[[], float]) -> None:
-        """Add a gauge whose value is read when the metrics are read."""
+        """Add a gauge that reads its value when the metrics are read."""
         Gauge(name, documentation, registry=self.registry).set_function(value)
 
     def watch_workers(self, workers: Workers) -> None:

@@ -21,7 +21,7 @@ _DEFAULTS = {"listen": "127.0.0.1:0", "isolation": "none", "drain_seconds": 1.0,
 
 
 class ThreadServer:
-    """A server, started; it accepts shipped processors, and runs them in this process unless told otherwise.
+    """A server, started; it accepts shipped processors, and runs them in this process by default.
 
     Args:
         options: options of the server, by the names of `ServerConfig`.
