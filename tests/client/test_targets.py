@@ -417,7 +417,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 class Hanging:
-    """A function that lists addresses and hangs while it is told to."""
+    """A function that lists addresses and hangs while a flag is set."""
 
     def __init__(self) -> None:
         self.hangs = True

@@ -244,7 +244,7 @@ def test_a_defect_of_the_recorder_does_not_reach_the_engine(
 def test_a_file_that_cannot_be_opened(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """An engine that has asked for it gets the error; with the variable alone it runs without a recording."""
+    """An engine that requested it gets the error; with the variable alone it runs without a recording."""
     with pytest.raises(InvalidArgument, match="cannot be opened"):
         client.session(vocab_size=VOCAB, record=tmp_path / "missing" / "file")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "missing" / "file"))

@@ -59,7 +59,7 @@ def engine(request: pytest.FixtureRequest, client: Client) -> Iterator[Session]:
 
 @pytest.fixture(params=["add", "begin_add"])
 def admit(request: pytest.FixtureRequest, engine: Session) -> Callable[[Request], None]:
-    """Admit a request in the engine and remove it: beside its state, a check would run in another process."""
+    """Admit a request in the engine and remove it: apart from its state, a check would run in another process."""
 
     def add(admitted: Request) -> None:
         handle = engine.add(admitted) if request.param == "add" else engine.begin_add(admitted).result(200)

@@ -86,7 +86,7 @@ def server_options(name: str, authority: Authority) -> tuple[str, ...]:
 
 
 def find_program(name: str) -> str | None:
-    """Path of a program, beside the interpreter or on the path; None if it is not installed."""
+    """Path of a program, in the folder of the interpreter or on the path; None if it is not installed."""
     return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"]))
 
 

@@ -29,7 +29,7 @@ MIN_P, TEMPERATURE = build.min_p().program, build.temperature().program
 
 
 class Server:
-    """Sends what it is asked for, or `reply`."""
+    """Sends the requested programs, or `reply`."""
 
     def __init__(self, *programs: Program, reply: Sequence[bytes] | None = None) -> None:
         self._programs = {program.digest: program.to_bytes() for program in programs}

@@ -16,7 +16,7 @@ from logitport_server.access.open_calls import OpenCalls
 
 
 class Context:
-    """A call whose message has arrived, or arrives never."""
+    """A call with a message that has arrived, or never arrives."""
 
     def __init__(self, peer: str = "ipv4:127.0.0.1:1000", message: object = None) -> None:
         self._peer, self._message = peer, message

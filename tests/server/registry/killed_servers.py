@@ -1,6 +1,6 @@
 """Changes the registry in processes that are killed: `python -m tests.server.registry.killed_servers BASE`.
 
-For each change and each write of SQLite, it copies the store BASE to a new folder beside it, and makes the change
+For each change and each write of SQLite, it copies the store BASE to a new folder next to it, and makes the change
 there in a process that kills itself with SIGKILL at that write.
 """
 

@@ -14,7 +14,7 @@ CALL_SECONDS = 2.0
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that advances only when it is set."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -48,7 +48,7 @@ def test_a_call_returns_its_result_or_raises_its_error(threads: Threads) -> None
 
 def test_an_ended_call_keeps_no_memory(threads: Threads) -> None:
     class Message:
-        """Stands for a large one."""
+        """Represents a large one."""
 
         def answer(self) -> None:
             pass
