@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -49,6 +49,10 @@ class Authority:
         """Issue a certificate for a server on this machine."""
         return self.issue("server", *_HERE, file=file, expired=expired)
 
+    def issue_for(self, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, file: str) -> CertificateFiles:
+        """Issue a certificate for a server on this machine with this key."""
+        return self._issue(x509.Name([]), key, *_HERE, file=file)
+
     def issue_self_signed(self) -> CertificateFiles:
         """Issue a certificate for a server on this machine with the name and the key of this authority."""
         return self._issue(self._name, self._key, *_HERE, file="self-signed")
@@ -56,7 +60,7 @@ class Authority:
     def _issue(
         self,
         subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
+        key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey,
         *alternatives: x509.GeneralName,
         file: str,
         expired: bool = False,
@@ -70,7 +74,7 @@ class Authority:
         return pair
 
     def _builder(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, expired: bool = False
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, *, expired: bool = False
     ) -> x509.CertificateBuilder:
         now = datetime.now(timezone.utc)
         return (

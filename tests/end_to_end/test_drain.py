@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import queue
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.conftest import RunningServer
 
@@ -93,6 +95,26 @@ def test_drain_waits_for_sessions_that_can_move(started: RunningServer, sessions
     assert waiting.returncode == 0
     assert "1 sessions are left, 0 of which can move" in printed
     assert sessions[1].should_move() is False  # it goes on
+
+
+def test_drain_of_several_servers(start_server: Callable[..., Any]) -> None:
+    targets = [start_server("--listen", "127.0.0.1:0").target for _ in range(2)]
+    command = [COMMAND, "drain", ",".join([*targets, "127.0.0.1:1"])]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == [
+        f"drained {target}; 0 sessions are left, 0 of which can move" for target in targets
+    ]
+    assert ran.stderr.startswith("logitport: no connection to 127.0.0.1:1")
+    assert {health(target) for target in targets} == {health_pb2.HealthCheckResponse.NOT_SERVING}
+
+
+def test_drain_takes_no_list_of_a_fleet(tmp_path: Path, started: RunningServer) -> None:
+    (tmp_path / "fleet.json").write_text(json.dumps([{"targets": [started.target]}]))
+    command = [COMMAND, "drain", f"file:{tmp_path / 'fleet.json'}"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 2
+    assert health(started.target) == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_a_server_that_ends_waits_for_sessions_that_can_move(

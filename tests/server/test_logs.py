@@ -11,13 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, EditProcessor, EditRequest, InvalidParams, Request, RowEdits
+from logitport import (
+    AdminClient,
+    Client,
+    EditProcessor,
+    EditRequest,
+    InvalidParams,
+    NotAuthenticated,
+    NotPermitted,
+    Request,
+    RowEdits,
+)
 from logitport_server import logs
+from logitport_server.access import new_token
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tests.conftest import RunningServer
 
@@ -66,6 +78,23 @@ def test_json_has_tracebacks_in_a_field() -> None:
 def test_text_has_the_message_alone() -> None:
     line = logs.formatter("text").format(record(event="worker_lost"))
     assert line.endswith(f" WARNING logitport_server.x[{os.getpid()}]: lost ünï\ntwo")
+
+
+def test_a_call_without_its_scope_has_its_principal(
+    serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
+) -> None:
+    token, grant = new_token("team/ci", ["register"])
+    (tmp_path / "tokens").write_text(grant.line)
+    with serving("--log-format", "json", "--tokens", str(tmp_path / "tokens")) as server:
+        for sent, error in ((token, NotPermitted), ("unknown", NotAuthenticated)):
+            with AdminClient(server.target, token=sent) as client, pytest.raises(error):
+                client.servers()[0].status()
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    refused = [line for line in lines if line.get("event") == "call_refused"]
+    assert [(line["error"], line.get("principal")) for line in refused] == [
+        ("NotPermitted", "team/ci"),
+        ("NotAuthenticated", None),
+    ]
 
 
 def test_a_server_logs_events_as_json(

@@ -169,19 +169,19 @@ class Guard(grpc.aio.ServerInterceptor):
         fields = {"event": "call_refused", "method": method}
         try:
             principal = authenticate()
-            fields["principal"] = principal.name
             await self._quotas.check_rate(principal)
             begin = self._quotas.begin_session if method == _SESSION else self._quotas.begin_call
             # Authenticate again: access may have changed during the await. From here on `refresh` covers this call.
             call = Call(authenticate(), begin(principal))
         except LogitportError as error:
-            self._metrics.refusals.call(error, self._name_of(context))
+            name = self._name_of(context)
+            self._metrics.refusals.call(error, name)
             logger.info(
                 "refused %s from %s: %s",
                 method,
                 context.peer(),
                 error,
-                extra={**fields, "error": type(error).__name__},
+                extra={**fields, **({"principal": name} if name else {}), "error": type(error).__name__},
             )
             raise
         self._running[task] = (call.principal, authenticate)

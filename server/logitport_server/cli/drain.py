@@ -6,32 +6,51 @@ import sys
 import time
 
 from pydantic import Field
+from pydantic_settings import CliPositionalArg
 
-from logitport.admin import AdminClient
-from logitport_server.cli.remote import RemoteCommand
+from logitport_server.cli.servers import ServersCommand, call_each, end
 from logitport_server.config.units import Seconds
 
 _POLL_SECONDS = 0.2
 
 
-class Drain(RemoteCommand):
-    """Make a server open no more sessions, and wait until its sessions have moved to other servers.
+class Drain(ServersCommand):
+    """Make servers open no more sessions, and wait until their sessions have moved to other servers.
 
-    The server goes on until it is stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
+    The servers go on until they are stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
     """
 
+    # Not the document or name of a fleet: with all of its servers drained, no server opens a session.
+    target: CliPositionalArg[str] = Field(
+        description="address of the server, HOST:PORT or unix:PATH, or several, separated by commas; not all servers "
+        "of the fleet: sessions move to the others"
+    )
     timeout_seconds: Seconds = Field(60.0, ge=0, description="how long to wait for the sessions")
 
+    def addresses(self) -> list[str]:
+        """The addresses, each of them of one server."""
+        return self.target.split(",")
+
     def cli_cmd(self) -> None:
-        """Drain the server. The exit status is 1 if sessions that can move are still there at the end."""
+        """Drain the servers. The exit status is 1 if sessions that can move are still there at the end."""
         deadline = time.monotonic() + self.timeout_seconds
-        with AdminClient([self.target], tls=self.tls()) as client:
-            (server,) = client.servers()
-            state = server.drain()
-            while state.movable_sessions and time.monotonic() < deadline:
+        with self.client() as client:
+            servers = client.servers()
+            answers = call_each(servers, lambda server: server.drain())
+            while any(one.value and one.value.movable_sessions for one in answers) and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-                state = server.drain()
-        left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
-        if state.movable_sessions:
-            sys.exit(f"logitport: {self.target} was not drained within {self.timeout_seconds:g} s: {left}")
-        print(f"drained {self.target}; {left}")  # noqa: T201
+                answers = call_each(servers, lambda server: server.drain())
+        late = False
+        for server, state, _ in answers:
+            if state is None:
+                continue
+            left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
+            if state.movable_sessions:
+                late = True
+                waited = f"was not drained within {self.timeout_seconds:g} s"
+                print(f"logitport: {server} {waited}: {left}", file=sys.stderr)  # noqa: T201
+            else:
+                print(f"drained {server}; {left}")  # noqa: T201
+        end(answers)
+        if late:
+            sys.exit(1)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, CliSettingsSource, SettingsError
 
 from logitport.errors import LogitportError
+from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.text import escape_lines
 from logitport_server.command_line.fields import connect, settings_of
 from logitport_server.command_line.parser import WRONG_USAGE, Parser, ParserError
@@ -57,7 +58,9 @@ def run_command(
     except ValidationError as error:
         _end(problems(error, model, given_flags()))
     except (LogitportError, StartupError) as error:
-        sys.exit(f"logitport: {escape_lines(str(error))}")  # it may quote a server, or a name of another caller
+        sys.exit(
+            f"logitport: {escape_lines(with_flags(str(error)))}"
+        )  # it may quote a server, or a name of another caller
 
 
 def given_flags() -> Mapping[str, Any]:

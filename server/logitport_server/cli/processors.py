@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,16 +127,20 @@ class RegisterProcessor(JsonCommand):
         """Register the processor, and print it."""
         from logitport_server.cli.processor_file import read_processor
 
-        processor = read_processor(self.source)
+        # The author's code may print, also when it is traced. The output is the processor.
+        with redirect_stdout(sys.stderr):
+            processor = read_processor(self.source)
+            answers = self._register(processor)
+        _print_each(answers, as_json=self.as_json)
+        end(answers)
 
+    def _register(self, processor: Any) -> list[Answer]:
         def register(server: ServerAdmin) -> ProcessorRef:
             return server.register(
                 processor, name=self.name, replace=self.replace, shared=self.shared, signing_key=self.sign_key
             )
 
-        answers = self.call(register, _REGISTER_SECONDS)
-        _print_each(answers, as_json=self.as_json)
-        end(answers)
+        return self.call(register, _REGISTER_SECONDS)
 
 
 class Processors(CommandGroup):

@@ -11,6 +11,7 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidArgument, LogitportError, UnknownProcessor
+from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.tables import Column, lines_of, show
 from logitport_server.cli.display.text import escape_lines
 from logitport_server.cli.remote import RemoteCommand
@@ -42,6 +43,11 @@ class Answer(NamedTuple):
     value: Any
     error: LogitportError | None
 
+    @property
+    def reason(self) -> str:
+        """The text of the error, with this command's flags; "" if there was none."""
+        return "" if self.error is None else with_flags(str(self.error))
+
 
 class ServersCommand(RemoteCommand):
     """A command that calls each server of a target. The token is read from LOGITPORT_TOKEN."""
@@ -51,14 +57,18 @@ class ServersCommand(RemoteCommand):
         "file:PATH or the URL of a document with addresses"
     )
 
+    def addresses(self) -> str | list[str]:
+        """The target, as the client reads it."""
+        return self.target
+
     def client(self, timeout: float = _TIMEOUT_SECONDS) -> AdminClient:
         """Make a client of the servers. Raises UsageError for a target that is none."""
         from logitport.admin import AdminClient
 
         try:
-            return AdminClient(self.target, tls=self.tls(), timeout=timeout)
+            return AdminClient(self.addresses(), tls=self.tls(), timeout=timeout)
         except InvalidArgument as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(with_flags(str(error))) from error
 
     def call(self, work: Callable[[ServerAdmin], _T], timeout: float = _TIMEOUT_SECONDS) -> list[Answer]:
         """Do the work at each server, at the same time. Returns the answers in the order of the servers."""
@@ -145,7 +155,7 @@ def end(answers: Iterable[Answer]) -> None:
     answers = list(answers)
     failed = [answer for answer in answers if answer.error is not None]
     for answer in failed:
-        where = f"{answer.server}: " if len(answers) > 1 and answer.server not in str(answer.error) else ""
-        print(f"logitport: {where}{escape_lines(str(answer.error))}", file=sys.stderr)  # noqa: T201
+        where = f"{answer.server}: " if len(answers) > 1 and answer.server not in answer.reason else ""
+        print(f"logitport: {where}{escape_lines(answer.reason)}", file=sys.stderr)  # noqa: T201
     if failed:
         sys.exit(1)

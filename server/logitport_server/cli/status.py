@@ -56,7 +56,7 @@ class Status(TableCommand):
         if self.prints_json:
             print_json(
                 [
-                    {"server": one.server, "error": str(one.error)}
+                    {"server": one.server, "error": one.reason}
                     if one.value is None
                     else {"server": one.server, **asdict(one.value)}
                     for one in answers

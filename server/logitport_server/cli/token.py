@@ -27,9 +27,9 @@ class Token(BaseModel):
         description="name of the principal that the token authenticates, for example team/ci"
     )
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
-        description="what the token permits: apply (call processors), register (ship code), admin (manage the "
-        "processors of other principals), cuda (run shipped code with access to the server's GPU; it cannot "
-        "be fully isolated)"
+        description="what the token permits: apply (call processors), register (ship code), admin (show the state of "
+        "servers, drain them, manage the processors of other principals), cuda (run shipped code with access to the "
+        "server's GPU; it cannot be fully isolated)"
     )
     expires: OrOff[Period] = Field(
         None,

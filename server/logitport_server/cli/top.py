@@ -15,6 +15,7 @@ from rich.text import Text
 
 from logitport.errors import DeadlineExceeded, ServerUnavailable
 from logitport_server.cli.activity import Look, compare
+from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.quantities import NOTHING, age, rate
 from logitport_server.cli.display.tables import Column, lines_of, number, show
 from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
@@ -141,7 +142,7 @@ def _lines(activity: Activity, height: int | None = None) -> Iterator[Text]:
     statuses = [look.status for look in looks if look.status is not None]
     tables: list[tuple[Sequence[Column], list[tuple[object, ...]]]] = [
         (_SERVER_COLUMNS, list(map(_server_row, activity.servers))),
-        (_ERROR_COLUMNS, [(look.server, look.error) for look in looks if look.error is not None]),
+        (_ERROR_COLUMNS, [(look.server, with_flags(str(look.error))) for look in looks if look.error is not None]),
         (_PROCESSOR_COLUMNS, list(map(_processor_row, activity.processors))),
         (QUARANTINE_COLUMNS, [quarantine_row(one) for status in statuses for one in status.quarantines]),
         (_SESSION_COLUMNS, list(map(_session_row, activity.sessions))),
@@ -230,7 +231,7 @@ def _described(activity: Activity) -> dict[str, object]:
         {
             "server": one.look.server,
             "state": _state(one.look),
-            "error": None if one.look.error is None else str(one.look.error),
+            "error": None if one.look.error is None else with_flags(str(one.look.error)),
             "steps_per_second": one.steps_per_second,
             **{key: None if one.look.status is None else getattr(one.look.status, key) for key in _SERVER_KEYS},
         }

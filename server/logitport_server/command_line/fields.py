@@ -44,14 +44,14 @@ def connect(model: type[BaseModel], parser: Parser) -> CliSettingsSource[Any]:
     def add_argument(context: Parser, *names: str, **arguments: Any) -> argparse.Action:
         owner, name = _locate(settings, arguments.get("dest", names[0]))
         field = field_of(owner, name)
-        if "metavar" in arguments and (_POSITIONAL not in field.metadata or has_metavar(field)):
+        if "metavar" in arguments and (not is_positional(field) or has_metavar(field)):
             arguments["metavar"] = metavar_of(field)  # a flag without a value has none
         if choices := choices_of(field):  # for completion
             arguments["choices"] = choices
         if is_flag_only(field):
             arguments["action"] = "store_true"
         arguments["help"] = _help(field, arguments).replace("%", "%%")
-        group = context if _POSITIONAL in field.metadata else context.under(heading_of(owner, name))
+        group = context if is_positional(field) else context.under(heading_of(owner, name))
         return argparse.ArgumentParser.add_argument(group, *names, **arguments)
 
     return CliSettingsSource(
@@ -87,6 +87,11 @@ def field_of(model: type[BaseModel], name: str) -> FieldInfo:
     return found or next(field for field in model.model_fields.values() if name in _aliases(field))
 
 
+def is_positional(field: FieldInfo) -> bool:
+    """Whether the field is an argument without a flag."""
+    return _POSITIONAL in field.metadata
+
+
 def _aliases(field: FieldInfo) -> list[object]:
     alias = field.validation_alias
     return [*alias.choices] if isinstance(alias, AliasChoices) else [alias]
@@ -106,7 +111,7 @@ def _help(field: FieldInfo, arguments: Mapping[str, Any]) -> str:
         text += "; may be given more than once"
     default = field.get_default(call_default_factory=False)
     if field.is_required():
-        return text if _POSITIONAL in field.metadata else f"{text} (required)"
+        return text if is_positional(field) else f"{text} (required)"
     if default in ([], "") or (default is None and not accepts_off(field)):
         return text
     return f"{text} (default: {text_of(field, default)})"

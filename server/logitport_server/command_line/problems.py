@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.command_line.fields import field_of, model_in
+from logitport_server.command_line.fields import field_of, is_positional, model_in
 from logitport_server.config.sources import flag_of, key_of, origins, variable_of
 
 if TYPE_CHECKING:
@@ -25,9 +25,12 @@ def problems(error: ValidationError, model: type[BaseModel], flags: Mapping[str,
     found = origins(model, flags)
     for problem in error.errors():
         message = problem["msg"].removeprefix("Value error, ")
-        name = _field_in(problem["loc"], model)
+        owner, name = _field_in(problem["loc"], model)
         if not name:
             yield message
+            continue
+        if is_positional(field_of(owner, name)):
+            yield f"{name.upper()}: {message}"
             continue
         origin = found.get(name, flag_of(name))
         if origin == variable_of(name) and problem["type"] == "list_type":
@@ -38,11 +41,11 @@ def problems(error: ValidationError, model: type[BaseModel], flags: Mapping[str,
         yield f"{origin}: {message}"
 
 
-def _field_in(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Return the field of a location, without subcommands before it and what is inside it; "" if it has none."""
+def _field_in(location: tuple[int | str, ...], model: type[BaseModel]) -> tuple[type[BaseModel], str]:
+    """Return the class and the field of a location, without what is inside the field; "" if it has no field."""
     for part in location:
         inner = model_in(field_of(model, str(part)).annotation)
         if inner is None:
-            return str(part)
+            return model, str(part)
         model = inner
-    return ""
+    return model, ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from logitport.variables import PREFIX
+from logitport_server.config.errors import UsageError
 from logitport_server.config.file import read_config
 from logitport_server.config.option import is_flag_only
 from logitport_server.config.units import off_as_none
@@ -54,7 +55,14 @@ class _ConfigFile(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         path = _path_in(self.current_state)
-        return {} if path is None else read_config(path, keys_of(self.settings_cls))
+        if path is None:
+            return {}
+        values = read_config(path, keys_of(self.settings_cls))
+        for name, value in values.items():
+            # pydantic would take true for the number 1.
+            if isinstance(value, bool) and self.settings_cls.model_fields[name].annotation is not bool:
+                raise UsageError(f"{path}: {key_of(name)}: {str(value).lower()} is not a value of this option")
+        return values
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
         return None, field_name, False  # all values are read at once

@@ -7,11 +7,13 @@ import os
 import socket
 import ssl
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509 import load_pem_x509_certificate
 
 from logitport_server import addresses, descriptors
 from logitport_server.config import StartupError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 logger = logging.getLogger(__name__)
+
+# Those that BoringSSL accepts by default, and gRPC has no option for others.
+_CURVES = ("secp256r1", "secp384r1")
 
 
 def options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -54,7 +59,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
 
 
 def check_exposure(config: ServerConfig) -> None:
-    """Log how exposed the server's addresses are.
+    """Log how exposed the server's addresses and secret files are.
 
     Raises:
         StartupError: other machines could call the server without authentication.
@@ -83,6 +88,10 @@ def check_exposure(config: ServerConfig) -> None:
             "processors, and how much they are used",
             config.metrics_listen,
         )
+    for option, path in (("--tls-key", config.tls_key), ("--store-key", config.store_key)):
+        with suppress(OSError):  # reported when the file is opened
+            if path is not None and path.stat().st_mode & stat.S_IROTH:
+                logger.warning("%s %s is secret, and all users can read it; run: chmod o-r %s", option, path, path)
 
 
 def listen(server: grpc.aio.Server, config: ServerConfig) -> str:
@@ -203,8 +212,27 @@ class _Certificates:
             raise StartupError(
                 f"--tls-cert {self._cert} and --tls-key {self._key} are not a PEM certificate and its key: {error}"
             ) from error
+        _check_type_of_key(self._cert)
         if self._client_ca is not None:
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as error:
                 raise StartupError(f"--tls-client-ca {self._client_ca} contains no PEM certificate: {error}") from error
+
+
+def _check_type_of_key(path: Path) -> None:
+    """Raise StartupError if the certificate in the file has a key with which every handshake of gRPC fails."""
+    try:
+        key = load_pem_x509_certificate(path.read_bytes()).public_key()
+    except ValueError:  # a form that OpenSSL reads
+        return
+    if isinstance(key, rsa.RSAPublicKey):
+        return
+    kind = (
+        key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__.removesuffix("PublicKey")
+    )
+    if kind not in _CURVES:
+        raise StartupError(
+            f"--tls-cert {path} has a key of the type {kind}, which gRPC's TLS does not accept; issue a certificate "
+            "for a key of RSA, or of the curve P-256 or P-384"
+        )

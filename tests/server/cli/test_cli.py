@@ -193,7 +193,7 @@ def test_the_risk_of_the_scope_cuda_is_printed(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["a b", "--scope", "apply"], "--name: 'a b' is not a valid principal name"),
+        (["a b", "--scope", "apply"], "NAME: 'a b' is not a valid principal name"),
         (["a", "--scope", "root"], "--scope: Input should be 'apply', 'register', 'admin' or 'cuda'"),
         (["a", "--scope", "apply", "--expires", "soon"], "--expires: "),
         (["a", "--scope", "apply", "--expires=-1d"], "--expires: '-1d' is not a duration"),

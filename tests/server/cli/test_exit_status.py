@@ -29,6 +29,7 @@ def test_success(tmp_path: Path) -> None:
 def test_failure(tmp_path: Path) -> None:
     assert status_of("sign", str(tmp_path / "missing"), "--key", "x") == 1
     assert status_of("drain", "127.0.0.1:1") == 1
+    assert status_of("drain", "localhost") == 2
 
 
 @pytest.mark.parametrize(

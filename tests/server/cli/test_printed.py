@@ -55,6 +55,18 @@ class Exits(CustomLogitProcessor):
         os._exit(3)
 
 
+PRINTS = """
+from logitport import CustomLogitProcessor
+
+print("imported")
+
+class Halves(CustomLogitProcessor):
+    def __call__(self, logits, custom_param_list=None):
+        print("called")
+        return logits * 0.5
+"""
+
+
 class Shown:
     """A server with a registered, a shared and a quarantined processor, and two sessions.
 
@@ -168,6 +180,18 @@ def test_processors_register_and_delete(
     assert json_of(logitport("processors", "delete", shown.target, digest, "--json")) == [
         {"server": shown.target, "names": []}
     ]
+
+
+def test_code_that_prints_leaves_the_output_as_it_is(
+    shown: Shown, logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGITPORT_TOKEN", AUTHOR)
+    monkeypatch.delenv("LOGITPORT_LIFT", raising=False)  # tracing calls it
+    (tmp_path / "prints.py").write_text(PRINTS)
+    ended = logitport("processors", "register", shown.target, f"{tmp_path}/prints.py:Halves", "--json")
+    (described,) = json.loads(ended.out)
+    assert described["class_name"] == "Halves"
+    assert {*ended.err.splitlines()} == {"imported", "called"}
 
 
 def test_a_payload_is_registered(shown: Shown, logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,12 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ServerConfig(config=tmp_path)
 
 
+@pytest.mark.parametrize("key", ["max-sessions", "trace-steps", "stall-seconds", "max-session-age"])
+def test_a_boolean_is_no_number(file: Any, key: str) -> None:
+    with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
+        ServerConfig(config=file(f"{key} = true"))
+
+
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot read the configuration file"):
