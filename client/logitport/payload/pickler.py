@@ -26,6 +26,7 @@ import dill  # type: ignore[import-untyped]
 from logitport.errors import PayloadNotPortable
 from logitport.payload import reductions, wire_names
 from logitport.payload.portability import find_by_name, globals_used, submodules_used, top_level, travels_by_value
+from logitport.payload.tokenizer_references import is_transformers_tokenizer, reference_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,11 +41,14 @@ _LIVE: dict[type, str] = {
     threading.Thread: f"a thread; {_CREATE_IT}",
     socket.socket: f"a socket, and {_NO_FILES}; ship the data as a constant, or pass it in the parameters",
 }
-_TOKENIZER = ("a tokenizer", "token ids, or its tokenizer.json as text, for Tokenizer.from_str in __init__")
+_TOKENIZER = (
+    "a tokenizer of the library tokenizers",
+    "token ids; a tokenizer of transformers, which is shipped as a reference to that of the server; or its "
+    "tokenizer.json as text, for Tokenizer.from_str in __init__",
+)
 # Classes that may not be imported here: (prefix of the module's name, class name), the kind of object, and what a
 # processor can use instead.
 _LARGE = {
-    ("transformers.", "PreTrainedTokenizerBase"): _TOKENIZER,
     ("transformers.", "PreTrainedModel"): ("a model", "the tensors that it needs"),
     ("tokenizers", "Tokenizer"): _TOKENIZER,
 }
@@ -110,6 +114,8 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
             raise PayloadNotPortable(f"it is {live}")
+        if is_transformers_tokenizer(obj):
+            return reference_to(obj)
         large = _large(type(obj))
         if large:
             what, instead = large

@@ -6,7 +6,7 @@
 from logitport.tokenizers.configured import configure, operator_tokenizer
 from logitport.tokenizers.files import TokenizerFile
 from logitport.tokenizers.registry import shipped_tokenizer
-from logitport.tokenizers.tokenizer import MISSING, Tokenizer
+from logitport.tokenizers.tokenizer import MISSING, Tokenizer, vocabulary_digest
 
 __all__ = [
     "MISSING",
@@ -15,4 +15,5 @@ __all__ = [
     "configure",
     "operator_tokenizer",
     "shipped_tokenizer",
+    "vocabulary_digest",
 ]

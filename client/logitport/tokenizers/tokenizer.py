@@ -27,6 +27,8 @@ MISSING = (
     "pip install 'logitport[tokenizers]'"
 )
 
+_KINDS = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")}
+
 
 class Tokenizer:
     """A tokenizer of the operator, over the library `tokenizers`. Read-only and thread-safe.
@@ -171,6 +173,8 @@ class Tokenizer:
             if kind in self._special_tokens:
                 token = self._special_tokens[kind]
                 return token if kind == name else self._library.token_to_id(token)
+            if kind in _KINDS and self._special_tokens:
+                return None  # as in transformers
         raise AttributeError(
             f"the operator's tokenizer has no attribute {name!r}; it has encode, decode, token_bytes, ids_containing, "
             "ids_starting_with, convert_ids_to_tokens, convert_tokens_to_ids, tokenize and get_vocab; compute other "

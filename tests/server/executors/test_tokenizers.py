@@ -20,6 +20,7 @@ from logitport import (
     tokenizers,
 )
 from logitport.errors import LogitportError
+from logitport.payload import dumps, loads, parse
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
@@ -213,3 +214,94 @@ def test_workers_inherit_no_descriptor_of_the_tokenizers(
 
     dialect = workers_with_tokenizers.host_shipped(ship(CountsDescriptors))
     assert allowed(dialect, start(dialect, "small")) == [1]  # its connection
+
+
+class PreventsHallucination:
+    """Has the shape of the class of that name in NVIDIA's logits-processor-zoo: it keeps the tokenizer, and state."""
+
+    def __init__(self, tokenizer, batch_size, minp=0.4, tolerate=1, phrase="name\n"):
+        self.eos_token_id = tokenizer.eos_token_id
+        self.phrase_tokens = tokenizer.encode(phrase, add_special_tokens=False)
+        self.tokenizer = tokenizer
+        self.minp, self.tolerate, self.batch_size = minp, tolerate, batch_size
+        self.iterators = torch.zeros(batch_size, dtype=torch.int32)
+        self.minp_count = torch.zeros(batch_size, dtype=torch.int32)
+
+    def __call__(self, input_ids, scores):
+        for row in range(scores.shape[0]):
+            at = int(self.iterators[row])
+            if scores[row].softmax(dim=-1).amax() < self.minp:
+                self.minp_count[row] += 1
+            if self.minp_count[row] > self.tolerate and at < len(self.phrase_tokens):
+                kept = scores[row, self.phrase_tokens[at]].clone()
+                scores[row] = float("-inf")
+                scores[row, self.phrase_tokens[at]] = kept
+                self.iterators[row] += 1
+        return scores
+
+
+def of_transformers(folder: Path) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|end|>")
+
+
+def encloses(tokenizer: Any) -> Any:
+    class Encloses(EditProcessor):
+        def edit(self, request, edits):
+            edits.allow(tokenizer.encode("name", add_special_tokens=False))
+
+    return Encloses
+
+
+def test_an_instance_with_a_tokenizer_ships_with_a_reference(
+    executor: Executor, ship: Ship, options: list[str], tmp_path: Path
+) -> None:
+    library = write_trained(tmp_path, 290)
+    own = of_transformers(tmp_path)
+    source = ship(InDialect(PreventsHallucination(own, batch_size=1), "transformers"), tenant="instance")
+    assert source.payload is not None
+    assert len(source.payload.data) < 5000  # without the vocabulary
+    dialect = executor.host_shipped(source)
+    history = History([1])
+    state = dialect.start(RequestContext("r", history, {}, VOCAB), {})
+    written = []
+    for _ in range(1 + len(own.encode("name\n"))):
+        logits = dialect.process([state], torch.zeros((1, VOCAB)))
+        written.append(int((logits[0] == 0).nonzero()[-1]))
+    assert library.decode(written[1:]) == "name\n"
+
+
+def test_a_class_that_encloses_a_tokenizer_ships_with_a_reference(
+    executor: Executor, ship: Ship, tmp_path: Path
+) -> None:
+    write_trained(tmp_path)
+    own = of_transformers(tmp_path)
+    dialect = executor.host_shipped(ship(encloses(own), tenant="encloses"))
+    assert allowed(dialect, start(dialect, "")) == sorted(set(own.encode("name")))
+
+
+def test_a_tokenizer_that_the_operator_lacks_is_refused_at_the_admission(
+    executor: Executor, ship: Ship, tmp_path: Path
+) -> None:
+    write_trained(tmp_path)
+    own = of_transformers(tmp_path)
+    own.add_tokens(["<think>"])
+    with pytest.raises(
+        LoadFailed, match=r"with 314 ids, and no tokenizer .*'org/json' with 313 ids, 'small' with 290 ids.*--tokenizer"
+    ):
+        executor.host_shipped(ship(encloses(own), tenant="lacks"))
+
+
+def test_special_tokens_are_those_of_the_author(configured: None, tmp_path: Path) -> None:
+    write_trained(tmp_path)
+    own = of_transformers(tmp_path)
+    own.pad_token = "<|pad|>"
+    loaded = loads(parse(dumps(encloses(own))))
+    held = loaded.edit.__closure__[0].cell_contents
+    assert (held.eos_token, held.eos_token_id, held.pad_token_id) == ("<|end|>", own.eos_token_id, own.pad_token_id)
+    assert (held.bos_token, held.bos_token_id) == (None, None)
+    assert held.get_vocab() == own.get_vocab()
+    text = '{"name": "x"}'
+    assert held.encode(text) == own.encode(text)
+    assert held.decode(held.encode(text)) == own.decode(own.encode(text))
