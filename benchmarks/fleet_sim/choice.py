@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import ServerUnavailable
 from logitport.integrations.common.environment import _RECONNECT_SECONDS
 from logitport.servers import _COMPARISON_SECONDS, _LOAD_SECONDS, Load, Server, Servers
-from logitport.session.requests import _FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS
+from logitport.session.recovery import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS
 from logitport.session.server_choice import _OPEN_SECONDS, ServerChoice
 from logitport.targets import _MIN_AGE_SECONDS, Address, AddressList, Source
 from logitport_server.config import ServerConfig
@@ -33,7 +33,7 @@ MAX_SESSIONS: int = min(
 
 def backoff(attempt: int, rng: random.Random) -> float:
     """Seconds between an attempt and the next one, as tenacity's `wait_random_exponential`; `attempt` begins with 1."""
-    return rng.uniform(0.0, min(_FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1), _MAX_BACKOFF_SECONDS))
+    return rng.uniform(0.0, min(FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1), MAX_BACKOFF_SECONDS))
 
 
 class _Connection:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 # Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
-_FIRST_BACKOFF_SECONDS = 0.05
-_MAX_BACKOFF_SECONDS = 2.0
+FIRST_BACKOFF_SECONDS = 0.05
+MAX_BACKOFF_SECONDS = 2.0
 
 
 class Recovery:
@@ -88,7 +88,7 @@ class Recovery:
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         retrying = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, ServerUnavailable) or error is self._no_room),
-            wait=wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
+            wait=wait_random_exponential(multiplier=FIRST_BACKOFF_SECONDS, max=MAX_BACKOFF_SECONDS),
             stop=stop_after_delay(self._reconnect_seconds),
             reraise=True,
         )
