@@ -1,4 +1,4 @@
-"""The log and the count of requests that sessions refuse at admission."""
+"""The log and the count of requests that are refused at admission."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Refusals:
         requests: int,
         log_fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record a frame of this many requests, with the failures of those that were refused, if any.
+        """Record a frame, or a call of Apply, of this many requests, with the failures of refused ones, if any.
 
         Args:
             principal: the caller.
             failures: the refused requests.
-            requests: number of requests of the frame.
-            log_fields: the fields of the session's log records.
+            requests: number of requests of the frame or call.
+            log_fields: further fields of the log record.
         """
         if not failures:
             return
