@@ -29,7 +29,7 @@ LABELS = 'job="logitport",instance="a:1"'
 
 
 def histogram(name: str, seconds: float, labels: str = "", count: int = 10) -> dict[str, str]:
-    """Series of a histogram in which all observations, `count` a minute, take longer than all buckets below `seconds`."""
+    """Series of a histogram whose observations, `count` a minute, take longer than all buckets below `seconds`."""
     bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
     buckets = {
         f'{name}_bucket{{{LABELS}{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60"

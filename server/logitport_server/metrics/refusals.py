@@ -81,6 +81,8 @@ def _families() -> tuple[CounterMetricFamily, CounterMetricFamily]:
             labels=labels,
         ),
         CounterMetricFamily(
-            "logitport_requests_refused", "Requests that sessions and calls of Apply refused to add, by error and principal", labels=labels
+            "logitport_requests_refused",
+            "Requests that sessions and calls of Apply refused to add, by error and principal",
+            labels=labels,
         ),
     )

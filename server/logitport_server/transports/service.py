@@ -25,6 +25,7 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from logitport_proto import common_pb2
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalSocketListener
     from logitport_server.transports.threads import Threads
-    from logitport_proto import common_pb2
     from logitport_server.turns import Turns
 
     class OpenSession(Protocol):
