@@ -25,7 +25,6 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_proto import common_pb2
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
