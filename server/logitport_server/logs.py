@@ -43,7 +43,8 @@ def add_fields(record: logging.LogRecord) -> bool:
 def formatter(log_format: LogFormat) -> logging.Formatter:
     """Return the formatter of log lines. Several servers may have one log: each line has the process.
 
-    Times in JSON are UTC in the form of RFC 3339.
+    Times in JSON are UTC in the form of RFC 3339. JSON is ASCII: readers may end a line at U+2028, and terminals obey
+    U+009B.
     """
     if log_format == "text":
         return logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s")
@@ -53,5 +54,4 @@ def formatter(log_format: LogFormat) -> logging.Formatter:
         ["levelname", "name", "process", "message"],
         rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
         timestamp="time",
-        json_ensure_ascii=False,
     )

@@ -100,6 +100,10 @@ def test_refusals_by_principal(change: Change, metered: RunningServer, alice: Cl
     with alice.session(vocab_size=VOCAB) as session, pytest.raises(LogitportError):
         session.add(Request([1], processors=[("nothing", {})]))
     assert change("logitport_requests_refused_total", code="UNKNOWN_PROCESSOR", principal="alice") == 1
+    refused = Request([1], processors=[("nothing", {})], request_id="r1", on_error="skip")
+    alice.apply(np.zeros((1, VOCAB), np.float32), [refused], check=False)
+    assert change("logitport_requests_refused_total", code="UNKNOWN_PROCESSOR", principal="alice") == 2
+    assert change("logitport_requests_failed_total", code="UNKNOWN_PROCESSOR", processor="") == 0
     with Client(metered.target, token=TOKENS["bob"][0]) as bob, pytest.raises(NotPermitted):
         bob.register(DenyHistory)
     assert change("logitport_calls_refused_total", code="NOT_PERMITTED", principal="bob") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from logitport import Client, LogitportError, Request
 from tests.fleet.prometheus import needs_prometheus, run_prometheus, without_threshold
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,14 +28,24 @@ pytestmark = needs_prometheus
 LABELS = 'job="logitport",instance="a:1"'
 
 
-def histogram(name: str, seconds: float, labels: str = "") -> dict[str, str]:
-    """Series of a histogram in which ten observations a minute take longer than all buckets below `seconds`."""
+def histogram(name: str, seconds: float, labels: str = "", count: int = 10) -> dict[str, str]:
+    """Series of a histogram whose observations, `count` a minute, take longer than all buckets below `seconds`."""
     bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
     buckets = {
-        f'{name}_bucket{{{LABELS}{labels},le="{bound}"}}': "0+10x60" if bound >= seconds else "0+0x60"
+        f'{name}_bucket{{{LABELS}{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60"
         for bound in bounds
     }
-    return {**buckets, f'{name}_bucket{{{LABELS}{labels},le="+Inf"}}': "0+10x60"}
+    return {
+        **buckets,
+        f'{name}_bucket{{{LABELS}{labels},le="+Inf"}}': f"0+{count}x60",
+        f"{name}_count{{{LABELS}{labels}}}": f"0+{count}x60",
+    }
+
+
+def one_of_two_servers(name: str, seconds: float, labels: str = "") -> dict[str, str]:
+    """Series of one address with two servers, of which the one with few observations is slow."""
+    busy = histogram(name, 0.001, f'{labels},server="s:1"', 10_000)
+    return {**busy, **histogram(name, seconds, f'{labels},server="s:2"')}
 
 
 def healthy() -> dict[str, str]:
@@ -51,13 +61,19 @@ def healthy() -> dict[str, str]:
         f"logitport_processors_quarantined{{{LABELS}}}": "0+0x60",
         f"logitport_requests_pending{{{LABELS}}}": "10+0x60",
         f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x60",
+        f"logitport_ready{{{LABELS}}}": "0+0x5 1+0x55",
+        f"logitport_store_up{{{LABELS}}}": "1+0x60",
+        f'logitport_server_up{{{LABELS},server="s:1"}}': "1+0x60",
     }
 
 
 REASONS: dict[str, dict[str, str]] = {
     "LogitportDown": {f"up{{{LABELS}}}": "0+0x60"},
-    "LogitportEventLoopLate": histogram("logitport_event_loop_lag_seconds", 0.5),
-    "LogitportStepsSlow": histogram("logitport_step_seconds", 0.5, ',part="edits"'),
+    "LogitportServerDown": {f'logitport_server_up{{{LABELS},server="s:1"}}': "0+0x60"},
+    "LogitportNotReady": {f"logitport_ready{{{LABELS}}}": "0+0x60"},
+    "LogitportEventLoopStopped": {f"logitport_event_loop_lag_seconds_count{{{LABELS}}}": "0+10x20 200+0x40"},
+    "LogitportEventLoopLate": one_of_two_servers("logitport_event_loop_lag_seconds", 0.5),
+    "LogitportStepsSlow": one_of_two_servers("logitport_step_seconds", 0.5, ',part="edits"'),
     "LogitportRequestsFail": {
         f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+60x60"
     },
@@ -66,6 +82,7 @@ REASONS: dict[str, dict[str, str]] = {
     "LogitportWorkersLost": {f"logitport_workers_lost_total{{{LABELS}}}": "0+1x60"},
     "LogitportProcessorQuarantined": {f"logitport_processors_quarantined{{{LABELS}}}": "1+0x60"},
     "LogitportAdmissionsPending": {f"logitport_requests_pending{{{LABELS}}}": "100+0x60"},
+    "LogitportStoreDown": {f"logitport_store_up{{{LABELS}}}": "0+0x60"},
     "LogitportGpuRefused": {f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x29 1+0x30"},
 }
 
@@ -115,7 +132,6 @@ def prometheus(
         run_prometheus(server.metrics_url, RULES, tmp_path) as query,
     ):
         use(server)
-        time.sleep(1.0)  # several scrapes: a rate needs two values
         yield query
 
 
@@ -131,8 +147,12 @@ def use(server: RunningServer) -> None:
 
 def test_the_selectors_find_series_on_a_real_server(prometheus: Callable[[str], list[Any]]) -> None:
     """Without their thresholds, all expressions have a value; but for failures, which this server does not have."""
-    for name, alert in ALERTS.items():
-        absent = name in ("LogitportRequestsFail", "LogitportGpuRefused")  # series of failures, and of GPUs
-        assert bool(prometheus(without_threshold(alert["expr"]))) is not absent, name
+    # Series of failures, of GPUs, and of several servers at one address.
+    absent = ("LogitportRequestsFail", "LogitportGpuRefused", "LogitportServerDown")
+    expressions = {name: without_threshold(alert["expr"]) for name, alert in ALERTS.items()}
+    for name in ALERTS.keys() - set(absent):  # a rate needs two scrapes
+        wait_until(lambda name=name: bool(prometheus(expressions[name])), lambda name=name: expressions[name])
+    for name in absent:
+        assert prometheus(expressions[name]) == [], name
     for name in ALERTS:
         assert prometheus(f'ALERTS{{alertname="{name}",alertstate="firing"}}') == [], name

@@ -66,6 +66,14 @@ def test_json_has_one_object_a_line_with_the_fields_of_the_event() -> None:
     }
 
 
+def test_json_is_one_line_whatever_the_caller_sends() -> None:
+    line = logs.formatter("json").format(record(request_id="r\u2028{}\u0085\x9b31m\ud800"))
+    assert len(line.splitlines()) == 1
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["request_id"] == "r\u2028{}\u0085\x9b31m\ud800"
+
+
 def test_json_has_tracebacks_in_a_field() -> None:
     try:
         raise ValueError("bad")

@@ -18,6 +18,7 @@ from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls
 from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
+from logitport_server.log_limit import LogLimit
 from logitport_server.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Guard(grpc.aio.ServerInterceptor):
         self._stall_seconds = stall_seconds
         self._metrics = metrics
         self._open_calls = OpenCalls()
+        # All callers that have not authenticated share one line a second: their number has no limit.
+        self._log_limit = LogLimit()
         self._running: dict[asyncio.Task[Any], tuple[Principal, Callable[[], Principal]]] = {}
         self._ending: dict[asyncio.Task[Any], LogitportError] = {}
 
@@ -176,13 +179,14 @@ class Guard(grpc.aio.ServerInterceptor):
         except LogitportError as error:
             name = self._name_of(context)
             self._metrics.refusals.call(error, name)
-            logger.info(
-                "refused %s from %s: %s",
-                method,
-                context.peer(),
-                error,
-                extra={**fields, **({"principal": name} if name else {}), "error": type(error).__name__},
-            )
+            unlogged = self._log_limit.take(name)
+            if unlogged is not None:
+                before = f"; {unlogged} before that were not logged" if unlogged else ""
+                peer = context.peer()
+                extra = {**fields, "error": type(error).__name__, "calls": 1 + unlogged}
+                if name:
+                    extra["principal"] = name
+                logger.info("refused %s from %s: %s%s", method, peer, error, before, extra=extra)
             raise
         self._running[task] = (call.principal, authenticate)
         return call

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 OFF = "off"
 # pydantic's own text for a timedelta has days and ISO 8601 alone.
 _MILLISECONDS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+# A hundred years. Python's dates, and waits of the operating system, have limits above that.
+_MAX_DURATION = "36500d"
+_MAX_MILLISECONDS = 36500 * _MILLISECONDS_OF["d"]
 _UNITS = "|".join(sorted(_MILLISECONDS_OF, key=len, reverse=True))  # "ms" before "m", which it begins with
 _DURATION = re.compile(rf"(?:\d+(?:\.\d+)?(?:{_UNITS}))+")
 _DURATION_PART = re.compile(rf"([\d.]+)({_UNITS})")
@@ -72,9 +75,11 @@ def _duration_in(unit: str) -> Callable[[Any], Any]:
     """Return a function that converts text with units to a number of this unit. Other values are returned unchanged."""
 
     def convert(value: Any) -> Any:
-        if not isinstance(value, str) or _NUMBER.fullmatch(value.strip()):
-            return value
-        return _milliseconds(value) / _MILLISECONDS_OF[unit]
+        if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+            return _milliseconds(value) / _MILLISECONDS_OF[unit]
+        if isinstance(value, (str, int, float)):
+            _check_length(float(value) * _MILLISECONDS_OF[unit], value)
+        return value
 
     return convert
 
@@ -82,15 +87,23 @@ def _duration_in(unit: str) -> Callable[[Any], Any]:
 def _period(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if _NUMBER.fullmatch(value.strip()):
-        return timedelta(seconds=float(value))
-    return timedelta(milliseconds=_milliseconds(value))
+    if not _NUMBER.fullmatch(value.strip()):
+        return timedelta(milliseconds=_milliseconds(value))
+    _check_length(float(value) * _MILLISECONDS_OF["s"], value)
+    return timedelta(seconds=float(value))
 
 
 def _milliseconds(text: str) -> float:
     if not _DURATION.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m")
-    return sum(float(number) * _MILLISECONDS_OF[unit] for number, unit in _DURATION_PART.findall(text))
+    milliseconds = sum(float(number) * _MILLISECONDS_OF[unit] for number, unit in _DURATION_PART.findall(text))
+    _check_length(milliseconds, text)
+    return milliseconds
+
+
+def _check_length(milliseconds: float, value: object) -> None:
+    if not milliseconds <= _MAX_MILLISECONDS:  # also for NaN
+        raise ValueError(f"{value} is too long; the longest duration is {_MAX_DURATION}")
 
 
 def _bytes(value: Any) -> Any:

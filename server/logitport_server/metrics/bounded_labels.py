@@ -51,7 +51,8 @@ class BoundedLabels(Generic[T]):
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._create = create
-        self._fixed_names = frozenset(fixed)
+        # With OTHERS: a principal may have this name, and a second series of one label would be refused.
+        self._fixed_names = frozenset((OTHERS, *fixed))
         self._max_own = max_own
         self._max_all = max_all
         self._clock = clock

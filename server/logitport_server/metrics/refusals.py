@@ -52,7 +52,7 @@ class RefusalMetrics(Collector):
             self._labels.get(principal, principal).calls[to_proto(error).code] += 1
 
     def requests(self, failures: Iterable[common_pb2.Failure], principal: str) -> None:
-        """Count requests that a session refused to add."""
+        """Count requests that a session, or a call of Apply, refused to add."""
         with self._lock:
             self._labels.get(principal, principal).requests.update(failure.error.code for failure in failures)
 
@@ -81,6 +81,8 @@ def _families() -> tuple[CounterMetricFamily, CounterMetricFamily]:
             labels=labels,
         ),
         CounterMetricFamily(
-            "logitport_requests_refused", "Requests that sessions refused to add, by error and principal", labels=labels
+            "logitport_requests_refused",
+            "Requests that sessions and calls of Apply refused to add, by error and principal",
+            labels=labels,
         ),
     )

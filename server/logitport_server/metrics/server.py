@@ -150,6 +150,8 @@ class Metrics:
         principal: str,
         spending: Spending | None = None,
         queue_seconds: float = 0.0,
+        *,
+        refused: int = 0,
     ) -> None:
         """Record a step, or the part of it that processes logits.
 
@@ -160,6 +162,7 @@ class Metrics:
             principal: name of the calling principal.
             spending: what it has spent its time on.
             queue_seconds: how long it has waited before it was computed.
+            refused: how many of its failures are refused requests, which `refusals` counts. They come first.
         """
         spending = spending or Spending()
         if type(reply) is not processing_pb2.StepLogitsEdited:
@@ -168,7 +171,8 @@ class Metrics:
         self._queued_by[transport].observe(queue_seconds)
         if spending.worker_queue is not None:
             self._worker_queue.observe(spending.worker_queue)
-        self.processors.step(principal, reply.applied, reply.failures, spending.processors)
+        failures = reply.failures[refused:] if refused else reply.failures
+        self.processors.step(principal, reply.applied, failures, spending.processors)
 
     def logits_read(self, memory: str) -> None:
         """Count a step that read logits; `memory` is "inline", "host" or "device"."""

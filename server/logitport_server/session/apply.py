@@ -10,7 +10,7 @@ from logitport_server import tracing
 from logitport_server.session.step_trace import StepTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logitport_server.session.session import EngineSession
 
@@ -18,9 +18,16 @@ _MAX_WIDTH = (1 << 31) - 1
 
 
 def apply(
-    message: processing_pb2.ApplyRequest, open_session: Callable[[processing_pb2.OpenSession], EngineSession]
+    message: processing_pb2.ApplyRequest,
+    open_session: Callable[[processing_pb2.OpenSession], EngineSession],
+    on_admitted: Callable[[Sequence[common_pb2.Failure]], object] = lambda _: None,
 ) -> processing_pb2.ApplyResponse:
     """Admit the requests, process their rows, and return the response.
+
+    Args:
+        message: the call's message.
+        open_session: opens the session.
+        on_admitted: called with the refused requests, before the rows are processed.
 
     Raises:
         InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is invalid.
@@ -57,6 +64,8 @@ def apply(
     ]
     admission = processing_pb2.RequestsAdded()
     session.add(processing_pb2.AddRequests(requests=addition), admission)
+    on_admitted(admission.failures)
+    # The refused requests come first.
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP

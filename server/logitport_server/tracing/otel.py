@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -30,6 +31,10 @@ ERROR_TYPE = "error.type"
 # W3C Trace Context needs 55 characters. OpenTelemetry logs a warning for a value over 512, which a caller could use to
 # fill the log.
 _MAX_TRACEPARENT_LENGTH = 128
+# W3C Trace Context requires that 512 characters are propagated. A request keeps them until it ends.
+_MAX_TRACESTATE_LENGTH = 512
+# Its warning about a tracestate that is not valid quotes the caller's text, with line ends.
+logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -133,6 +138,8 @@ class Tracer:
         texts = {name: value for name, value in headers.items() if isinstance(value, str)}
         if not 0 < len(texts.get("traceparent", "")) <= _MAX_TRACEPARENT_LENGTH:
             return None
+        if len(texts.get("tracestate", "")) > _MAX_TRACESTATE_LENGTH:
+            del texts["tracestate"]
         found = _PROPAGATOR.extract(texts, Context())
         return found if trace.get_current_span(found).get_span_context().is_valid else None
 

@@ -1,16 +1,13 @@
-"""The log and the count of requests that sessions refuse at admission."""
+"""The log and the count of requests that are refused at admission."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections import OrderedDict
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
+from logitport_server.log_limit import LogLimit
 from logitport_server.metrics import code_label
 
 if TYPE_CHECKING:
@@ -21,18 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# One line for each principal in this time: an engine may send any number of frames.
-_INTERVAL_SECONDS = 1.0
-# Names may come from certificates: their number has no limit.
-_MAX_PRINCIPALS = 1024
 # Characters of an error in the log; errors quote what the caller sent.
 _MAX_REASON_LENGTH = 300
-
-
-@dataclass
-class _Recent:
-    logged_at: float
-    unlogged: int = 0
 
 
 class Refusals:
@@ -44,8 +31,7 @@ class Refusals:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._recent: OrderedDict[str, _Recent] = OrderedDict()
-        self._lock = threading.Lock()
+        self._limit = LogLimit()
 
     def record(
         self,
@@ -54,18 +40,18 @@ class Refusals:
         requests: int,
         log_fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record a frame of this many requests, with the failures of those that were refused, if any.
+        """Record a frame, or a call of Apply, of this many requests, with the failures of refused ones, if any.
 
         Args:
             principal: the caller.
             failures: the refused requests.
-            requests: number of requests of the frame.
-            log_fields: the fields of the session's log records.
+            requests: number of requests of the frame or call.
+            log_fields: further fields of the log record.
         """
         if not failures:
             return
         self._metrics.refusals.requests(failures, principal.name)
-        unlogged = self._take(principal.name, len(failures))
+        unlogged = self._limit.take(principal.name, len(failures))
         if unlogged is None:
             return
         first = failures[0]
@@ -88,17 +74,3 @@ class Refusals:
                 "code": code_label(first.error.code),
             },
         )
-
-    def _take(self, principal: str, refused: int) -> int | None:
-        """The number of earlier refusals that were not logged, if these may be logged; otherwise add them, and None."""
-        now = time.monotonic()
-        with self._lock:
-            recent = self._recent.get(principal)
-            if recent is not None and now - recent.logged_at < _INTERVAL_SECONDS:
-                recent.unlogged += refused
-                return None
-            self._recent[principal] = _Recent(now)
-            self._recent.move_to_end(principal)
-            if len(self._recent) > _MAX_PRINCIPALS:
-                self._recent.popitem(last=False)
-            return 0 if recent is None else recent.unlogged

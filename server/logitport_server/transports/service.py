@@ -23,7 +23,7 @@ from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
@@ -212,13 +212,21 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         def work() -> bytes:
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
             message = parsed(processing_pb2.ApplyRequest, request, self._turns.aside(principal.name))
+            refused = 0
+
+            def record_refusals(failures: Sequence[common_pb2.Failure]) -> None:
+                nonlocal refused
+                refused = len(failures)
+                self._refusals.record(principal, failures, len(message.requests), sessions[0].first_refused)
+
             with self._turns.of(principal.name):
                 queue_seconds = time.perf_counter() - started
-                response = apply(message, open_session)
+                response = apply(message, open_session, record_refusals)
                 tracing.current().set("failed_requests", len(response.failures))
                 reply = response.SerializeToString()
             seconds, session = time.perf_counter() - started, sessions[0]
-            self._metrics.step(response, seconds, "unary", principal.name, session.spending, queue_seconds)
+            spending = session.spending
+            self._metrics.step(response, seconds, "unary", principal.name, spending, queue_seconds, refused=refused)
             return reply
 
         return await on_thread(self._threads, work)

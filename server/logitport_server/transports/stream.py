@@ -351,7 +351,9 @@ class SessionStream:
         self._opened_at = time.monotonic()
         for name, value in self._log_fields.items():
             span.set(name, value)
-        self._trace = self._session.trace = self._spans.session = span.context
+        self._session.trace = self._spans.session = span.context
+        # If the engine's trace is not sampled, the end of the session must not begin another one.
+        self._trace = span.context or self._trace
         logger.info(
             "opened session %s of %s, engine %r",
             self._log_fields["session"],

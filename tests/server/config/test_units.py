@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -65,6 +66,22 @@ def test_a_number_is_in_the_unit_of_the_option(text: Any, milliseconds: float) -
 def test_no_durations(field: str, text: str) -> None:
     with pytest.raises(ValidationError, match="is not a duration; write, for example, 500ms, 30s, 2m, 1h"):
         Options(**{field: text})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *product(("seconds", "period", "optional"), ("36501d", "9" * 400 + "d", "1e13", "1e999")),
+        *product(("seconds", "optional"), (1e13, float("inf"), float("nan"))),
+    ],
+)
+def test_durations_that_are_too_long(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match="is too long; the longest duration is 36500d"):
+        Options(**{field: value})
+
+
+def test_the_longest_duration() -> None:
+    assert Options(period="36500d").period == timedelta(36500)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def test_labels_over_the_limit_of_a_principal_share_one(labels: BoundedLabels[Co
     assert dict(labels.items()) == {OTHERS: {"rows": 2}, **{name: {"rows": 1} for name in "abe"}}
 
 
+def test_a_name_that_is_the_shared_label_has_no_second_one(labels: BoundedLabels[Counter[str]]) -> None:
+    for name in (OTHERS, "a", "b", "c"):
+        labels.get(name, "mallory")["rows"] += 1
+    assert shown(labels) == [OTHERS, "a", "b"]
+
+
 def test_labels_over_the_limit_of_all_share_one(labels: BoundedLabels[Counter[str]]) -> None:
     for number in range(50):
         labels.get(f"name {number}", f"principal {number}")

@@ -47,10 +47,11 @@ class Explodes(DenyHistory):
 class Stream:
     """Sends frames to a `SessionStream`, as the transports do. Each request has the history [1]."""
 
-    def __init__(self) -> None:
+    def __init__(self, traceparent: str = "") -> None:
         self.submitted = Submitted()
         session = Engine(VOCAB, DenyHistory, AddOutputs, Slow, Explodes, submit=self.submitted).session
-        self._stream = SessionStream(lambda _: session, Metrics(Loader(1)), None)
+        trace = tracing.continued(traceparent, "")
+        self._stream = SessionStream(lambda _: session, Metrics(Loader(1)), None, trace=trace)
         self._seq = 0
         self.id = self.send(open=processing_pb2.OpenSession(engine="e")).opened.session_id
 
@@ -166,6 +167,28 @@ def test_a_wrong_trace_is_ignored(
     assert not [one for one in caplog.records if one.name.startswith("opentelemetry")], "callers can fill the log"
 
 
+@pytest.mark.parametrize(
+    "tracestate",
+    [
+        "forged\n2030-01-01 00:00:00,000 INFO logitport_server: all is well",
+        "a=1," * 3,
+        ",".join(f"k{number}=1" for number in range(33)),
+        "a=" + "x" * 511,
+        "a=1," + " " * 10_000,
+    ],
+)
+def test_a_wrong_state_of_a_trace_is_ignored(
+    tracestate: str, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request still continues its trace."""
+    stream = Stream()
+    stream.add(0, "DenyHistory", traceparent=TRACEPARENT, tracestate=tracestate)
+    (admitted,) = named(exported, "request admission")
+    assert ids(admitted)[0] == TRACE
+    assert not admitted.context.trace_state
+    assert not [one for one in caplog.records if one.name.startswith("opentelemetry")], "callers can fill the log"
+
+
 def test_an_engine_that_does_not_sample_gets_no_spans(exported: InMemorySpanExporter) -> None:
     stream = Stream()
     stream.add(0, "DenyHistory", traceparent=TRACEPARENT[:-1] + "0")
@@ -173,6 +196,12 @@ def test_an_engine_that_does_not_sample_gets_no_spans(exported: InMemorySpanExpo
     stream.step(0)
     (step,) = named(exported, "step")
     assert len(step.links) == 1, "the session's alone"
+
+
+def test_a_session_in_a_trace_that_is_not_sampled_gets_no_spans(exported: InMemorySpanExporter) -> None:
+    stream = Stream(traceparent=TRACEPARENT[:-1] + "0")
+    stream.close()
+    assert not exported.get_finished_spans()
 
 
 def test_a_refused_request(exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server import log_limit
 from logitport_server.metrics import Metrics
 from logitport_server.principals import Principal
 from logitport_server.registry.loader import Loader
-from logitport_server.transports import refusals as module
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     """The monotonic time; its only item."""
     caplog.set_level(logging.INFO)
     now = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log_limit.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -84,11 +84,11 @@ def test_foreign_text_forges_no_line(metrics: Metrics, clock: list[float], caplo
 
 
 def test_any_number_of_principals(metrics: Metrics, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_PRINCIPALS", 8)
+    monkeypatch.setattr(log_limit, "_MAX_KEYS", 8)
     refusals = Refusals(metrics)
     for number in range(100):
         refusals.record(Principal(str(number), frozenset()), [refused()], 1)
-    assert len(refusals._recent) == 8
+    assert len(refusals._limit._recent) == 8
 
 
 def test_sessions_record_what_they_refuse(

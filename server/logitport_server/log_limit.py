@@ -1,0 +1,40 @@
+"""A limit of log lines about events that callers cause, so that one of them cannot fill the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+_INTERVAL_SECONDS = 1.0
+# Names of principals may come from certificates: their number has no limit.
+_MAX_KEYS = 1024
+
+
+@dataclass
+class _Recent:
+    logged_at: float
+    unlogged: int = 0
+
+
+class LogLimit:
+    """Allows one line a second for each key. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[str, _Recent] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, key: str, events: int = 1) -> int | None:
+        """Return the number of earlier events that were not logged, if these may be; else count them, return None."""
+        now = time.monotonic()
+        with self._lock:
+            recent = self._recent.get(key)
+            if recent is not None and now - recent.logged_at < _INTERVAL_SECONDS:
+                recent.unlogged += events
+                return None
+            self._recent[key] = _Recent(now)
+            self._recent.move_to_end(key)
+            if len(self._recent) > _MAX_KEYS:
+                self._recent.popitem(last=False)
+            return 0 if recent is None else recent.unlogged

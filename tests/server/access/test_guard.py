@@ -1,0 +1,70 @@
+"""The log of calls that are refused before their message is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from logitport import NotAuthenticated
+from logitport_server import log_limit
+from logitport_server.access.guard import Guard
+from logitport_server.metrics import Metrics
+from logitport_server.registry.loader import Loader
+
+if TYPE_CHECKING:
+    from logitport_server.access.grpc_errors import Context
+
+METHOD = "/logitport.v1.LogitProcessing/Apply"
+
+
+class Refuses:
+    """Authenticates no caller."""
+
+    def authenticate(self, metadata: object, auth_context: object) -> None:
+        raise NotAuthenticated("no token")
+
+
+class FakeContext:
+    """A call without metadata."""
+
+    def invocation_metadata(self) -> None:
+        return None
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:40312"
+
+
+def test_callers_without_a_token_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = [1000.0]
+    monkeypatch.setattr(log_limit.time, "monotonic", lambda: now[0])
+    metrics = Metrics(Loader(1))
+    guard = Guard(cast("Any", Refuses()), cast("Any", None), 1.0, metrics)
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(NotAuthenticated):
+            await guard._admit(task, METHOD, cast("Context", FakeContext()))
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            asyncio.run(call())
+
+    calls(20)
+    (line,) = caplog.messages
+    assert f"refused {METHOD} from ipv4:192.0.2.1:40312: no token" in line
+    now[0] += 1.0
+    calls(1)
+    assert len(caplog.messages) == 2
+    assert "19 before that were not logged" in caplog.messages[-1]
+    counted = [sample.value for family in metrics.refusals.collect() for sample in family.samples]
+    assert sum(counted) == 21
