@@ -23,7 +23,11 @@ def test_every_built_in_has_a_form() -> None:
     assert set(BUILTIN_FIELDS) <= set(BUILTINS)
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILTINS) - {"grammar"}))
+# They need a tokenizer, which the model of the stories does not have.
+OF_TEXT = {"grammar", "banned_strings", "force_prefix", "stop_on"}
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILTINS) - OF_TEXT))
 def test_the_first_parameters_are_accepted(name: str) -> None:
     simulate([(name, dict(STARTERS[name]))], STORY, [3], 2)
 
