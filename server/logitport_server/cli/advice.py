@@ -21,7 +21,7 @@ _REPLACEMENTS = (
     ("Tls: cannot read", "cannot read"),
     ("pass one as Client(token=...) or in LOGITPORT_TOKEN", "set LOGITPORT_TOKEN"),
     ("unset LOGITPORT_TOKEN and token if", "unset LOGITPORT_TOKEN if"),
-    (": List returns those that you can see", ": `logitport processors list` shows those that you can see"),
+    ("List returns those that you can see", "`logitport processors list` shows those that you can see"),
 )
 
 
