@@ -41,7 +41,7 @@ class RecordingFile:
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
         self.path = os.fspath(path)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         # Not through a link that another user has placed; and a pipe must not block.
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -72,7 +72,7 @@ class RecordingFile:
         """
         with self._locked():
             end = self._complete_end()
-            if end + len(chunk) + (0 if last else RESERVED_BYTES) > self._max_bytes:
+            if end + len(chunk) + (0 if last else RESERVED_BYTES) > self.max_bytes:
                 raise FileFull
             self._write(end, chunk)
             self._end = end + len(chunk)

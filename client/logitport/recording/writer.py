@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 0.2
 # How long the end of a session waits for the disk.
 _CLOSE_SECONDS = 2.0
-_CHUNK_BYTES = 256 << 10
+# Chunks are smaller for a small file, which otherwise could be full before its first chunk.
+_MAX_CHUNK_BYTES = 256 << 10
+_CHUNKS_PER_FILE = 16
 
 
 class Item(Protocol):
@@ -47,6 +49,7 @@ class File(Protocol):
     """The file; see `RecordingFile`."""
 
     path: str
+    max_bytes: int
 
     def append(self, chunk: bytes, *, last: bool = False) -> None: ...
 
@@ -69,6 +72,7 @@ class Writer:
         self._file = file
         self._opened = opened
         self._max_queue_bytes = max_queue_bytes
+        self._chunk_bytes = min(_MAX_CHUNK_BYTES, file.max_bytes // _CHUNKS_PER_FILE)
         self._session_id = secrets.randbits(64)
         self._queue: deque[Item] = deque()
         # Each is changed by one thread only: the difference is what waits.
@@ -142,7 +146,7 @@ class Writer:
                 self._buffer += encoded
                 self._buffered_steps += item.steps
             self._taken_bytes += item.size_bytes
-            if len(self._buffer) >= _CHUNK_BYTES:
+            if len(self._buffer) >= self._chunk_bytes:
                 self._flush()
         if not self.stopped:
             self._flush()

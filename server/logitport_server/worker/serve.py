@@ -21,7 +21,6 @@ from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
-from logitport_server.worker.output import Output, capture
 from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.dialects import Dialect
+    from logitport_server.worker.output import Output
 
     Answer = tuple[messages.Reply, Sequence[bytes]]
     Columns = Sequence[memoryview]
@@ -39,9 +39,14 @@ _MAX_PROCESSORS = 128
 _MAX_KEPT = 8
 
 
-def serve(connection: socket.socket) -> None:
-    """Answer calls until the connection is closed."""
-    worker, own_pid = _Worker(capture()), os.getpid()
+def serve(connection: socket.socket, output: Output) -> None:
+    """Answer calls until the connection is closed.
+
+    Args:
+        connection: to the server.
+        output: keeps what the processors print. `capture` makes the one of a process.
+    """
+    worker, own_pid = _Worker(output), os.getpid()
     reader = frames.Reader()
     descriptors: deque[int] = deque()
     while True:

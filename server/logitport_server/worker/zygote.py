@@ -46,6 +46,7 @@ def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
 
 def _preload(tokenizers: Sequence[str]) -> None:
     """Import what workers need, so that a fork starts with it."""
+    import logitport_server.worker.output
     import logitport_server.worker.serve  # noqa: F401
 
     wire_names.load_entry_points()
@@ -120,6 +121,7 @@ class _Zygote:
 
 
 def _serve(descriptor: int) -> None:
+    from logitport_server.worker.output import capture
     from logitport_server.worker.serve import serve
 
-    serve(socket.socket(fileno=descriptor))
+    serve(socket.socket(fileno=descriptor), capture())

@@ -26,6 +26,7 @@ class FakeFile:
     """A file in memory. `gate` stops it; `error` is raised for chunks but the last one."""
 
     path = "fake"
+    max_bytes = 1 << 30
 
     def __init__(self, error: Exception | None = None) -> None:
         self.data = FILE_HEADER

@@ -99,7 +99,7 @@ class GpuServer:
 
         def run() -> None:
             with worker_end, suppress(CudaError, OSError):
-                serve(worker_end)
+                serve(worker_end, Output())
             ended.set_result(1)
 
         threading.Thread(target=run, daemon=True).start()

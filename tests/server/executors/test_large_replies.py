@@ -29,6 +29,7 @@ from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 from logitport_server.session.step_time import StepTime
 from logitport_server.worker import messages, replies
+from logitport_server.worker.output import Output
 from logitport_server.worker.serve import serve
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def fork() -> Future[WorkerProcess]:
 
     def run_worker() -> None:
         with worker_end, suppress(OSError):
-            serve(worker_end)
+            serve(worker_end, Output())
         ended.set_result(1)
 
     threading.Thread(target=run_worker, daemon=True).start()
