@@ -205,7 +205,7 @@ def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> 
             with pytest.raises(LimitExceeded, match=r"'alice' makes more calls than 5/hour, .* --max-call-rate"):
                 call()
         assert bob.processors()
-        refused = 'logitport_calls_refused_total{code="LIMIT_EXCEEDED"} 2.0'
+        refused = 'logitport_calls_refused_total{code="LIMIT_EXCEEDED",principal="alice"} 2.0'
         assert refused in urllib.request.urlopen(running.metrics_url, timeout=200).read().decode()
         for _ in range(20):
             session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))

@@ -68,7 +68,7 @@ def test_it_shows_every_effect_and_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"LOGITPORT_MAX_MESSAGE_BYTES": "1"}, "the server did not start: logitport: --max-message-bytes"),
+        ({"LOGITPORT_MAX_MESSAGE_BYTES": "1"}, "the server did not start: logitport: LOGITPORT_MAX_MESSAGE_BYTES"),
         ({"LOGITPORT_MAX_REQUESTS_PER_SESSION": "1"}, "slots are taken"),
     ],
 )

@@ -86,7 +86,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         """Return the page of sessions after the one with this number."""
         found = self._departures.opened_after(after, size + 1)
         page, reply = found[:size], admin_pb2.ListSessionsResponse()
-        reply.sessions.extend(session.describe() for session in page if session.describe is not None)
+        descriptions = [session.describe for session in page]  # None for those that end meanwhile
+        reply.sessions.extend(describe() for describe in descriptions if describe is not None)
         if len(found) > size:
             reply.next_page_token = str(page[-1].number)
         return reply

@@ -110,3 +110,5 @@ class Departure:
     def close(self) -> None:
         """End the session. May be called twice."""
         self._departures.close(self)
+        # It refers to the session. Without this cycle, workers release the session's memory at once.
+        self.describe = None

@@ -233,6 +233,7 @@ class SessionStream:
             self._session = None
         if self._departure is not None:
             self._departure.close()
+        self._activity = None
 
     def _dispatch(
         self,

@@ -226,6 +226,7 @@ def test_status(shown: Shown, logitport: Any, is_stored: Any) -> None:
     volatile = [
         (r"(steps +)\d+", r"\1STEPS"),
         (r"\d+ unpickled, \d+", "N unpickled, N"),
+        (r"\d+ of 1024 registered", "N of 1024 registered"),
         (r"(workers +)\d+", r"\1N"),
         *WORKERS,
     ]

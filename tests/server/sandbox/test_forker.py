@@ -113,7 +113,7 @@ def test_torch_uses_the_given_number_of_threads(run):
 
 KERNELS = """
 from logitport_server.worker.zygote import _preload
-_preload()
+_preload([])
 import torch
 fork(torch.backends.cpu.get_cpu_capability)
 """
