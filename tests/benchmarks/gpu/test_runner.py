@@ -120,23 +120,17 @@ def test_skipped():
 """
 
 
+def part_of(file: Path, seconds: float) -> Part:
+    """A part that runs the tests of a file, without the project's own settings."""
+    alone = ("-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(file.parent))
+    return Part("tests", seconds, ("-m", "pytest", "-q", *alone, str(file)), "", is_test=True)
+
+
 def test_counts_and_failures_of_tests_are_recorded(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(TESTS)
     results = tmp_path / "results"
-    arguments = (
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(tmp_path),
-        str(file),
-    )
-    assert not run(results, Part("tests", 60.0, arguments, "", is_test=True))
+    assert not run(results, part_of(file, 60.0))
     lines = load(results)
     counts = {line.quantity: line.value for line in lines if line.case == "tests"}
     assert counts == {"tests": 3, "failures": 1, "errors": 0, "skipped": 1}
@@ -149,17 +143,5 @@ def test_tests_that_are_killed_have_no_report(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text("import time\n\ndef test_hangs():\n    time.sleep(600)\n")
     results = tmp_path / "results"
-    arguments = (
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(tmp_path),
-        str(file),
-    )
-    assert not run(results, Part("tests", 3.0, arguments, "", is_test=True))
+    assert not run(results, part_of(file, 3.0))
     assert {line.quantity for line in load(results)} == {"no report", "killed after 3 s"}
