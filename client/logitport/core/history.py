@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Union
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _SMALLEST_CAPACITY = 64
 _INT32 = np.iinfo(np.int32)
-_INT32_LE = struct.Struct("<i")
 
 
 class History:
@@ -125,10 +123,3 @@ def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integ
     if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
         raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
     return ids
-
-
-def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
-    """Extend a checksum by ids: CRC-32 (IEEE 802.3, as in zlib) of little-endian int32; start with `crc` 0."""
-    if len(token_ids) == 1:  # the usual step
-        return zlib.crc32(_INT32_LE.pack(token_ids[0]), crc)
-    return zlib.crc32(struct.pack(f"<{len(token_ids)}i", *token_ids), crc)

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
 
 from logitport import trace_context
-from logitport.core.history import extend_crc
+from logitport.core.checksum import extend_crc
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.programs.request_tokens import RequestTokens
 from logitport.request import checked, set_history

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.history import extend_crc
+from logitport.core.checksum import extend_crc
 from logitport.errors import LogitportError, NeedSync
 from logitport_server.dialects import failures
 from logitport_server.turns import pause, pausing

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Build the compiled core and install it into the environment of a Python. Without a compiler, or where the build fails,
+# print one line: logitport then runs in pure Python. Exits with 0 in either case.
+#
+#   core/install.sh PYTHON STAMP    # STAMP: file that is made after a build, for make
+set -eu
+python=$1 stamp=$2
+cd "$(dirname "$0")/.."
+log=core/build/install.log
+
+fall_back() {
+    "$python" -m pip uninstall -q -y logitport-core >/dev/null 2>&1 || true # one of earlier sources would run
+    echo "logitport runs in pure Python: $1" >&2
+    exit 0
+}
+
+build() { # joined by &&: a shell ignores -e in a function that is called in a condition
+    "$python" -m pip install -q -c constraints.txt scikit-build-core nanobind cmake ninja &&
+        rm -rf core/build/wheels &&
+        "$python" -m pip wheel -q --no-build-isolation --no-deps -w core/build/wheels ./core &&
+        "$python" -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl
+}
+
+[ "${LOGITPORT_PURE_PYTHON:-0}" != 1 ] || exit 0 # chosen by whoever runs this: nothing to report, nothing to change
+compiler=${CXX:-$(command -v c++ || command -v g++ || command -v clang++ || true)}
+[ -n "$compiler" ] || fall_back "no C++ compiler was found; install g++ or clang, and run make again"
+mkdir -p core/build
+build >$log 2>&1 || fall_back "the compiled core could not be built; see $log, and run make again"
+touch "$stamp"

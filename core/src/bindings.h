@@ -1,0 +1,11 @@
+// The functions that add each job's classes and functions to the Python module, one for each file.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace logitport {
+
+void bind_errors(nanobind::module_ &module);
+void bind_checksum(nanobind::module_ &module);
+
+}  // namespace logitport

@@ -1,0 +1,84 @@
+#include "checksum.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <vector>
+
+#include "bindings.h"
+
+namespace nb = nanobind;
+
+namespace logitport {
+namespace {
+
+// An own table instead of zlib: zlib's headers are missing on many machines, and a table for words of 4 bytes is as fast
+// for the few ids of a step.
+constexpr std::uint32_t polynomial = 0xEDB88320U;  // IEEE 802.3, bits reversed
+constexpr std::size_t slices = 8;
+
+using Table = std::array<std::array<std::uint32_t, 256>, slices>;
+
+constexpr Table make_table() {
+  Table table{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? polynomial : 0U);
+    }
+    table[0][byte] = crc;
+  }
+  for (std::size_t slice = 1; slice < slices; ++slice) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const std::uint32_t before = table[slice - 1][byte];
+      table[slice][byte] = (before >> 8U) ^ table[0][before & 0xFFU];
+    }
+  }
+  return table;
+}
+
+constexpr Table table = make_table();
+
+// The part of a word's four bytes, the lowest of which is followed by `after` + 3 bytes.
+std::uint32_t word(std::uint32_t value, std::size_t after) noexcept {
+  return table[after + 3][value & 0xFFU] ^ table[after + 2][(value >> 8U) & 0xFFU] ^
+         table[after + 1][(value >> 16U) & 0xFFU] ^ table[after][value >> 24U];
+}
+
+using Ids = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::uint32_t extend_crc_of_array(std::uint32_t crc, const Ids &token_ids) {
+  const nb::gil_scoped_release unlocked;
+  return extend_crc(crc, token_ids.data(), token_ids.size());
+}
+
+std::uint32_t extend_crc_of_sequence(std::uint32_t crc, const std::vector<std::int32_t> &token_ids) {
+  return extend_crc(crc, token_ids.data(), token_ids.size());
+}
+
+}  // namespace
+
+// Slicing by 8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators", 2005.
+std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
+  crc = ~crc;
+  std::size_t position = 0;
+  for (; position + 2 <= count; position += 2) {
+    crc = word(crc ^ static_cast<std::uint32_t>(ids[position]), 4) ^ word(static_cast<std::uint32_t>(ids[position + 1]), 0);
+  }
+  if (position < count) {
+    crc = word(crc ^ static_cast<std::uint32_t>(ids[position]), 0);
+  }
+  return ~crc;
+}
+
+void bind_checksum(nb::module_ &module) {
+  // The array first: it is a sequence, too.
+  module.def("extend_crc", &extend_crc_of_array, nb::arg("crc"), nb::arg("token_ids").noconvert(),
+             "Extend a checksum by ids in an array, int32[n]: CRC-32 of little-endian int32.");
+  module.def("extend_crc", &extend_crc_of_sequence, nb::arg("crc"), nb::arg("token_ids"),
+             "Extend a checksum by ids in a sequence.");
+}
+
+}  // namespace logitport

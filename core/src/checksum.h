@@ -1,0 +1,12 @@
+// The checksum of a token history.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace logitport {
+
+// Extend a checksum by ids: CRC-32 (IEEE 802.3, as in zlib) of little-endian int32. Start with crc 0.
+std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept;
+
+}  // namespace logitport

@@ -1,0 +1,28 @@
+// Errors of the core. Python sees them as exceptions of `logitport.errors`.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace logitport {
+
+// Codes of `logitport.v1.ErrorCode` that the core uses.
+enum class ErrorCode : int {
+  internal = 1,
+  invalid_argument = 2,
+  invalid_token_id = 3,
+  need_sync = 16,
+};
+
+// An error that reaches Python as the exception of its code. May be thrown while the interpreter's lock is released.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string &message) : std::runtime_error(message), code_(code) {}
+
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace logitport

@@ -1,0 +1,18 @@
+// The Python module logitport_core._core.
+#include <nanobind/nanobind.h>
+
+#include "bindings.h"
+
+namespace {
+
+// Number of the interface between this module and the package logitport. Increase it, here and in
+// client/logitport/compiled.py, with each change after which one no longer works with an earlier other.
+constexpr int interface_number = 1;
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.attr("INTERFACE") = interface_number;
+  logitport::bind_errors(module);
+  logitport::bind_checksum(module);
+}

@@ -1,0 +1,30 @@
+"""The parts of the core, each in Python and compiled, for the tests that compare both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logitport import compiled
+from logitport.core.checksum import python_extend_crc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One of the two. A new part of the core gets a field here."""
+
+    name: str
+    extend_crc: Callable[[int, Any], int]
+
+
+PYTHON = Implementation("python", extend_crc=python_extend_crc)
+
+
+def compiled_implementation() -> Implementation | None:
+    """The compiled one; None where the core is not installed or not chosen."""
+    if (core := compiled.core) is None:
+        return None
+    return Implementation("compiled", extend_crc=core.extend_crc)

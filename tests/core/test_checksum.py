@@ -1,0 +1,36 @@
+"""The checksum of a history, in both implementations."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from tests.core.implementations import Implementation
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(INT32, max_size=70))
+def test_it_is_the_crc32_of_little_endian_ids(implementation: Implementation, crc: int, ids: list[int]) -> None:
+    expected = zlib.crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
+    assert implementation.extend_crc(crc, ids) == expected
+    assert implementation.extend_crc(crc, np.array(ids, np.int32)) == expected
+
+
+@given(st.lists(INT32, max_size=40), st.lists(INT32, max_size=40))
+def test_ids_may_come_in_parts(implementation: Implementation, first: list[int], second: list[int]) -> None:
+    extend = implementation.extend_crc
+    assert extend(extend(0, first), second) == extend(0, first + second)
+
+
+@pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], ["a"], [1.5]])
+def test_it_refuses_what_is_no_integer_of_32_bits(implementation: Implementation, ids: list[object]) -> None:
+    with pytest.raises((struct.error, TypeError)):
+        implementation.extend_crc(0, ids)
