@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from logitport_builtins.bad_words import BadWords
 from logitport_builtins.by_text import BannedStrings, ForcePrefix, StopOn
-from logitport_builtins.configuration import configure
+from logitport_builtins.configuration import add_tokenizers, configure, remove_tokenizers
 from logitport_builtins.disallowed_tokens import DisallowedTokens
 from logitport_builtins.dry import Dry
 from logitport_builtins.grammar import Grammar
@@ -43,7 +43,9 @@ __all__ = [
     "BUILTINS",
     "BUILTIN_EDITS",
     "BUILTIN_PROGRAMS",
+    "add_tokenizers",
     "configure",
+    "remove_tokenizers",
     "DisallowedTokens",
     "ThinkingBudget",
     "NoRepeatNGram",

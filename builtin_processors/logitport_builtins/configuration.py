@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from logitport import tokenizers as shared
 from logitport.errors import LoadFailed
-from logitport.tokenizers import Tokenizer, TokenizerFile
+from logitport.tokenizers import Tokenizer, TokenizerFile, Unread
 from logitport_builtins.grammar import tokenizers as of_grammars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from logitport.errors import LogitportError
+
+_added: Counter[str] = Counter()
 
 
 class BuiltinOptions(Protocol):
@@ -37,10 +41,35 @@ def configure(options: BuiltinOptions) -> None:
     paths = {name: Path(path) for name, path in named.items()}
     has_library = importlib.util.find_spec("tokenizers") is not None
     loaded: Mapping[str, Tokenizer | LogitportError] = (
-        {name: Tokenizer(name, TokenizerFile.read(name, path)) for name, path in paths.items()}
+        {name: _read(name, path) for name, path in paths.items()}
         if has_library
         else dict.fromkeys(paths, LoadFailed(shared.MISSING))
     )
     if not has_library or importlib.util.find_spec("llguidance") is not None:
         of_grammars.configure(paths)
     shared.configure(loaded)
+
+
+def add_tokenizers(paths: Mapping[str, Path]) -> None:
+    """Add tokenizers that are read when a processor uses them, which gets the error if one cannot be read.
+
+    A processor must name them: none is the default. They stay until `remove_tokenizers` is called as often.
+    """
+    for name, path in paths.items():
+        if not _added[name]:
+            of_grammars.add(name, path)
+            shared.add(name, Unread(partial(_read, name, path)))
+        _added[name] += 1
+
+
+def remove_tokenizers(names: Iterable[str]) -> None:
+    """Remove tokenizers that were added."""
+    for name in names:
+        if _added[name] == 1:
+            of_grammars.remove(name)
+            shared.remove(name)
+        _added[name] = max(0, _added[name] - 1)
+
+
+def _read(name: str, path: Path) -> Tokenizer:
+    return Tokenizer(name, TokenizerFile.read(name, path))

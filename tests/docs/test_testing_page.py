@@ -41,6 +41,12 @@ def test_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NeverTwiceInARow" in lines[3]
 
 
+def test_a_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks("Processors with a tokenizer")
+    exec(block, dict(GLOBALS))
+    assert f'# "{capsys.readouterr().out.rstrip()}"' in block
+
+
 def test_the_attributes_exist() -> None:
     named = [name for cell in first_cells("See what a chain does") for name in re.findall(r"`(\w+)`", cell)]
     assert len(named) == 10

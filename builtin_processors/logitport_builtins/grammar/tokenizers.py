@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -13,7 +14,6 @@ from logitport.tokenizers.files import eos_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from llguidance import LLTokenizer
 
@@ -24,6 +24,8 @@ _FILE = "tokenizer.json"
 _END_MARKER = "<|end of the sequence, as logitport has it|>"
 
 _configured: dict[str, Tokenizer] = {}
+# Further ones, which must be named. A path is that of a tokenizer that is read when it is used for the first time.
+_added: dict[str, Tokenizer | Path] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,16 @@ def configure(paths: Mapping[str, Path]) -> None:
     _configured.update(loaded)
 
 
+def add(name: str, path: Path) -> None:
+    """Let requests name one more tokenizer. It is read when one uses it for the first time."""
+    _added[name] = path
+
+
+def remove(name: str) -> None:
+    """Remove a tokenizer that was added."""
+    _added.pop(name, None)
+
+
 def load(name: str, path: Path) -> Tokenizer:
     """Read one tokenizer; takes a second for 150,000 ids. Raises LoadFailed."""
     try:
@@ -82,9 +94,15 @@ def choose(name: str) -> Tokenizer:
 
     Raises:
         InvalidParams: the name is unknown, or it is "" and not exactly one tokenizer is configured.
+        LoadFailed: it was not read before, and cannot be read.
     """
     if not name and len(_configured) == 1:
         return next(iter(_configured.values()))
+    if name in _added:
+        tokenizer = _added[name]
+        if isinstance(tokenizer, Path):
+            tokenizer = _added[name] = load(name, tokenizer)
+        return tokenizer
     if name in _configured:
         return _configured[name]
     configured = f"configured: {', '.join(map(repr, _configured))}" if _configured else "none is configured"
@@ -95,7 +113,8 @@ def choose(name: str) -> Tokenizer:
         )
     raise InvalidParams(
         f"grammar: no tokenizer is named ({configured}): name one in the parameter 'tokenizer' or as the session's "
-        "tokenizer_id; the server's option --tokenizer NAME=PATH configures one"
+        "tokenizer_id; the server's option --tokenizer NAME=PATH configures one, and the argument `tokenizer` "
+        "that of `simulate`"
     )
 
 

@@ -10,6 +10,7 @@ from logitport.errors import NotInstalled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     import numpy as np
@@ -141,12 +142,18 @@ class RunningServer(Protocol):
 class Backend(Protocol):
     """What the entry point names: the server's side of tests."""
 
-    def open_runner(self, place: Place = "here", options: Mapping[str, Any] | None = None) -> Runner:
+    def open_runner(
+        self,
+        place: Place = "here",
+        options: Mapping[str, Any] | None = None,
+        tokenizers: Mapping[str, Path] | None = None,
+    ) -> Runner:
         """Open a runner.
 
         Args:
             place: where processors run.
             options: options of `logitport serve`, by the names of `ServerConfig`.
+            tokenizers: further tokenizers by name, for processors that run here. They are read when one uses them.
         """
 
     def serve_in_thread(self, options: Mapping[str, Any] | None = None) -> RunningServer:

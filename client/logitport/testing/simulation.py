@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
@@ -57,9 +58,11 @@ def simulate(
         top_k: number of best ids that are recorded.
         keep_logits: whether to record whole rows, too.
         tokenizer: a tokenizer.json, or a folder with one, such as `save_pretrained` of transformers writes: the only
-            tokenizer of the operator. It is read at each call, which takes two seconds for 150,000 ids.
-        tokenizer_id: the engine's name for its tokenizer; with `tokenizer`, its path by default.
-        eos_token_ids: ids that end the sequence.
+            tokenizer of the operator. It is read at each call, which takes two seconds for 150,000 ids. By default that
+            of a `StoryModel`, or of the folder that a model of transformers was loaded from; it is read when a
+            processor uses it.
+        tokenizer_id: the engine's name for its tokenizer; by default the tokenizer's path.
+        eos_token_ids: ids that end the sequence; for a `StoryModel` by default its own.
         sampling_params: the engine's parameters of the request, for processors that read them. `temperature` is not
             among them unless you put it there: a server does not call some processors if all requests are greedy.
         on_error: "abort" raises the error of a processor; "skip" records it, and goes on, as a server
@@ -74,8 +77,12 @@ def simulate(
         LogitportError: a processor was refused, or has failed; the message names it.
     """
     model, count = as_model(model_or_logits, steps)
+    further: dict[str, Path] = {}
     if tokenizer is not None:
         tokenizer_id, options = _with_tokenizer(tokenizer, tokenizer_id, options)
+    elif "tokenizer" not in (options or {}) and (path := _tokenizer_path(model_or_logits)) is not None:
+        tokenizer_id = tokenizer_id or str(path)
+        further = {tokenizer_id: path}
     given = list(output or ())
     with Stepper(
         chain,
@@ -86,17 +93,27 @@ def simulate(
         top_k=top_k,
         keep_logits=keep_logits,
         tokenizer_id=tokenizer_id,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=eos_token_ids or getattr(model_or_logits, "eos_token_ids", ()),
         sampling_params=sampling_params,
         on_error=on_error,
         options=options,
         token_text=token_text or getattr(model_or_logits, "token_text", None),
+        tokenizers=further,
     ) as stepper:
         for index in range(count):
             stepper.step(given[index] if index < len(given) else None)
             if stepper.ended is not None:
                 break
         return stepper.result()
+
+
+def _tokenizer_path(model: ModelLike) -> Path | None:
+    """The folder of a model's tokenizer; None if it is not known."""
+    path = getattr(model, "tokenizer_path", None)
+    if path is None and hasattr(model, "config"):  # of transformers
+        folder = getattr(model, "name_or_path", None)
+        path = Path(folder) if isinstance(folder, str) and folder else None
+    return path if path is not None and (path / "tokenizer.json").is_file() else None
 
 
 def _with_tokenizer(

@@ -17,6 +17,7 @@ from logitport.testing.view.panes import ids_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class Stepper:
         chain, prompt, temperature, seed, top_k, keep_logits, tokenizer_id, eos_token_ids, sampling_params, on_error,
             options: as for `simulate`.
         model: returns the logits after a history.
+        tokenizers: tokenizers by name, of which `tokenizer_id` is one. They are read when a processor uses them.
         token_text: returns the text of an id; None if there are no texts.
 
     Attributes:
@@ -63,6 +65,7 @@ class Stepper:
         on_error: OnError = "abort",
         options: Mapping[str, Any] | None = None,
         token_text: Callable[[int], str] | None = None,
+        tokenizers: Mapping[str, Path] | None = None,
     ) -> None:
         if temperature < 0 or top_k < 0:
             raise InvalidArgument(f"temperature is {temperature} and top_k {top_k}; both must be 0 or more")
@@ -87,7 +90,7 @@ class Stepper:
         self._vocab_size = 0
         self.steps: list[StepRecord] = []
         self.ended: Ending | None = None
-        self._runner = load_backend().open_runner("here", options)
+        self._runner = load_backend().open_runner("here", options, tokenizers)
 
     def step(self, token_id: int | None = None) -> StepRecord:
         """Run one step.

@@ -7,6 +7,7 @@ import string
 from collections import Counter
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECES = re.compile(r"\n| ?[A-Za-z]+| ?[0-9]|.", re.DOTALL)
+_END = "<|end|>"
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = string.ascii_letters + string.digits + string.punctuation + " \n"
 # Weights of the counts after two ids, after one id, and anywhere.
@@ -29,14 +31,21 @@ class StoryModel:
 
     Like `ToyModel`, it is the same on every machine. Unlike it, it has a text for each id.
 
+    It never ends a text by itself. Its last id is there for processors that end one, such as `grammar`.
+
     Attributes:
         vocab_size: width of the logits.
+        eos_token_ids: the id that ends a sequence.
+        tokenizer_path: a folder with its tokenizer, as `simulate` takes it.
     """
+
+    tokenizer_path = Path(str(files("logitport.testing"))) / "story_tokenizer"
 
     def __init__(self) -> None:
         self._texts = _vocabulary()
         self._ids = {text: token_id for token_id, text in enumerate(self._texts)}
         self.vocab_size = len(self._texts)
+        self.eos_token_ids = (self._ids[_END],)
         story = self.encode(_story())
         self._after_two = _followers(story, 2)
         self._after_one = _followers(story, 1)
@@ -86,8 +95,8 @@ def _story() -> str:
 
 @lru_cache(maxsize=1)
 def _vocabulary() -> tuple[str, ...]:
-    """The texts of all ids: the unknown one, the words of the story by their first place, then single characters."""
-    return tuple(dict.fromkeys((_UNKNOWN, *_PIECES.findall(_story()), *_CHARACTERS)))
+    """The texts of all ids: the unknown one, words of the story by their first place, single characters, the end."""
+    return tuple(dict.fromkeys((_UNKNOWN, *_PIECES.findall(_story()), *_CHARACTERS, _END)))
 
 
 def _followers(ids: Sequence[int], length: int) -> dict[tuple[int, ...], Counter[int]]:

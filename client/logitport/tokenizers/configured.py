@@ -5,21 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidParams
-from logitport.tokenizers.registry import configured, usable
+from logitport.tokenizers.registry import added, configured, usable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logitport.errors import LogitportError
+    from logitport.tokenizers.registry import Unread
     from logitport.tokenizers.tokenizer import Tokenizer
 
-_HOW = "the server's option --tokenizer NAME=PATH configures one"
+_HOW = "the server's option --tokenizer NAME=PATH configures one, and the argument `tokenizer` that of `simulate`"
 
 
 def configure(tokenizers: Mapping[str, Tokenizer | LogitportError]) -> None:
     """Replace the tokenizers that processors of this process can use. An error is raised where its name is used."""
     configured.clear()
     configured.update(tokenizers)
+
+
+def add(name: str, tokenizer: Unread) -> None:
+    """Add a tokenizer that processors of this process can use by its name."""
+    added[name] = tokenizer
+
+
+def remove(name: str) -> None:
+    """Remove a tokenizer that was added."""
+    added.pop(name, None)
 
 
 def operator_tokenizer(name: str = "") -> Tokenizer:
@@ -31,7 +42,7 @@ def operator_tokenizer(name: str = "") -> Tokenizer:
     """
     if not name and len(configured) == 1:
         name = next(iter(configured))
-    if name in configured:
+    if name in configured or name in added:
         tokenizer: Tokenizer = usable(name)
         return tokenizer
     known = f"configured: {', '.join(map(repr, configured))}" if configured else "none is configured"

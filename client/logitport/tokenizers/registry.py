@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LoadFailed, LogitportError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+
+class Unread:
+    """A tokenizer that is read when it is used for the first time.
+
+    Args:
+        read: reads it. Raises LogitportError.
+    """
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer."""
+        return self._read()
+
 
 # Tokenizers, or an error in place of one that cannot be used in this process.
 configured: dict[str, Any] = {}
+# Further ones, which must be named: none of them is the default.
+added: dict[str, Unread] = {}
 
 
 def usable(name: str) -> Any:
-    """Return the tokenizer of a configured name. Raises LogitportError if it cannot be used in this process."""
+    """Return the tokenizer of a known name. Raises LogitportError if it cannot be used in this process."""
+    if name in added:
+        return added[name].tokenizer
     tokenizer = configured[name]
     if isinstance(tokenizer, LogitportError):
         raise type(tokenizer)(tokenizer.message)

@@ -32,6 +32,7 @@ class PlayModel:
         token_text: returns the text of an id; None if there are no texts.
         prompt: the prompt to begin with.
         expression: Python code that makes the model, and the imports of it, for exported tests.
+        tokenizer_path: the folder where processors find its tokenizer; it may have none.
         eos_token_ids: ids that end a sequence.
     """
 
@@ -43,6 +44,7 @@ class PlayModel:
         token_text: Callable[[int], str] | None,
         prompt: str,
         expression: tuple[str, str],
+        tokenizer_path: Path,
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         self.name = name
@@ -50,6 +52,7 @@ class PlayModel:
         self.token_text = token_text
         self.prompt = prompt
         self.expression, self.imports = expression
+        self.tokenizer_path = tokenizer_path
         self.eos_token_ids = eos_token_ids
         self._model = model
         self._rows: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
@@ -70,7 +73,16 @@ def story() -> PlayModel:
     """The model that is shipped with the SDK."""
     model = StoryModel()
     expression = ("StoryModel()", "from logitport.testing import StoryModel")
-    return PlayModel(STORY, model, model.encode, model.token_text, "Once upon a time", expression)
+    return PlayModel(
+        STORY,
+        model,
+        model.encode,
+        model.token_text,
+        "Once upon a time",
+        expression,
+        model.tokenizer_path,
+        model.eos_token_ids,
+    )
 
 
 def from_folder(folder: Path) -> PlayModel:
@@ -103,9 +115,11 @@ def from_folder(folder: Path) -> PlayModel:
     rows = TransformersModel(model.eval())
     if tokenizer is None:
         encode = _number_reader(int(model.config.vocab_size))
-        return PlayModel(folder.name, rows, encode, None, "1 2 3", expression, eos_token_ids)
+        return PlayModel(folder.name, rows, encode, None, "1 2 3", expression, folder, eos_token_ids)
     texts = _Texts(tokenizer)
-    return PlayModel(folder.name, rows, texts.encode, texts.token_text, "Once upon a time", expression, eos_token_ids)
+    return PlayModel(
+        folder.name, rows, texts.encode, texts.token_text, "Once upon a time", expression, folder, eos_token_ids
+    )
 
 
 def open_models(folders: Iterable[Path]) -> dict[str, PlayModel]:

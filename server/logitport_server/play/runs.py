@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+import logitport_builtins
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing import Stepper
 from logitport.testing.runner import load_backend
@@ -98,6 +99,9 @@ class Runs:
         self._files = files
         self._lanes: dict[str, _Lane] = {}
         self._lock = Lock()
+        # By the names of the models, so that a run finds that of its model. Each is read when a processor uses it.
+        self._tokenizers = {name: model.tokenizer_path for name, model in models.items()}
+        logitport_builtins.add_tokenizers(self._tokenizers)
 
     def run(self, spec: RunSpec) -> RunResult:
         """Run to the number of steps, or until the time for one call is used up.
@@ -146,6 +150,8 @@ class Runs:
             for lane in self._lanes.values():
                 lane.close()
             self._lanes.clear()
+            logitport_builtins.remove_tokenizers(self._tokenizers)
+            self._tokenizers.clear()
 
     def _open(self, spec: RunSpec) -> Stepper:
         model = self.model(spec.model)
@@ -160,6 +166,7 @@ class Runs:
             temperature=spec.temperature,
             seed=spec.seed,
             top_k=TOP_K,
+            tokenizer_id=spec.model,
             eos_token_ids=model.eos_token_ids,
             on_error="isolate",
             token_text=model.token_text,

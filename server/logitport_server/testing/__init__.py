@@ -9,15 +9,18 @@ from logitport_server.testing.in_thread import ThreadServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from logitport.testing.runner import Place
 
 __all__ = ["open_runner", "serve_in_thread"]
 
 
-def open_runner(place: Place = "here", options: Mapping[str, Any] | None = None) -> InProcessRunner:
+def open_runner(
+    place: Place = "here", options: Mapping[str, Any] | None = None, tokenizers: Mapping[str, Path] | None = None
+) -> InProcessRunner:
     """Open a runner of chains; see `logitport.testing.runner.Backend`."""
-    return InProcessRunner(place, options or {})
+    return InProcessRunner(place, options or {}, tokenizers or {})
 
 
 def serve_in_thread(options: Mapping[str, Any] | None = None) -> ThreadServer:

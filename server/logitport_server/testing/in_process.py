@@ -28,6 +28,7 @@ from logitport_server.testing.watched_step import WatchedStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     import numpy as np
@@ -54,13 +55,14 @@ class InProcessRunner:
     Args:
         place: where processors run.
         options: options of the server, by the names of `ServerConfig`.
+        tokenizers: further tokenizers by name, for processors that run here. They are read when one uses them.
 
     Raises:
         ServerUnavailable: this machine cannot run workers.
         InvalidArgument: an option is unknown or has a wrong value.
     """
 
-    def __init__(self, place: Place, options: Mapping[str, Any]) -> None:
+    def __init__(self, place: Place, options: Mapping[str, Any], tokenizers: Mapping[str, Path]) -> None:
         config = self._config = make_config(
             {"isolation": "process" if place == "worker" else "none", **_LONG_LIMITS, **options}
         )
@@ -76,6 +78,8 @@ class InProcessRunner:
             check_python=self._executor.check_python,
             installed=self._own.installed,
         )
+        logitport_builtins.add_tokenizers(tokenizers)
+        self._tokenizers: list[str] = [*tokenizers]
 
     def open(self, vocab_size: int, *, tokenizer_id: str = "", eos_token_ids: Sequence[int] = ()) -> InProcessBatch:
         """Open an empty batch, with new instances of all processors."""
@@ -90,8 +94,10 @@ class InProcessRunner:
         return InProcessBatch(opening, hosted, self._own, self._config)
 
     def close(self) -> None:
-        """End all workers. The tokenizers of the options are no longer configured."""
+        """End all workers. The runner's tokenizers are no longer configured. A second call has no effect."""
         self._executor.close()
+        logitport_builtins.remove_tokenizers(self._tokenizers)
+        self._tokenizers.clear()
         if self._config.tokenizer:
             logitport_builtins.configure(make_config({}))
 

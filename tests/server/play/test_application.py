@@ -107,7 +107,7 @@ def test_parameters_that_a_processor_refuses(client: Client, params: Any) -> Non
         ({"temperature": -0.1}, "$.temperature"),
         ({"forced": {"-1": 3}}, "$.forced"),
         ({"forced": {"x": 3}}, "$.forced"),
-        ({"forced": {"0": 99_999}}, "ids must lie in [0, 201)"),
+        ({"forced": {"0": 99_999}}, "ids must lie in [0, 202)"),
         ({"lane": "c"}, "$.lane"),
         ({"other": 1}, "unknown field `other`"),
     ],

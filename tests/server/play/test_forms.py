@@ -23,11 +23,7 @@ def test_every_built_in_has_a_form() -> None:
     assert set(BUILTIN_FIELDS) <= set(BUILTINS)
 
 
-# They need a tokenizer, which the model of the stories does not have.
-OF_TEXT = {"grammar", "banned_strings", "force_prefix", "stop_on"}
-
-
-@pytest.mark.parametrize("name", sorted(set(BUILTINS) - OF_TEXT))
+@pytest.mark.parametrize("name", sorted(BUILTINS))
 def test_the_first_parameters_are_accepted(name: str) -> None:
     simulate([(name, dict(STARTERS[name]))], STORY, [3], 2)
 

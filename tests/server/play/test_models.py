@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from logitport import InvalidArgument
+from logitport import InvalidArgument, InvalidParams
+from logitport.testing import ToyModel, simulate
 from logitport_server.play.export import export_test
 from logitport_server.play.files import Files
 from logitport_server.play.models import PlayModel, from_folder, open_models, story
-from logitport_server.play.runs import Entry, Runs, RunSpec
+from logitport_server.play.runs import Entry, RunResult, Runs, RunSpec
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 def test_rows_are_cached() -> None:
@@ -26,7 +28,7 @@ def test_rows_are_cached() -> None:
         calls.append([*token_ids])
         return np.zeros(4, np.float32)
 
-    cached = PlayModel("x", model, list, None, "", ("", ""))  # type: ignore[arg-type]
+    cached = PlayModel("x", model, list, None, "", ("", ""), Path())  # type: ignore[arg-type]
     for ids in ([1], [1, 2], [1]):
         cached(ids)
     assert calls == [[1], [1, 2]]
@@ -90,6 +92,56 @@ def test_a_run_of_a_folder(folder: Path) -> None:
     assert "AutoModelForCausalLM" in export_test(spec, runs, Files([]))
     with pytest.raises(InvalidArgument, match="needs a prompt"):
         runs.run(RunSpec("a", folder.name, "", [], 1))
+    runs.close()
+
+
+def grammar(model: str, prompt: str, steps: int = 30) -> RunSpec:
+    return RunSpec("a", model, prompt, [Entry("grammar", {"regex": r" the (old|young) [a-z]+\."})], steps)
+
+
+def finished(runs: Runs, spec: RunSpec) -> RunResult:
+    result = runs.run(spec)
+    while len(result.simulation.steps) < spec.steps and not result.ended:
+        result = runs.run(spec)
+    return result
+
+
+def test_a_grammar_on_the_story() -> None:
+    runs = Runs(open_models([]), Files([]))
+    result = finished(runs, grammar("story", "One day"))
+    simulation = result.simulation
+    assert simulation.ended == "eos"
+    text = "".join(simulation.texts[one] for one in simulation.output_token_ids)
+    assert re.fullmatch(r" the (old|young) [a-z]+\.<\|end\|>", text)
+    assert not any(record.error for step in simulation.steps for record in step.processors)
+    other = finished(runs, RunSpec("b", "story", "One day", grammar("", "").chain, 4))
+    assert other.simulation.steps[0].processors[0].forced is not None, "the second chain has the tokenizer, too"
+    with pytest.raises(InvalidParams, match="no tokenizer is named"):  # it is no default of other sessions
+        simulate([("grammar", {"choice": ["a"]})], ToyModel(300), [1], 1)
+    made: dict[str, Any] = {}
+    exec(export_test(grammar("story", "One day"), runs, Files([])), made)
+    made["test_grammar"]()
+    runs.close()
+
+
+def test_a_grammar_on_a_folder(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_trained(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    runs = Runs(open_models([tmp_path]), Files([]))
+    first = finished(runs, grammar(tmp_path.name, "ab", 1)).simulation
+    assert first.steps[0].final.allowed < 4
+    assert "".join(first.texts[one] for one in first.output_token_ids) in (" ", " t", " th", " the")
+    runs.close()
+
+
+def test_a_grammar_on_a_folder_without_a_tokenizer(folder: Path) -> None:
+    runs = Runs(open_models([folder]), Files([]))
+    (step,) = finished(runs, grammar(folder.name, "1 2", 1)).simulation.steps
+    error = step.processors[0].error
+    assert f"{folder.name}/tokenizer.json" in error
+    assert "give a tokenizer.json of the Hugging Face tokenizers library" in error
+    assert "Traceback" not in error
     runs.close()
 
 
