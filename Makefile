@@ -157,7 +157,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # Where it cannot be built, there is no stamp, and the next make tries again.
-CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/src/* core/logitport_core/*)
+CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/src/* core/src/*/* core/logitport_core/*)
 $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 	@core/install.sh $(BIN)/python $@
 

@@ -5,7 +5,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 1
+INTERFACE: int = 2
 
 def set_error_factory(factory: object) -> None:
     """
@@ -21,3 +21,87 @@ def extend_crc(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(
 @overload
 def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
     """Extend a checksum by ids in a sequence."""
+
+class History:
+    """The token history of one request."""
+
+    def __init__(self, prompt_token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def prompt_length(self) -> int: ...
+
+    @property
+    def draft_tokens(self) -> int: ...
+
+    @draft_tokens.setter
+    def draft_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def token_ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def prompt_token_ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def output_token_ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def last_output(self) -> int | None: ...
+
+    def at(self, position: int) -> int: ...
+
+    def append(self, token_id: int) -> None: ...
+
+    def extend(self, token_ids: Sequence[int]) -> None: ...
+
+    def rewind(self, length: int) -> None: ...
+
+    def cut_token_ids(self, length: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def crc(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+class State:
+    """The state of one processor for one request."""
+
+    @property
+    def advances(self) -> bool:
+        """Whether `advance` does anything."""
+
+    def advance(self, history: History, token_id: int) -> None:
+        """Follow a history to which an id was just appended."""
+
+    def rewind(self, history: History) -> None:
+        """Follow a history that was just cut back."""
+
+    def edit(self, history: History, vocab_size: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+        """
+        The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+def edit_rows(states: list[State], histories: list[History], vocab_size: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+    """
+    The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`.
+    """
+
+class TokenList(State):
+    """Denies ids, always or below a length."""
+
+    def __init__(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], below: int = -1) -> None: ...
+
+class BiasList(State):
+    """Adds a value to the logit of each id."""
+
+    def __init__(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Sequence[float]) -> None: ...

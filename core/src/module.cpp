@@ -7,12 +7,16 @@ namespace {
 
 // Number of the interface between this module and the package logitport. Increase it, here and in
 // client/logitport/compiled.py, with each change after which one no longer works with an earlier other.
-constexpr int interface_number = 1;
+constexpr int interface_number = 2;
 
 }  // namespace
 
 NB_MODULE(_core, module) {
+  // Objects that still exist when the interpreter exits, in modules and threads, would be reported as leaks.
+  nanobind::set_leak_warnings(false);
   module.attr("INTERFACE") = interface_number;
   logitport::bind_errors(module);
   logitport::bind_checksum(module);
+  logitport::bind_history(module);
+  logitport::bind_states(module);
 }

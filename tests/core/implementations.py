@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import compiled
 from logitport.core.checksum import python_extend_crc
+from logitport.core.history import History, PythonHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +19,14 @@ class Implementation:
 
     name: str
     extend_crc: Callable[[int, Any], int]
+    history: type[PythonHistory]
 
 
-PYTHON = Implementation("python", extend_crc=python_extend_crc)
+PYTHON = Implementation("python", extend_crc=python_extend_crc, history=PythonHistory)
 
 
 def compiled_implementation() -> Implementation | None:
     """The compiled one; None where the core is not installed or not chosen."""
     if (core := compiled.core) is None:
         return None
-    return Implementation("compiled", extend_crc=core.extend_crc)
+    return Implementation("compiled", extend_crc=core.extend_crc, history=History)

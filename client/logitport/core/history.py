@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from logitport.compiled import core
 from logitport.errors import InvalidArgument, InvalidTokenId
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _SMALLEST_CAPACITY = 64
 _INT32 = np.iinfo(np.int32)
 
 
-class History:
+class PythonHistory:
     """Prompt and output ids of one request, in an array that grows, and may be cut back, at its end.
 
     Both ends of a session keep one for each request, and compare checksums to detect differences.
@@ -123,3 +124,20 @@ def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integ
     if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
         raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
     return ids
+
+
+def _int32_array(token_ids: TokenIds) -> NDArray[np.int32]:
+    return np.ascontiguousarray(int32_ids(token_ids), np.int32)
+
+
+if TYPE_CHECKING or core is None:
+    History = PythonHistory
+else:
+
+    class History(core.History):
+        """The same in the compiled core, which updates the checksum instead of reading all ids."""
+
+        __slots__ = ()
+
+        def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
+            super().__init__(_int32_array(prompt_token_ids), _int32_array(output_token_ids))

@@ -1,0 +1,74 @@
+// The token history of one request.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace logitport {
+
+// Prompt and output ids of one request, in an array that grows, and may be cut back, at its end.
+// The counterpart of the class of this name in client/logitport/core/history.py.
+class History {
+ public:
+  History() : History(nullptr, 0, nullptr, 0) {}
+  History(const std::int32_t *prompt, std::size_t prompt_count, const std::int32_t *output, std::size_t output_count);
+  // A copy would share the array, and write to that of the other.
+  History(const History &) = delete;
+  History &operator=(const History &) = delete;
+  History(History &&) = default;
+  History &operator=(History &&) = default;
+  ~History() = default;
+
+  [[nodiscard]] std::int64_t length() const noexcept { return length_; }
+  [[nodiscard]] std::int64_t prompt_length() const noexcept { return prompt_length_; }
+  // Ids of the prompt, then of the output. Valid until the next append or extend.
+  [[nodiscard]] const std::int32_t *data() const noexcept { return ids_.get(); }
+  // The position must lie in [0, length()).
+  [[nodiscard]] std::int32_t at(std::int64_t position) const noexcept { return ids_[position]; }
+
+  void append(std::int32_t token_id) {
+    if (length_ == capacity_) {
+      reserve(length_ + 1);
+    }
+    ids_[length_++] = token_id;
+  }
+  void extend(const std::int32_t *token_ids, std::size_t count);
+  // Cut back to `length` ids. Throws an Error if it is longer than the history, or would cut into the prompt.
+  void rewind(std::int64_t length);
+
+  // CRC-32 of all ids, as extend_crc. Reads only ids that were added since the last call, and after a rewind at most
+  // `checkpoint_every` more.
+  [[nodiscard]] std::uint32_t checksum();
+
+  // The ids that `rewind` has cut off a history of this length. They are there until the next append. Throws an Error
+  // if no rewind began at this length or a greater one.
+  [[nodiscard]] const std::int32_t *cut_ids(std::int64_t from_length) const;
+
+  // The array itself. Whoever holds it keeps the memory of views alive when the history grows.
+  [[nodiscard]] const std::shared_ptr<std::int32_t[]> &buffer() const noexcept { return ids_; }
+
+  // Bytes of memory, without this object.
+  [[nodiscard]] std::size_t bytes() const noexcept;
+
+  // Number of draft tokens at the end, which the engine may still reject.
+  std::int64_t draft_tokens = 0;
+
+ private:
+  static constexpr std::int64_t checkpoint_every = 64;
+
+  void reserve(std::int64_t length);
+
+  std::shared_ptr<std::int32_t[]> ids_;
+  std::int64_t length_ = 0;
+  std::int64_t prompt_length_ = 0;
+  std::int64_t capacity_ = 0;
+  std::int64_t longest_ = 0;  // length at which the last rewinds began: ids below it were written to this array
+  // The checksum of the first `checked_` ids, and of the first k * checkpoint_every ids for each k that was reached.
+  std::int64_t checked_ = 0;
+  std::uint32_t checksum_ = 0;
+  std::vector<std::uint32_t> checkpoints_;
+};
+
+}  // namespace logitport

@@ -1,0 +1,87 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "arrays.h"
+#include "bindings.h"
+#include "history.h"
+
+namespace nb = nanobind;
+
+namespace logitport {
+namespace {
+
+using Buffer = std::shared_ptr<std::int32_t[]>;
+
+// The ids in [begin, end) without a copy. The view keeps the array that the history has now: it stays valid memory when
+// the history grows, but is then a view of the past. Writable, because torch warns of arrays that are not.
+NumpyArray<std::int32_t> view(const History &history, std::int64_t begin, std::int64_t end) {
+  auto kept = std::make_unique<Buffer>(history.buffer());
+  std::int32_t *data = kept->get() + begin;
+  const nb::capsule owner(kept.get(), [](void *pointer) noexcept { delete static_cast<Buffer *>(pointer); });
+  kept.release();
+  return NumpyArray<std::int32_t>(data, {static_cast<std::size_t>(end - begin)}, owner);
+}
+
+std::int32_t at(const History &history, std::int64_t position) {
+  if (position < 0 || position >= history.length()) {
+    throw nb::index_error("no id is at this position of the history");
+  }
+  return history.at(position);
+}
+
+std::optional<std::int32_t> last_output(const History &history) {
+  if (history.length() == history.prompt_length()) {
+    return std::nullopt;
+  }
+  return history.at(history.length() - 1);
+}
+
+}  // namespace
+
+void bind_history(nb::module_ &module) {
+  nb::class_<History>(module, "History", "The token history of one request.")
+      .def(
+          "__init__",
+          [](History *self, const Ids &prompt, const Ids &output) {
+            new (self) History(prompt.data(), prompt.size(), output.data(), output.size());
+          },
+          nb::arg("prompt_token_ids"), nb::arg("output_token_ids"))
+      .def("__len__", &History::length)
+      .def_prop_ro("length", &History::length)
+      .def_prop_ro("prompt_length", &History::prompt_length)
+      .def_rw("draft_tokens", &History::draft_tokens)
+      .def_prop_ro("token_ids", [](const History &self) { return view(self, 0, self.length()); },
+                   nb::rv_policy::reference)
+      .def_prop_ro("prompt_token_ids", [](const History &self) { return view(self, 0, self.prompt_length()); },
+                   nb::rv_policy::reference)
+      .def_prop_ro("output_token_ids",
+                   [](const History &self) { return view(self, self.prompt_length(), self.length()); },
+                   nb::rv_policy::reference)
+      .def_prop_ro("last_output", &last_output)
+      .def("at", &at, nb::arg("position"))
+      .def("append", &History::append, nb::arg("token_id"))
+      .def(
+          "extend",
+          [](History &self, const std::vector<std::int32_t> &token_ids) {
+            self.extend(token_ids.data(), token_ids.size());
+          },
+          nb::arg("token_ids"))
+      .def("rewind", &History::rewind, nb::arg("length"))
+      .def(
+          "cut_token_ids",
+          [](const History &self, std::int64_t length) {
+            static_cast<void>(self.cut_ids(length));  // checks the length
+            return view(self, self.length(), length);
+          },
+          nb::arg("length"))
+      .def("crc", &History::checksum)
+      .def_prop_ro("nbytes", &History::bytes, "Bytes of memory.");
+}
+
+}  // namespace logitport

@@ -1,0 +1,33 @@
+// The state of one processor for one request, kept up to date with the request's history.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "edits_writer.h"
+#include "history.h"
+
+namespace logitport {
+
+// A state follows from its history alone. One session uses it, so it has no lock; the calls need no interpreter.
+// The calls throw an Error, and leave the memory of others alone, if the history is another one than they followed.
+class State {
+ public:
+  State() = default;
+  State(const State &) = delete;
+  State &operator=(const State &) = delete;
+  virtual ~State() = default;
+
+  // Whether `advance` does anything; if not, it need not be called.
+  [[nodiscard]] virtual bool advances() const noexcept { return false; }
+  // Follow a history to which `token_id` was just appended.
+  virtual void advance(const History & /*history*/, std::int32_t /*token_id*/) {}
+  // Follow a history that was just cut back to its present length.
+  virtual void rewind(const History & /*history*/) {}
+  // Add the edits of the row that samples the history's next id. Not const: a state may put its index in order.
+  virtual void edit(const History &history, EditsWriter &edits) = 0;
+  // Bytes of memory, without this object.
+  [[nodiscard]] virtual std::size_t bytes() const noexcept { return 0; }
+};
+
+}  // namespace logitport

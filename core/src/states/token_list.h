@@ -1,0 +1,46 @@
+// The states of built-ins with the same edits at every step.
+#pragma once
+
+#include <vector>
+
+#include "../state.h"
+
+namespace logitport {
+
+// Denies a list of ids: `disallowed_tokens`; until the history has a length: `min_tokens`.
+class TokenList : public State {
+ public:
+  // `below`: the ids are denied while the history is shorter than this. Negative: always.
+  TokenList(std::vector<std::int32_t> ids, std::int64_t below) : ids_(std::move(ids)), below_(below) {}
+
+  void edit(const History &history, EditsWriter &edits) override {
+    if (below_ < 0 || history.length() < below_) {
+      edits.deny(ids_.data(), ids_.size());
+    }
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept override { return ids_.capacity() * sizeof(std::int32_t); }
+
+ private:
+  std::vector<std::int32_t> ids_;
+  std::int64_t below_;
+};
+
+// Adds a value to the logit of each id of a list: `logit_bias`.
+class BiasList : public State {
+ public:
+  // As many values as ids; the caller checks it.
+  BiasList(std::vector<std::int32_t> ids, std::vector<float> values) : ids_(std::move(ids)), values_(std::move(values)) {}
+
+  void edit(const History & /*history*/, EditsWriter &edits) override {
+    edits.bias(ids_.data(), values_.data(), ids_.size());
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept override {
+    return ids_.capacity() * sizeof(std::int32_t) + values_.capacity() * sizeof(float);
+  }
+
+ private:
+  std::vector<std::int32_t> ids_;
+  std::vector<float> values_;
+};
+
+}  // namespace logitport

@@ -1,0 +1,109 @@
+"""Histories, in both implementations."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport.errors import InvalidArgument, InvalidTokenId
+
+if TYPE_CHECKING:
+    from logitport.core.history import PythonHistory
+    from tests.core.implementations import Implementation
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+IDS = st.lists(INT32, max_size=150)
+# Ids to append, or how many to cut off, and whether the checksum is read after it.
+CHANGES = st.lists(st.tuples(st.one_of(IDS, st.integers(0, 200)), st.booleans()), max_size=12)
+
+
+@given(IDS, IDS, CHANGES)
+def test_it_holds_its_ids_and_their_checksum_through_all_changes(
+    implementation: Implementation, prompt: list[int], output: list[int], changes: list[tuple[list[int] | int, bool]]
+) -> None:
+    history, ids = implementation.history(prompt, output), [*prompt, *output]
+    for change, reads_checksum in changes:
+        if isinstance(change, int):
+            del ids[max(len(prompt), len(ids) - change) :]
+            history.rewind(len(ids))
+        elif len(change) == 1:
+            history.append(change[0])
+            ids += change
+        else:
+            history.extend(change)
+            ids += change
+        if reads_checksum:
+            assert history.crc() == zlib.crc32(np.array(ids, "<i4").tobytes())
+    assert history.token_ids.tolist() == ids
+    assert history.prompt_token_ids.tolist() == prompt
+    assert history.output_token_ids.tolist() == ids[len(prompt) :]
+    assert (len(history), history.length, history.prompt_length) == (len(ids), len(ids), len(prompt))
+    assert history.last_output == (ids[-1] if len(ids) > len(prompt) else None)
+    assert [history.at(position) for position in range(len(ids))] == ids
+    assert history.crc() == zlib.crc32(np.array(ids, "<i4").tobytes())
+
+
+@pytest.mark.parametrize("prompt", [(), [1, 2], np.array([1, 2]), np.array([1, 2, 3, 4], np.uint8)[::2]])
+def test_ids_may_be_any_integers(implementation: Implementation, prompt: object) -> None:
+    history = implementation.history(prompt)  # type: ignore[arg-type]
+    assert history.token_ids.dtype == np.int32
+    assert history.token_ids.tolist() == list(prompt)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("wrong", [[2**31], ["a"], [1.5], [[1]]])
+def test_it_refuses_what_is_no_integer_of_32_bits(implementation: Implementation, wrong: list[int]) -> None:
+    with pytest.raises(InvalidTokenId):
+        implementation.history(wrong)
+    with pytest.raises(InvalidTokenId):
+        implementation.history([], wrong)
+    with pytest.raises((TypeError, ValueError)):
+        implementation.history().append(wrong[0])
+    with pytest.raises((TypeError, ValueError)):
+        implementation.history().extend(wrong)
+
+
+def _cut(implementation: Implementation) -> PythonHistory:
+    history = implementation.history([1, 2, 3], [4, 5, 6])
+    history.draft_tokens = 1
+    history.rewind(4)
+    return history
+
+
+def test_a_rewind_removes_drafts(implementation: Implementation) -> None:
+    assert _cut(implementation).draft_tokens == 0
+
+
+def test_ids_that_a_rewind_cut_off_can_be_read(implementation: Implementation) -> None:
+    assert _cut(implementation).cut_token_ids(6).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("length", [-1, 2, 5])
+def test_a_rewind_to_a_wrong_length_is_refused(implementation: Implementation, length: int) -> None:
+    message = rf"cannot rewind a history of 4 ids to {length}: the length must lie between 3 \(the prompt\) and 4"
+    with pytest.raises(InvalidArgument, match=message):
+        _cut(implementation).rewind(length)
+
+
+def test_a_view_stays_readable_while_the_history_grows_and_goes(implementation: Implementation) -> None:
+    history = implementation.history([1, 2], [3])
+    view = history.token_ids
+    history.extend(range(100_000))
+    del history
+    assert view.tolist() == [1, 2, 3]
+
+
+def test_the_compiled_history_refuses_positions_and_lengths_outside(
+    both: tuple[Implementation, Implementation],
+) -> None:
+    history = _cut(both[1])
+    for position in (-1, 4, 2**40):
+        with pytest.raises(IndexError):
+            history.at(position)
+    for length in (3, 7):
+        with pytest.raises(InvalidArgument):
+            history.cut_token_ids(length)
