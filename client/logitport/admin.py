@@ -330,11 +330,19 @@ class ServerAdmin:
         shared: bool = False,
         signing_key: PathLike | None = None,
         lift: bool | None = None,
+        refresh: bool = False,
     ) -> ProcessorRef:
         """Register a processor, as `Client.register`. Needs the scope "register"."""
         return self._call(
             self._client._register(
-                processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=None, lift=lift
+                processor,
+                name,
+                replace=replace,
+                shared=shared,
+                signing_key=signing_key,
+                dialect=None,
+                lift=lift,
+                refresh=refresh,
             )
         )
 

@@ -55,11 +55,19 @@ class AsyncClient(BaseClient):
         signing_key: PathLike | None = None,
         dialect: str | None = None,
         lift: bool | None = None,
+        refresh: bool = False,
     ) -> ProcessorRef:
         """See `Client.register`."""
         return await self._call(
             self._register(
-                processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect, lift=lift
+                processor,
+                name,
+                replace=replace,
+                shared=shared,
+                signing_key=signing_key,
+                dialect=dialect,
+                lift=lift,
+                refresh=refresh,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,13 @@ from tenacity import retry_if_exception, stop_after_delay, wait_random_exponenti
 
 from logitport import calls
 from logitport.connection import Connection
-from logitport.errors import DeadlineExceeded, NotAuthenticated, PayloadNotAllowed, ServerUnavailable
+from logitport.errors import (
+    DeadlineExceeded,
+    NotAuthenticated,
+    PayloadNotAllowed,
+    ServerUnavailable,
+    StaleProcessorWarning,
+)
 from logitport.output import ProcessorOutput
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
@@ -75,7 +82,11 @@ class BaseClient:
         self.target = self._servers.text
 
     def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
-        message, not_lifted = calls.register_request(processor, name, **options)
+        """Make the call of `register`, which calls this directly: a warning has the line of the caller's caller."""
+        message, shipped = calls.register_request(processor, name, **options)
+        if shipped.changed:
+            warnings.warn(_earlier_state(processor, shipped.changed), StaleProcessorWarning, stacklevel=3)
+        not_lifted = shipped.not_lifted
         return Call(
             "registry",
             "Register",
@@ -164,6 +175,13 @@ class BaseClient:
                 translated = PayloadNotAllowed(translated.message + advice)
             raise translated from None
         self._servers.worked(server)
+
+
+def _earlier_state(processor: Any, changed: str) -> str:
+    return (
+        f"{processor.__qualname__} was shipped before, and {changed} has changed since: the state of that time is "
+        "registered; pass refresh=True to ship the present state"
+    )
 
 
 def _ref(reply: Any) -> ProcessorRef:

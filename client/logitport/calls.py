@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.payload.signing import PathLike
+    from logitport.shipping import Shipped
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -142,8 +143,9 @@ def register_request(
     signing_key: PathLike | None = None,
     dialect: str | None = None,
     lift: bool | None = None,
-) -> tuple[registry_pb2.RegisterRequest, str]:
-    """Make the message for `Client.register`, and the reason why the processor is no program ("" if it is one).
+    refresh: bool = False,
+) -> tuple[registry_pb2.RegisterRequest, Shipped]:
+    """Make the message for `Client.register`, and what it ships.
 
     Raises:
         NotCapturable, PayloadNotPortable, MalformedPayload, InvalidArgument: as `Client.register`.
@@ -155,11 +157,12 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    serialized, not_lifted = reserialize(processor, lift=lifts() if lift is None else lift)
+    shipped = reserialize(processor, lift=lifts() if lift is None else lift, refresh=refresh)
+    serialized = shipped.serialized
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
     request = message(registry_pb2.RegisterRequest, payload=serialized, name=name, replace=replace, shared=shared)
-    return request, not_lifted
+    return request, shipped
 
 
 def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch: int) -> processing_pb2.ApplyRequest:

@@ -90,6 +90,7 @@ class Client(BaseClient):
         signing_key: PathLike | None = None,
         dialect: str | None = None,
         lift: bool | None = None,
+        refresh: bool = False,
     ) -> ProcessorRef:
         """Register a processor of any dialect, a program, or a serialized string, with the server.
 
@@ -97,7 +98,11 @@ class Client(BaseClient):
         `ProcessorRef.not_lifted` is the reason if another one is not. For that its code is run here, on tensors without
         values.
 
-        The client remembers it: a session that reconnects to another server registers it there, too.
+        A class that this process has shipped before, in a call or in a request's chain, is registered in the state of
+        that time. If the class has changed since, or a global, a helper function or a base class that is shipped with
+        it, a `StaleProcessorWarning` names the first such change.
+
+        The client remembers the processor: a session that reconnects to another server registers it there, too.
 
         Args:
             processor: the processor to ship; see `logitport.dialects`.
@@ -109,6 +114,8 @@ class Client(BaseClient):
                 needs logitport[signing].
             dialect: its dialect, where its base class or its arguments do not show that.
             lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
+            refresh: ship a class in its present state, even if it was shipped before; requests that are added later
+                use this state, too.
 
         Raises:
             NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.
@@ -119,7 +126,14 @@ class Client(BaseClient):
             LimitExceeded: the registry is full, or the payload too large.
         """
         call = self._register(
-            processor, name, replace=replace, shared=shared, signing_key=signing_key, dialect=dialect, lift=lift
+            processor,
+            name,
+            replace=replace,
+            shared=shared,
+            signing_key=signing_key,
+            dialect=dialect,
+            lift=lift,
+            refresh=refresh,
         )
         reply = self._reply(call)
         registered = call.decode(reply)

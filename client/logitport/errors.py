@@ -40,6 +40,8 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
+`StaleProcessorWarning` is a warning, and no part of the tree.
+
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
 """
@@ -270,6 +272,10 @@ class RequestsFailed(LogitportError):
         super().__init__(f"{failed} got their result:\n{listed}")
         self.failures = dict(failures)
         self.result = result
+
+
+class StaleProcessorWarning(UserWarning):
+    """`Client.register` registers an earlier state of a class: that class, or code that it uses, has changed."""
 
 
 # Exception, code on the wire, name of the gRPC status when a whole call fails with it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from logitport import dialects, payload
@@ -12,7 +12,14 @@ from logitport.errors import InvalidArgument, NotCapturable
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
 
+if TYPE_CHECKING:
+    from logitport.payload import Parts
+
 VARIABLE = "LOGITPORT_LIFT"
+
+_LARGE = (
+    "and a class with one of over 10,000 is not lifted: keep a tensor of what it needs, or derive from TensorProcessor"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +30,30 @@ class Shipped(NamedTuple):
     Attributes:
         serialized: the payload.
         not_lifted: why it is not a program; "" if it is one, or if that was not tried.
+        changed: what has changed in the class since this payload was made; "" if nothing has.
     """
 
     serialized: str
     not_lifted: str = ""
+    changed: str = ""
+
+
+class _Made(NamedTuple):
+    """The payload that was made of a class.
+
+    Attributes:
+        shipped: the payload.
+        lift: whether a program was tried.
+        parts: the state of the class at that time; None if it is not known.
+    """
+
+    shipped: Shipped
+    lift: bool
+    parts: Parts | None
 
 
 # Caches the payload of a class, so that it is not made for each request; `reserialize` renews an entry.
-_serialized: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+_made: WeakKeyDictionary[type, _Made] = WeakKeyDictionary()
 
 
 def serialize(processor: Any) -> str:
@@ -42,18 +65,25 @@ def serialize(processor: Any) -> str:
         PayloadNotPortable: it cannot be pickled.
     """
     cls = processor if isinstance(processor, type) else _tensor_processor(processor)
-    if cls is not None:
-        return _serialized.get(cls) or _remembered(cls, _of_tensor_processor(cls))
-    return _unchanged(processor) or payload.dumps(processor)
+    if cls is None:
+        return _unchanged(processor) or payload.dumps(processor)
+    made = _made.get(cls)
+    if made is None:
+        made = _made[cls] = _made_for_chain(cls)
+    return made.shipped.serialized
 
 
-def reserialize(processor: Any, *, lift: bool) -> Shipped:
-    """Serialize like `serialize`, but a class again, in its present state, and keep that for `serialize`.
+def reserialize(processor: Any, *, lift: bool, refresh: bool = False) -> Shipped:
+    """Serialize like `serialize`, but make a program of it if it can be one. `serialize` then returns the same.
+
+    A class that was serialized before, in the same way, gives the payload of that time. `Shipped.changed` says what
+    has changed since.
 
     Args:
         processor: as for `serialize`.
         lift: whether to make a program of a processor of any dialect, if it can be one. False: pickle it, also a
             `TensorProcessor`.
+        refresh: serialize a class in its present state in any case.
 
     Raises:
         NotCapturable: a `TensorProcessor` cannot be captured.
@@ -61,10 +91,22 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
     """
     if given := _unchanged(processor):
         return Shipped(given)
-    shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor)
+    lift = lift and (_tensor_processor(processor) is not None or not _reads_no_logits(processor))
+    parts = _parts_of(processor)
+    made = None if refresh or not isinstance(processor, type) else _made.get(processor)
+    if made is not None and made.lift == lift and made.parts is not None and parts is not None:
+        return made.shipped._replace(changed=parts.changed_since(made.parts))
+    shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, parts)
     if isinstance(processor, type):
-        _remembered(processor, shipped.serialized)
+        _made[processor] = _Made(shipped, lift, parts)
     return shipped
+
+
+def _parts_of(processor: Any) -> Parts | None:
+    try:
+        return payload.parts_of(processor)
+    except Exception:  # noqa: BLE001 - from any object's __reduce__; `dumps` reports it, if it is called
+        return None
 
 
 def lifts() -> bool:
@@ -82,22 +124,17 @@ def _unchanged(processor: Any) -> str:
     return processor if isinstance(processor, str) else ""
 
 
-def _remembered(processor: type, serialized: str) -> str:
-    _serialized[processor] = serialized
-    return serialized
-
-
-def _of_tensor_processor(processor: Any) -> str:
-    cls = _tensor_processor(processor)
-    if cls is not None:
+def _made_for_chain(cls: type) -> _Made:
+    parts = _parts_of(cls)
+    if issubclass(cls, TensorProcessor):
         try:
-            return _captured(cls)
+            return _Made(Shipped(_captured(cls)), lift=True, parts=parts)
         except NotCapturable as error:
             logger.warning("%s is shipped as code, not as a program: %s", cls.__qualname__, error.message)
-    return payload.dumps(processor)
+    return _Made(Shipped(payload.dumps(cls)), lift=False, parts=parts)
 
 
-def _lifted(processor: Any) -> Shipped:
+def _lifted(processor: Any, parts: Parts | None) -> Shipped:
     """Make a program of the processor, or a pickle with the reason.
 
     Raises:
@@ -107,8 +144,10 @@ def _lifted(processor: Any) -> Shipped:
     cls = _tensor_processor(processor)
     if cls is not None:
         return Shipped(_captured(cls))
-    if isinstance(processor, TensorProcessor) or _reads_no_logits(processor):
+    if isinstance(processor, TensorProcessor):
         return Shipped(payload.dumps(processor))
+    if parts is not None and parts.large:  # before torch is imported, and copies are made for the comparison
+        return Shipped(payload.dumps(processor), f"{parts.large}, {_LARGE}")
     try:
         from logitport.programs.lift import lift  # imports torch
 

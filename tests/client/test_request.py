@@ -160,7 +160,7 @@ def test_a_class_is_pickled_once() -> None:
     assert name_processor(Idle()).payload == serialize(Idle)
 
 
-def test_a_class_that_changed_is_pickled_again_when_it_is_registered() -> None:
+def test_a_class_that_changed_is_pickled_again_when_it_is_registered_with_refresh() -> None:
     class Adds(CustomLogitProcessor):
         amount = 1
 
@@ -169,7 +169,9 @@ def test_a_class_that_changed_is_pickled_again_when_it_is_registered() -> None:
 
     before = name_processor(Adds).payload
     Adds.amount = 2
-    registered = register_request(Adds, "", replace=False)[0].payload
+    request, shipped = register_request(Adds, "", replace=False)
+    assert (request.payload, shipped.changed) == (before, "the attribute 'amount' of " + Adds.__qualname__)
+    registered = register_request(Adds, "", replace=False, refresh=True)[0].payload
     assert payload.loads(payload.parse(registered)).amount == 2  # type: ignore[attr-defined]
     assert name_processor(Adds).payload == registered != before
 

@@ -9,6 +9,7 @@ The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
     root_of       processor -> object     encode                            what dumps serializes of it
+    parts_of      processor -> Parts       parts                             what has changed since
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
@@ -23,12 +24,14 @@ from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer, root_of
 from logitport.payload.envelope import PROGRAM, Payload, display_name_of, holds_program, parse, seal_program
 from logitport.payload.interpreter import check_python
+from logitport.payload.parts import Parts, parts_of
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
 from logitport.payload.wire_names import wire_name
 
 __all__ = [
     "PROGRAM",
+    "Parts",
     "Payload",
     "Signature",
     "check_python",
@@ -37,6 +40,7 @@ __all__ = [
     "instantiate",
     "loads",
     "parse",
+    "parts_of",
     "refer",
     "root_of",
     "seal_program",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import io
+import pickle
 import pickletools
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,11 +48,14 @@ def read(data: bytes) -> Contents:
         MalformedPayload: it is not a pickle; the message gives the position of the error.
     """
     reader = _Reader(len(data))
+    file = io.BytesIO(data)
     position = 0
     try:
-        for op, arg, at in pickletools.genops(data):
+        for op, arg, at in pickletools.genops(file):
             position = at or 0
             reader.step(op, arg)
+            if op.name != "STOP":
+                file.seek(reader.skim(data, file.tell()))
     except (ValueError, IndexError, KeyError, Warning) as error:  # Warning: a bad escape where warnings are errors
         raise MalformedPayload(f'"callable" is not a pickle: after byte {position}: {error}') from error
     return reader.contents
@@ -58,6 +63,11 @@ def read(data: bytes) -> Contents:
 
 _MARK = object()
 _UNKNOWN = object()
+# Opcodes of strings and whole numbers: a vocabulary has 150,000 of them, and pickletools takes 3 µs for each.
+_SHORT_STRING, _MEMOIZE = pickle.SHORT_BINUNICODE[0], pickle.MEMOIZE[0]
+# The bytes of the argument, and whether it has a sign.
+_NUMBERS = {pickle.BININT1[0]: (1, False), pickle.BININT2[0]: (2, False), pickle.BININT[0]: (4, True)}
+_REPEATED = {pickle.BINGET[0]: 1, pickle.LONG_BINGET[0]: 4}
 
 
 class _Reader:
@@ -100,6 +110,42 @@ class _Reader:
                 self.contents.keys.update(key for key in items[::2] if isinstance(key, str))
             case _:
                 self._other(op, arg)
+
+    def skim(self, data: bytes, position: int) -> int:
+        """Simulate strings, whole numbers and repeated values, as far as they follow each other, faster than `step`.
+
+        Returns:
+            The position of the first opcode that is left to `step`, which also reports what is wrong with it.
+        """
+        stack, memo, end = self._stack, self._memo, len(data)
+        while position + 1 < end:
+            op = data[position]
+            if op == _SHORT_STRING:
+                stop = position + 2 + data[position + 1]
+                if stop > end:
+                    break
+                stack.append(str(data[position + 2 : stop], "utf-8", "surrogatepass"))
+                position = stop
+                if position < end and data[position] == _MEMOIZE:
+                    memo[len(memo)] = stack[-1]
+                    position += 1
+            elif op in _NUMBERS:
+                size, signed = _NUMBERS[op]
+                stop = position + 1 + size
+                if stop > end:
+                    break
+                stack.append(int.from_bytes(data[position + 1 : stop], "little", signed=signed))
+                position = stop
+            elif op in _REPEATED:
+                stop = position + 1 + _REPEATED[op]
+                index = int.from_bytes(data[position + 1 : stop], "little")
+                if stop > end or index not in memo:
+                    break
+                stack.append(memo[index])
+                position = stop
+            else:
+                break
+        return position
 
     def _other(self, op: pickletools.OpcodeInfo, arg: Any) -> None:
         """Pop and push as many values as pickletools documents; a constant is the opcode's own argument."""

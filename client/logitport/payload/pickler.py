@@ -54,6 +54,8 @@ _LARGE = {
 }
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
+_NUMBERS = {type(None), bool, int, float}  # and None: pickle memoizes none of them
+_MAX_SHORT_LENGTH = 0xFF
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
 # Attributes that a class gets when it is created.
 _MADE_WITH = ("__module__", "__doc__", "__slots__", "__orig_bases__")
@@ -67,6 +69,9 @@ _NOT_SHIPPED = {
 
 class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
     """Pickles one processor; `author` is its class or function, see `dialects.author_of`."""
+
+    # Types of the attributes that a class is created with; the others are set afterwards.
+    _created_with: frozenset[type] = frozenset(_CONSTANTS)
 
     def __init__(self, file: io.BytesIO, author: Any) -> None:
         # Sets every option that changes the bytes and that a user could otherwise change globally in dill's settings.
@@ -94,9 +99,12 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             # Make equal strings one object: otherwise that depends on whether their module came from a .pyc file.
             obj = self._strings.setdefault(obj, obj)
             if id(obj) not in self.memo:  # directly: a vocabulary has 150,000, and none needs the checks below
-                self.framer.commit_frame()
-                self.save_str(obj)
+                self._save_text(obj)
                 return
+        elif type(obj) in _NUMBERS:
+            self.framer.commit_frame()
+            self.dispatch[type(obj)](self, obj)
+            return
         outermost, self._outermost = self._outermost, False
         if type(obj) is bytes:
             obj = self._bytes.setdefault(obj, obj)
@@ -108,6 +116,16 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             super().save(obj, save_persistent_id)
         while outermost and self._last:
             self._last.pop(0)()
+
+    def _save_text(self, text: str) -> None:
+        """Save a string that is not in the memo, as `save_str` does."""
+        self.framer.commit_frame()
+        encoded = text.encode("utf-8", "surrogatepass")
+        if len(encoded) > _MAX_SHORT_LENGTH:
+            self.save_str(text)
+            return
+        self.write(b"%b%c%b%b" % (pickle.SHORT_BINUNICODE, len(encoded), encoded, pickle.MEMOIZE))
+        self.memo[id(text)] = len(self.memo), text
 
     def reducer_override(self, obj: Any) -> Any:
         """Return the reduction of an object for which dill's own does not fit, or NotImplemented."""
@@ -210,7 +228,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         body["__qualname__"] = cls.__qualname__
         rest: dict[str, Any] = {}
         for name, value in _attributes(cls):
-            (body if type(value) in _CONSTANTS else rest)[name] = value
+            (body if type(value) in self._created_with else rest)[name] = value
         self._save_filled_later(cls, (type(cls), (cls.__name__, cls.__bases__, body)), rest)
         if isinstance(cls, abc.ABCMeta):
             self._call(abc.update_abstractmethods, cls)
@@ -218,7 +236,8 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
     def _save_filled_later(self, cls: type, creation: tuple[Any, tuple[Any, ...]], attributes: dict[str, Any]) -> None:
         """Save a class that `creation` (function, arguments) creates, and then its attributes."""
         for parent in (type(cls), *cls.__bases__):
-            self.save(parent)
+            kind = "metaclass" if parent is type(cls) else "base"
+            self._at(f"the {kind} {parent.__qualname__} of {cls.__qualname__}", self.save, parent)
             self.write(pickle.POP)
         if id(cls) in self.memo:  # saving a parent has saved this class already
             self.write(self.get(self.memo[id(cls)][0]))

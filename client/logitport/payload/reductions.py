@@ -32,7 +32,9 @@ def reduce(obj: Any) -> Any:
 
 def _in_order(obj: Any) -> Any:
     """Reduce a set in sorted order: its own order depends on the process's hash seed, but the bytes must not."""
-    return type(obj), (sorted(obj, key=lambda element: (type(element).__name__, repr(element))),)
+    one_type = len(set(map(type, obj))) == 1  # the same order, in a third of the time
+    key = repr if one_type else lambda element: (type(element).__name__, repr(element))
+    return type(obj), (sorted(obj, key=key),)
 
 
 def _bound_method(method: types.MethodType) -> Any:

@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 from contextlib import suppress
+from typing import ClassVar
 
 import dill
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import MalformedPayload, PythonMismatch, payload
-from logitport.payload import Payload
+from logitport.payload import Payload, pickle_reader
 from tests.toy_processors import Unchanged
 
 REAL = payload.parse(payload.dumps(Unchanged)).data
@@ -205,3 +206,38 @@ class Anything:
 
     def __setitem__(self, key, value):
         pass
+
+
+class Vocabulary(Unchanged):
+    words = tuple(f"Ġ{number}" for number in range(3000))
+    ids: ClassVar = {word: number * 30 - 9 for number, word in enumerate(words)}
+    rare = frozenset(("a" * 300, "\ud800", ""))
+
+
+def test_strings_and_numbers_are_read_as_by_pickletools(monkeypatch):
+    data = payload.parse(payload.dumps(Vocabulary)).data
+    steps = []
+    step = pickle_reader._Reader.step
+    monkeypatch.setattr(pickle_reader._Reader, "step", lambda self, op, arg: (steps.append(op), step(self, op, arg)))
+    read = pickle_reader.read.__wrapped__
+    fast = read(data)
+    assert len(steps) < 1000  # a hundred for each 1000 elements: the others are skimmed
+    monkeypatch.setattr(pickle_reader._Reader, "skim", lambda self, data, position: position)
+    assert read(data) == fast
+    assert len(steps) > 12_000
+    assert set(Vocabulary.words) < fast.keys
+
+
+@pytest.mark.parametrize(
+    "value", ["ab", "é" * 200, 5, 300, 70_000, -1, ["a", "b", "a", 1, 2], [str(n) for n in range(300)] * 2]
+)
+def test_truncated_strings_and_numbers(value):
+    data = pickle.dumps(value, protocol=4)
+    for end in range(max(0, len(data) - 1000), len(data)):
+        with pytest.raises(MalformedPayload, match="is not a pickle: after byte"):
+            payload.parse(string(data[:end]))
+
+
+def test_an_opcode_after_a_mark_is_no_string():
+    with pytest.raises(MalformedPayload, match="a mark where a value should be"):
+        payload.parse(string(b"\x80\x04(\x94."))

@@ -125,3 +125,31 @@ def test_isolated_calls_leave_no_trace() -> None:
     assert counter is _COUNTER
     assert _COUNTER == [0]
     assert not hasattr(Holder, "added")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["a", 1], ["a", True]),
+        (["a", 1], ["a", 1.0]),
+        (["a", 1], ["a", 2]),
+        ({"a": 1}, {"a": True}),
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"a", "b"}, {"a"}),
+        (("a",), ("b",)),
+    ],
+)
+def test_containers_of_constants(before, after) -> None:
+    holder = Holder(before)
+    state = State(holder, Holder.__call__)
+    holder.value = type(before)(before)
+    assert state.changed() is None
+    holder.value = after
+    assert state.changed() == "self.value"
+
+
+def test_a_container_of_constants_that_changes_in_place() -> None:
+    holder = Holder({str(number): number for number in range(100)})
+    state = State(holder, Holder.__call__)
+    holder.value["7"] = 8
+    assert state.changed() == "self.value"

@@ -1,0 +1,143 @@
+"""What has changed in a processor since it was shipped."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import CustomLogitProcessor, payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOURCE = """
+from logitport import EditProcessor, Float, TensorProcessor
+
+LIMIT = 3
+TABLE = [1, [2]]
+WORDS = ["a", "b"] * 50
+IDS = {str(number): number for number in range(100)}
+CHOSEN = set(range(100))
+
+def deeper(ids):
+    return ids[:LIMIT]
+
+def helper(ids, most=5):
+    return deeper(ids)[:most]
+
+def with_variable(step):
+    class Encloses(EditProcessor):
+        def edit(self, request, edits):
+            edits.deny([step])
+    return Encloses
+
+class Base(EditProcessor):
+    scale = 1
+
+    def first(self, ids):
+        return ids[: self.scale]
+
+class Ban(Base):
+    names = {"a": 1}
+
+    def edit(self, request, edits):
+        edits.deny(helper(self.first(TABLE)) + [len(WORDS), len(IDS), len(CHOSEN)])
+
+class Scales(TensorProcessor):
+    params = {"by": Float(default=1.0)}
+
+    def process(self, logits, params, history):
+        return logits * params.by[:, None] * LIMIT
+"""
+
+
+def module() -> Any:
+    """The code above as a module of the author's."""
+    made = ModuleType("authors_own")
+    exec(SOURCE, vars(made))
+    return made
+
+
+def test_nothing_has_changed() -> None:
+    here = module()
+    for cls in (here.Ban, here.Scales, here.with_variable(2)):
+        assert payload.parts_of(cls).changed_since(payload.parts_of(cls)) == ""
+
+
+def replaced(name: str, value: object) -> Callable[[Any], None]:
+    return lambda here: setattr(here, name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (replaced("LIMIT", 4), "the global 'LIMIT' of deeper"),
+        (replaced("LIMIT", True), "the global 'LIMIT' of deeper"),
+        (lambda here: here.TABLE[1].append(3), "the global 'TABLE' of Ban.edit"),
+        (lambda here: here.WORDS.__setitem__(99, "c"), "the global 'WORDS' of Ban.edit"),
+        (lambda here: here.IDS.__setitem__("7", 8), "the global 'IDS' of Ban.edit"),
+        (lambda here: here.CHOSEN.add(100), "the global 'CHOSEN' of Ban.edit"),
+        (replaced("deeper", lambda ids: ids), "the global 'deeper' of helper"),
+        (replaced("helper", len), "the global 'helper' of Ban.edit"),
+        (lambda here: delattr(here, "helper"), "the global 'helper' of Ban.edit"),
+        (lambda here: setattr(here.helper, "__defaults__", (6,)), "a default or attribute of helper"),
+        (lambda here: setattr(here.Base, "scale", 2), "the attribute 'scale' of Base"),
+        (lambda here: setattr(here.Base, "first", lambda self, ids: ids), "the attribute 'first' of Base"),
+        (lambda here: setattr(here.Base, "added", 1), "the attribute 'added' of Base"),
+        (lambda here: delattr(here.Base, "scale"), "the attribute 'scale' of Base"),
+        (lambda here: here.Ban.names.update(a=2), "the attribute 'names' of Ban"),
+        (lambda here: setattr(here.Ban, "__doc__", "New."), "the class itself"),
+        (
+            lambda here: setattr(here.Ban, "__bases__", (type("Other", (here.Base,), {"__module__": "authors_own"}),)),
+            "the base Other of Ban",
+        ),
+    ],
+)
+def test_the_change_is_named(change: Callable[[Any], None], named: str) -> None:
+    here = module()
+    before = payload.parts_of(here.Ban)
+    change(here)
+    after = payload.parts_of(here.Ban)
+    assert after.changed_since(before) == named
+    assert before.changed_since(before) == after.changed_since(after) == ""
+
+
+def test_an_enclosed_variable() -> None:
+    cls = module().with_variable(2)
+    before = payload.parts_of(cls)
+    cls.edit.__closure__[0].cell_contents = 3
+    assert payload.parts_of(cls).changed_since(before) == (
+        "the variable 'step' that with_variable.<locals>.Encloses.edit encloses"
+    )
+
+
+def test_code_of_installed_packages_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(self, request, edits):  # type: ignore[no-untyped-def]
+        edits.deny([len(pickle.dumps(request))])
+
+    cls = type("Pickles", (module().Base,), {"edit": edit, "__module__": "authors_own"})
+    before = payload.parts_of(cls)
+    monkeypatch.setattr(pickle, "DEFAULT_PROTOCOL", 1)
+    assert payload.parts_of(cls).changed_since(before) == ""
+
+
+def test_large_containers() -> None:
+    for size, found in ((10_000, ""), (10_001, "the global 'WORDS' of Ban.edit is a list of 10,001 elements")):
+        here = module()
+        here.WORDS = ["a"] * size
+        assert payload.parts_of(here.Ban).large == found
+
+
+def test_what_cannot_be_shipped() -> None:
+    class Locks(CustomLogitProcessor):
+        lock = threading.Lock()
+
+        def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+            return logits
+
+    with pytest.raises(Exception, match="lock"):
+        payload.parts_of(Locks)
