@@ -13,7 +13,7 @@ import pytest
 
 from logitport_server.cli.root import COMMANDS
 from logitport_server.config import ServerConfig
-from tests.docs.transcripts import blocks, check_transcript, commands, sections
+from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,14 @@ def test_the_table_of_contents(title: str) -> None:
     assert f"| {number} | [{name}](#{anchor}) |" in PAGE
 
 
+def test_the_server_of_the_recipes() -> None:
+    """It has the options of the fixture `server`, which stands for it below."""
+    (serve,) = [
+        block for block in blocks(PAGE[: PAGE.index("## 1.")], "sh") if block.content.startswith("logitport serve")
+    ]
+    assert serve.content == "logitport serve --enable-custom-logit-processor\n"
+
+
 @every_recipe
 def test_commands_exist(title: str) -> None:
     lines = [line for block in blocks(RECIPES[title], "sh") for line in block.content.splitlines()]
@@ -72,24 +80,21 @@ def test_commands_exist(title: str) -> None:
 @every_recipe
 def test_commands_print_what_the_page_shows(
     title: str,
+    server: RunningServer,
     start_server: Callable[..., RunningServer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Servers of the page get a free port. Recipe 9 uses the server of recipe 8."""
+    """The server has a free port instead of the default one. A recipe may start another one."""
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(ROOT / "examples")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     address = ServerConfig().listen.replace("127.0.0.1", "localhost")
-    target = ""
-    if title.startswith("9."):
-        target = start_server("--enable-custom-logit-processor").target
+    target = server.target
     for block in blocks(RECIPES[title]):
         if block.language == "sh" and block.content.startswith("logitport serve"):
             target = start_server(*shlex.split(block.content)[2:]).target
         elif block.language == "text":
-            assert address not in block.content or target
-            shown = type(block)(block.language, block.content.replace(address, target) if target else block.content)
-            check_transcript(shown, tmp_path, environment)
+            check_transcript(Block("text", block.content.replace(address, target)), tmp_path, environment)
