@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import dialects, payload
+from logitport.core.declared import complete_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
 from logitport.errors import LoadFailed
@@ -83,7 +84,7 @@ class EditRequest:
     """One request as one `EditProcessor` sees it.
 
     Attributes:
-        params: the request's parameters for this processor.
+        params: the request's parameters for this processor; if it declares them, all of them, with their defaults.
         history: the request's tokens; up to date at every call.
         vocab_size: width of the logits; token ids are valid below it.
         tokenizer_id: the engine's name for its tokenizer; "" if unknown.
@@ -126,12 +127,26 @@ class EditProcessor(CustomLogitProcessor):
     history at every step would be slow. State must be a function of the history: `start` rebuilds it whenever the
     history is cut back (a rejected draft, a preemption), unless `rewind` is overridden with something faster.
 
+    To declare the parameters of requests, set the class attribute `params` to a dict of `Float`, `Int`, `Bool` or
+    `TokenIds` by name. Then requests with other keys, types or values are refused when they are admitted.
+
     Attributes:
         takes_long: whether a call of an installed processor may take milliseconds. Such a processor is not called on
             the thread that serves all sessions.
     """
 
     takes_long: ClassVar[bool] = False
+
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        """Check a request's parameters when it is admitted; by default against the declared ones.
+
+        Override to check more, and call `super().validate_params(params)` first.
+
+        Raises:
+            InvalidParams: the parameters cannot be used; only that request fails.
+        """
+        complete_params(cls, params)
 
     def validate_for(self, caller: Hashable, params: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Check a request's parameters when it is admitted; by default `validate_params`.
@@ -178,7 +193,7 @@ class EditProcessor(CustomLogitProcessor):
         for row, params in enumerate(custom_param_list):
             req = (params or {}).get("__req__")
             history = History(req.origin_input_ids, req.output_ids) if req is not None else History()
-            request = EditRequest(params or {}, history, logits.shape[-1])
+            request = EditRequest(complete_params(type(self), params or {}), history, logits.shape[-1])
             self.start(request)
             row_edits = RowEdits()
             self.edit(request, row_edits)

@@ -1,76 +1,100 @@
-"""The examples in docs/processors.md that a server has to run."""
+"""docs/processors.md: its code is that of the files in examples/processors, and its commands print what it shows."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
+import pytest
 
-from logitport import Client, Request
-from tests.tokenizer_files import write_trained
+from logitport_server.cli.root import COMMANDS
+from logitport_server.config import ServerConfig
+from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from tests.conftest import RunningServer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "examples" / "processors"
+PAGE = (ROOT / "docs" / "processors.md").read_text()
+RECIPES = {title: section for title, section in sections(PAGE).items() if title[0].isdigit()}
+every_recipe = pytest.mark.parametrize("title", RECIPES)
 
 
-def test_the_processor_with_a_tokenizer(
-    start_server: Callable[..., RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def files(section: str) -> list[str]:
+    return re.findall(r"\]\(\.\./examples/processors/([\w.]+)\)", section)
+
+
+def test_there_are_ten_recipes() -> None:
+    assert [int(title.partition(".")[0]) for title in RECIPES] == list(range(1, 11))
+
+
+def test_each_file_belongs_to_a_recipe() -> None:
+    named = {name for section in RECIPES.values() for name in files(section)}
+    assert named == {path.name for path in FILES.iterdir() if path.is_file()}
+
+
+@every_recipe
+def test_code_is_quoted_from_the_files(title: str) -> None:
+    section = RECIPES[title]
+    quoted = [block.content for block in blocks(section) if block.language in ("python", "toml")]
+    texts = [(FILES / name).read_text() for name in files(section)]
+    assert quoted
+    for code in quoted:
+        assert any(code in text for text in texts), code
+
+
+@every_recipe
+def test_the_table_of_contents(title: str) -> None:
+    anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+    number, name = title.split(". ")
+    assert f"| {number} | [{name}](#{anchor}) |" in PAGE
+
+
+def test_the_server_of_the_recipes() -> None:
+    """It has the options of the fixture `server`, which stands for it below."""
+    (serve,) = [
+        block for block in blocks(PAGE[: PAGE.index("## 1.")], "sh") if block.content.startswith("logitport serve")
+    ]
+    assert serve.content == "logitport serve --enable-custom-logit-processor\n"
+
+
+@every_recipe
+def test_commands_exist(title: str) -> None:
+    lines = [line for block in blocks(RECIPES[title], "sh") for line in block.content.splitlines()]
+    lines += [command for block in blocks(RECIPES[title], "text") for command, _ in commands(block)]
+    assert lines or files(RECIPES[title])
+    for line in lines:
+        words = shlex.split(line)
+        if words[0] == "logitport":
+            assert words[1] in COMMANDS, line
+
+
+@pytest.mark.slow
+@every_recipe
+def test_commands_print_what_the_page_shows(
+    title: str,
+    server: RunningServer,
+    start_server: Callable[..., RunningServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker cannot read the file, which is in a folder of this test."""
-    tokenizer = write_trained(tmp_path)
+    """The server has a free port instead of the default one. A recipe may start another one."""
     monkeypatch.chdir(tmp_path)
-    section = PAGE[PAGE.index("## Files\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    made: dict[str, Any] = {"__name__": "here"}
-    exec(block, made)
-    (tmp_path / "tokenizer.json").unlink()
-    (denied,) = tokenizer.encode("a").ids
-    with Client(start_server("--enable-custom-logit-processor").target) as client:
-        chain = [(made["BansWords"], {"words": ["a"]})]
-        logits = client.apply(torch.zeros(1, 313), [Request([1], processors=chain)]).logits
-    assert logits[0].isinf().nonzero().flatten().tolist() == [denied]
-
-
-def test_the_processor_with_the_operators_tokenizer(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
-    tokenizer = write_trained(tmp_path)
-    section = PAGE[PAGE.index("## Tokenizers\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    made: dict[str, Any] = {"__name__": "here"}
-    exec(block, made)
-    server = start_server("--enable-custom-logit-processor", f"--tokenizer=org/json={tmp_path}")
-    with Client(server.target) as client:
-        logits = client.apply(torch.zeros(1, 352), [Request([1], processors=[(made["NoSpaces"], {})])]).logits
-    denied = [token_id for token_id in range(313) if " " in tokenizer.decode([token_id])]
-    assert denied
-    assert logits[0].isinf().nonzero().flatten().tolist() == denied
-
-
-def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> None:
-    section = PAGE[PAGE.index("### Watermark\n") :].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    exec(block, {})
-    green, scored, z_score, p_value = map(float, capsys.readouterr().out.split())
-    assert scored == 4
-    assert green <= scored
-    assert (z_score < 0) == (p_value > 0.5)
-
-
-def test_output_reaches_the_author(
-    start_server: Callable[..., RunningServer], capsys: pytest.CaptureFixture[str]
-) -> None:
-    section = PAGE[PAGE.index("## Debug\n") :].partition("\n## ")[0]
-    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-    target = start_server("--enable-custom-logit-processor").target
-    exec(block.replace("localhost:50051", target), {"__name__": "here", "logits": torch.zeros(1, 8)})
-
-    first, *logged = capsys.readouterr().out.splitlines()
-    assert first == "ids so far: 2"
-    assert logged[1:] == ["ids so far: 2"]
+    Path("examples").symlink_to(ROOT / "examples")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    address = ServerConfig().listen.replace("127.0.0.1", "localhost")
+    target = server.target
+    for block in blocks(RECIPES[title]):
+        if block.language == "sh" and block.content.startswith("logitport serve"):
+            target = start_server(*shlex.split(block.content)[2:]).target
+        elif block.language == "text":
+            check_transcript(Block("text", block.content.replace(address, target)), tmp_path, environment)

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.core.declared import Declared
 from logitport.errors import InvalidArgument
-from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID
+from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID, check_param
 from logitport.programs.program import Parameter
 from logitport.programs.types import Element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from logitport.programs.parameters import Checked
 
 # Limits and defaults are sent as float64, which holds all integers up to this one.
 _MAX_EXACT = 1 << 53
 
 
-class Declaration(ABC):
+class Declaration(Declared):
     """What an author declares about one parameter."""
+
+    def read(self, name: str, params: Mapping[str, Any]) -> Checked:
+        return check_param(self.parameter(name), params)
 
     @abstractmethod
     def parameter(self, name: str) -> Parameter:
@@ -27,7 +38,7 @@ class Declaration(ABC):
 
 @dataclass(frozen=True)
 class Float(Declaration):
-    """A number, which a processor reads as float32[rows].
+    """A number. A program reads it as float32[rows], an `EditProcessor` as a float.
 
     Attributes:
         default: the value for requests that do not set it; None if they must.
@@ -55,7 +66,7 @@ class Float(Declaration):
 
 @dataclass(frozen=True)
 class Int(Declaration):
-    """An integer, which a processor reads as int64[rows].
+    """An integer. A program reads it as int64[rows], an `EditProcessor` as an int.
 
     Attributes:
         default: the value for requests that do not set it; None if they must.
@@ -86,7 +97,7 @@ class Int(Declaration):
 
 @dataclass(frozen=True)
 class Bool(Declaration):
-    """A condition, which a processor reads as bool[rows].
+    """A condition. A program reads it as bool[rows], an `EditProcessor` as a bool.
 
     Attributes:
         default: the value for requests that do not set it; None if they must.
@@ -100,7 +111,9 @@ class Bool(Declaration):
 
 @dataclass(frozen=True)
 class TokenIds(Declaration):
-    """A list of token ids, which a processor reads as int64[rows, max_ids], with -1 after the last id of each row.
+    """A list of token ids. An `EditProcessor` reads it as a tuple.
+
+    A program reads it as int64[rows, max_ids], with -1 after the last id of each row.
 
     Attributes:
         max_ids: the largest number of ids, at most 4096. Duplicates count.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.core.declared import refuse_unknown
 from logitport.errors import InvalidParams
 from logitport.programs.types import Element
 
@@ -38,10 +39,8 @@ def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> 
     Raises:
         InvalidParams: a key is missing or unknown, or its value has another type or is outside the limits.
     """
-    names = [parameter.name for parameter in parameters]
-    if unknown := [key for key in params if key not in names and not key.startswith("__")]:
-        raise InvalidParams(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")
-    return tuple(_check(parameter, params) for parameter in parameters)
+    refuse_unknown([parameter.name for parameter in parameters], params)
+    return tuple(check_param(parameter, params) for parameter in parameters)
 
 
 def padded(lists: Sequence[Sequence[int]], length: int) -> NDArray[np.int64]:
@@ -52,7 +51,8 @@ def padded(lists: Sequence[Sequence[int]], length: int) -> NDArray[np.int64]:
     return result
 
 
-def _check(parameter: Parameter, params: Mapping[str, Any]) -> Checked:
+def check_param(parameter: Parameter, params: Mapping[str, Any]) -> Checked:
+    """Return the value of one parameter; other keys do not matter. Raises InvalidParams as `check_params`."""
     if parameter.name not in params:
         if parameter.default is None:
             raise InvalidParams(f"parameter {parameter.name!r} is missing; set it to {_expected(parameter)}")

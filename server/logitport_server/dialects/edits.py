@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport_server.dialects.base import Dialect, RequestContext
-from logitport_server.dialects.checks import is_method, overrides_check
+from logitport_server.dialects.checks import is_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -23,7 +24,10 @@ class EditDialect(Dialect):
 
     @property
     def checks_params(self) -> bool:
-        return overrides_check(self.processor) or not is_method(self.processor.validate_for, EditProcessor.validate_for)
+        processor = self.processor
+        inherited = is_method(processor.validate_params, EditProcessor.validate_params)
+        inherited = inherited and is_method(processor.validate_for, EditProcessor.validate_for)
+        return not inherited or bool(declared_params(type(processor)))
 
     def validate(
         self,
@@ -35,7 +39,7 @@ class EditDialect(Dialect):
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
         request = EditRequest(
-            params,
+            complete_params(type(self.processor), params),
             context.history,
             context.vocab_size,
             tokenizer_id=context.tokenizer_id,

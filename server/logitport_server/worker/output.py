@@ -91,7 +91,7 @@ def _refuse_breakpoint(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(
         "breakpoint() cannot stop here, because the processor runs in a worker, without a terminal: run the same chain "
         "in your own process with logitport.testing.simulate, where breakpoint() works, or use print, which "
-        "Client.logs returns (docs/processors.md, Debug)"
+        "Client.logs returns (docs/processor-reference.md, Debug)"
     )
 
 

@@ -158,7 +158,11 @@ def _open(path: Path) -> sqlite3.Connection:
     """Open and check the database. Raises StoreError."""
     with _reported(path):
         connection = sqlite3.connect(
-            f"{path.as_uri()}?mode=rw", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+            f"{path.absolute().as_uri()}?mode=rw",
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
         )
         try:
             _check(connection, path)

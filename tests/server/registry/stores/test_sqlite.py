@@ -42,6 +42,17 @@ def test_values_survive_a_restart(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
 
 
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    relative = (tmp_path / "store").relative_to(tmp_path)
+    store = SqliteStore(relative)
+    store.commit([Write("a", b"1")])
+    store.close()
+    reopened = SqliteStore(relative)
+    assert values(reopened) == {"a": b"1"}
+    reopened.close()
+
+
 def test_the_id_survives_a_restart_and_is_random(folder: Path, tmp_path: Path) -> None:
     ids = []
     for path in (folder, folder, tmp_path / "other"):

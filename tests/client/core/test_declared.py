@@ -1,0 +1,98 @@
+"""Declared parameters of an `EditProcessor`: limits and defaults hold in process, in a simulation, and on a server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitport import Bool, Client, EditProcessor, Float, Int, InvalidParams, Request, TokenIds
+from logitport.testing import ToyModel, simulate
+from logitport_server.dialects.edits import EditDialect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Boost(EditProcessor):
+    params = {  # noqa: RUF012
+        "ids": TokenIds(max_ids=2),
+        "bias": Float(default=1.5, ge=-10, le=10),
+        "after": Int(default=0, ge=0),
+        "on": Bool(default=True),
+    }
+
+    def edit(self, request: Any, edits: Any) -> None:
+        assert list(request.params) == ["ids", "bias", "after", "on"]
+        if request.params["on"] and request.history.length >= request.params["after"]:
+            edits.bias(request.params["ids"], request.params["bias"])
+
+
+class Plain(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        edits.deny(request.params["ids"])
+
+
+class OfItsOwn(Plain):
+    params = "an attribute that declares nothing"
+
+
+class Narrow(Boost):
+    @classmethod
+    def validate_params(cls, params: Mapping[str, Any]) -> None:
+        super().validate_params(params)
+        if params.get("bias") == 0:
+            raise ValueError("bias is 0, which has no effect")
+
+
+WRONG = [
+    ({}, "Boost: parameter 'ids' is missing; set it to a list of at most 2 token ids"),
+    ({"ids": [1], "bias": 11}, r"Boost: parameter 'bias' is 11; it must be a number in \[-10, 10\]"),
+    ({"ids": [1], "bias": "1"}, "Boost: parameter 'bias' is '1'; it must be a number"),
+    ({"ids": [1], "after": 0.5}, "Boost: parameter 'after' is 0.5; it must be an integer"),
+    ({"ids": [1], "Bias": 1}, "Boost: there is no parameter 'Bias'; set only: ids, bias, after, on"),
+]
+
+
+@pytest.mark.parametrize(("params", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_server_refuses_what_is_not_declared(client: Client, params: dict[str, Any], message: str) -> None:
+    with (
+        client.session(vocab_size=8) as session,
+        pytest.raises(InvalidParams, match=message),
+    ):
+        session.add(Request([1], processors=[(Boost, params)]))
+
+
+def test_defaults_on_a_server(client: Client) -> None:
+    logits = client.apply(np.zeros((1, 4), np.float32), [Request([1], processors=[(Boost, {"ids": [1, 3]})])]).logits
+    assert logits[0].tolist() == [0, 1.5, 0, 1.5]
+
+
+def test_in_a_simulation() -> None:
+    result = simulate([(Boost, {"ids": [1], "after": 1})], ToyModel(8), [], steps=2)
+    assert [step.processors[0].bias.tolist() for step in result.steps] == [[], [pytest.approx(1.5)]]
+    with pytest.raises(InvalidParams, match=WRONG[1][1]):
+        simulate([(Boost, WRONG[1][0])], ToyModel(8), [1], steps=1)
+
+
+def test_called_with_a_tensor() -> None:
+    request = SimpleNamespace(origin_input_ids=[1], output_ids=[])
+    assert Boost()(torch.zeros(1, 3), [{"ids": [1], "__req__": request}]).tolist() == [[0, 1.5, 0]]
+    with pytest.raises(InvalidParams, match=WRONG[0][1]):
+        Boost()(torch.zeros(1, 3), [{"__req__": request}])
+
+
+def test_an_override_checks_more() -> None:
+    for params, message in (({"ids": [1], "bias": 0}, "has no effect"), ({"ids": [1], "bias": 99}, "Narrow: param")):
+        with pytest.raises(InvalidParams, match=message):
+            simulate([(Narrow, params)], ToyModel(8), [1], steps=1)
+
+
+@pytest.mark.parametrize(("processor", "checks"), [(Boost, True), (Narrow, True), (Plain, False), (OfItsOwn, False)])
+def test_only_declarations_are_checked(processor: type[EditProcessor], checks: bool) -> None:
+    assert EditDialect(processor, "it", shipped=False).checks_params is checks
+    if not checks:
+        assert simulate([(processor, {"ids": [1], "more": 2})], ToyModel(8), [1], steps=1).steps[0].moved >= 0
