@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Serve.variables():
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 @pytest.fixture
