@@ -207,6 +207,19 @@ class DrainProgress:
     movable_sessions: int
 
 
+@dataclass(frozen=True)
+class UnquarantineResult:
+    """Result of lifting a quarantine at one server.
+
+    Attributes:
+        processor: the processor.
+        was_quarantined: whether it was quarantined for any caller.
+    """
+
+    processor: ProcessorRef
+    was_quarantined: bool
+
+
 class AdminClient(BlockingClient):
     """Operates the servers of a target, each of them. Most calls need the scope "admin".
 
@@ -274,9 +287,17 @@ class ServerAdmin:
             )
         )
 
-    def unquarantine(self, name: str) -> ProcessorRef:
-        """Lift the quarantine of a processor, as `Client.unquarantine`."""
-        return self._call(self._client._unquarantine(name))
+    def unquarantine(self, name: str) -> UnquarantineResult:
+        """Lift the quarantine of a processor, as `Client.unquarantine`; succeeds if it is not quarantined, too."""
+        call = self._client._unquarantine(name)
+        return self._call(
+            Call(
+                call.service,
+                call.method,
+                call.message,
+                lambda reply: UnquarantineResult(call.decode(reply), reply.was_quarantined),
+            )
+        )
 
     def processors(self) -> list[ProcessorRef]:
         """List processors, as `Client.processors`. With the scope "admin", those of all owners."""
