@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
-
-from logitport import calls
-from logitport.base_client import BaseClient, Call
+from logitport.base_client import Call
+from logitport.blocking_client import BlockingClient
 from logitport_proto import admin_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
-    from logitport.connection import Tls
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike, ProcessorRef
     from logitport.servers import Server
-    from logitport.targets import Target
 
 _Result = TypeVar("_Result")
 
@@ -212,7 +207,20 @@ class DrainProgress:
     movable_sessions: int
 
 
-class AdminClient(BaseClient):
+@dataclass(frozen=True)
+class UnquarantineResult:
+    """Result of lifting a quarantine at one server.
+
+    Attributes:
+        processor: the processor.
+        was_quarantined: whether it was quarantined for any caller.
+    """
+
+    processor: ProcessorRef
+    was_quarantined: bool
+
+
+class AdminClient(BlockingClient):
     """Operates the servers of a target, each of them. Most calls need the scope "admin".
 
     Unlike `Client`, it never calls another server in place of one that fails. Safe to use from several threads; close
@@ -225,17 +233,6 @@ class AdminClient(BaseClient):
         InvalidArgument, ServerUnavailable: see `Client`.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        token: str | None = None,
-        tls: Tls | None = None,
-        timeout: float = calls.DEFAULT_TIMEOUT,
-        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
-    ) -> None:
-        super().__init__(grpc, target, token, tls, timeout, max_message_bytes)
-
     def servers(self) -> list[ServerAdmin]:
         """Return the servers that the target names now, in its order. Calls none of them.
 
@@ -244,25 +241,6 @@ class AdminClient(BaseClient):
         """
         self._servers.refresh()
         return [ServerAdmin(self, server) for server in self._servers.all()]
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._closed = True
-        for channel in self._servers.close():
-            channel.close()
-
-    def __enter__(self) -> AdminClient:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _call_at(self, server: Server, call: Call[_Result]) -> _Result:
-        with self._translated_errors(server, call.advice):
-            reply = call.on(server)(call.message, timeout=self.timeout, metadata=self._connection.metadata)
-        return call.decode(reply)
 
 
 class ServerAdmin:
@@ -309,9 +287,17 @@ class ServerAdmin:
             )
         )
 
-    def unquarantine(self, name: str) -> ProcessorRef:
-        """Lift the quarantine of a processor, as `Client.unquarantine`."""
-        return self._call(self._client._unquarantine(name))
+    def unquarantine(self, name: str) -> UnquarantineResult:
+        """Lift the quarantine of a processor, as `Client.unquarantine`; succeeds if it is not quarantined, too."""
+        call = self._client._unquarantine(name)
+        return self._call(
+            Call(
+                call.service,
+                call.method,
+                call.message,
+                lambda reply: UnquarantineResult(call.decode(reply), reply.was_quarantined),
+            )
+        )
 
     def processors(self) -> list[ProcessorRef]:
         """List processors, as `Client.processors`. With the scope "admin", those of all owners."""
@@ -351,7 +337,7 @@ class ServerAdmin:
         return self._call(self._client._delete(name))
 
     def _call(self, call: Call[_Result]) -> _Result:
-        return self._client._call_at(self._server, call)
+        return call.decode(self._client._send(self._server, call))
 
 
 def _status(reply: Any) -> ServerStatus:

@@ -1,4 +1,4 @@
-"""Base of the synchronous and the asynchronous client: arguments, messages, replies and errors of unary calls."""
+"""Base of all clients: arguments, messages, replies and errors of unary calls."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Call(Generic[_Result]):
 
 
 class BaseClient:
-    """The servers, and the calls that both clients make. A subclass only sends a call, and closes the channels.
+    """The servers, and the calls that all clients make. A subclass only sends a call, and closes the channels.
 
     Args:
         library: `grpc` or `grpc.aio`. The other arguments are those of `Client`.

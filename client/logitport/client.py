@@ -8,11 +8,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
-import grpc
 from tenacity import Retrying
 
 from logitport import calls, trace_context
-from logitport.base_client import BaseClient, Call
+from logitport.base_client import Call
+from logitport.blocking_client import BlockingClient
 from logitport.core import tensors
 from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
 from logitport.recording.options import options_of
@@ -25,7 +25,6 @@ from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from logitport.calls import ApplyResult
     from logitport.connection import Tls
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class Client(BaseClient):
+class Client(BlockingClient):
     """A client of one server or several. Safe to use from several threads; close it, or use it in a `with` statement.
 
     With several servers, a session is on the less loaded of two random ones, and moves to another one if it loses its
@@ -75,7 +74,7 @@ class Client(BaseClient):
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        super().__init__(grpc, target, token, tls, timeout, max_message_bytes)
+        super().__init__(target, token=token, tls=tls, timeout=timeout, max_message_bytes=max_message_bytes)
         self._sessions: WeakSet[Session] = WeakSet()
         self._choices: WeakSet[ServerChoice] = WeakSet()
         self._registrations = Registrations()
@@ -320,19 +319,10 @@ class Client(BaseClient):
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
-        self._closed = True
+        self._closed = True  # first: from now on, no session opens or reconnects
         for session in list(self._sessions):
             session.close()
-        for channel in self._servers.close():
-            channel.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        super().close()
 
     def _session_class(self, record: Record, opening: processing_pb2.OpenSession) -> Callable[..., Session]:
         """Return what makes a session, recorded or not."""
@@ -369,8 +359,3 @@ class Client(BaseClient):
             return self._send(failed, call)
 
         return Retrying(**self._retries(call))(attempt)
-
-    def _send(self, server: Server, call: Call[Any]) -> Any:
-        with self._translated_errors(server, call.advice):
-            metadata = self._connection.metadata + trace_context.metadata()
-            return call.on(server)(call.message, timeout=self.timeout, metadata=metadata)

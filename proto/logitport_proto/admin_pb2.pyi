@@ -191,7 +191,9 @@ class UnquarantineRequest(_message.Message):
     def __init__(self, processor: _Optional[str] = ...) -> None: ...
 
 class UnquarantineResponse(_message.Message):
-    __slots__ = ("processor",)
+    __slots__ = ("processor", "was_quarantined")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    WAS_QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     processor: _registry_pb2.ProcessorInfo
-    def __init__(self, processor: _Optional[_Union[_registry_pb2.ProcessorInfo, _Mapping]] = ...) -> None: ...
+    was_quarantined: bool
+    def __init__(self, processor: _Optional[_Union[_registry_pb2.ProcessorInfo, _Mapping]] = ..., was_quarantined: bool = ...) -> None: ...

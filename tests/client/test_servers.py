@@ -30,20 +30,11 @@ from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
 from logitport_proto import processing_pb2_grpc, registry_pb2
 from tests.client.conftest import Script
+from tests.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Fake(Server):
@@ -73,7 +64,7 @@ class Cluster:
         self.asked: list[str] = []
         self.slow: set[str] = set()
         self.late: list[Callable[[], object]] = []  # answers of slow servers
-        self.clock = Clock()
+        self.clock = Clock(1000.0)
         addresses = AddressList(source_of(lambda: self.listed), lambda _: None, self.clock)
         self.servers = Servers(addresses, lambda it: Fake(self, it), clock=self.clock, rng=random.Random(seed))
 
@@ -526,7 +517,7 @@ def test_the_token_is_not_sent_unencrypted_to_any_address(tmp_path: Path) -> Non
 
 
 def test_a_later_address_to_which_the_token_must_not_be_sent(caplog: pytest.LogCaptureFixture) -> None:
-    clock, listed = Clock(), ["127.0.0.1:1"]
+    clock, listed = Clock(1000.0), ["127.0.0.1:1"]
     connection = Connection.prepare("secret", None)
     addresses = AddressList(source_of(lambda: listed), connection.check, clock)
     listed.append("10.0.0.1:2")

@@ -20,6 +20,7 @@ from logitport import Client, InvalidArgument, ServerUnavailable, Tls, documents
 from logitport.connection import Connection
 from logitport.targets import Address, AddressList, source_of
 from tests.certificates import Authority
+from tests.clock import Clock
 from tests.conftest import free_address
 from tests.waiting import wait_until
 
@@ -36,16 +37,6 @@ LISTS: list[tuple[Any, list[str]]] = [
     (["a:1", "b:2"], ["a:1", "b:2"]),
     (("unix:/with,comma",), ["unix:/with,comma"]),
 ]
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def addresses(target: Any) -> list[str]:
@@ -116,7 +107,7 @@ def test_a_file_that_cannot_be_read_at_start(tmp_path: Path) -> None:
 
 def test_the_list_is_read_again_when_it_is_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    path, clock = tmp_path / "servers.json", Clock()
+    path, clock = tmp_path / "servers.json", Clock(1000.0)
     path.write_bytes(document({"targets": ["a:1", "a:1"]}))
     listed = AddressList(source_of(path), refuse_without_port, clock)
     assert listed.addresses == (Address("a:1"),)
@@ -135,7 +126,7 @@ def test_the_list_is_read_again_when_it_is_old(tmp_path: Path, caplog: pytest.Lo
 def test_a_later_list_that_cannot_be_used(
     content: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, clock = tmp_path / "servers.json", Clock()
+    path, clock = tmp_path / "servers.json", Clock(1000.0)
     path.write_bytes(document({"targets": ["a:1"]}))
     listed = AddressList(source_of(path), refuse_without_port, clock)
     if content is None:
@@ -157,7 +148,7 @@ def test_a_later_list_that_cannot_be_used(
 
 
 def test_only_one_thread_reads() -> None:
-    reading, go_on, clock = threading.Event(), threading.Event(), Clock()
+    reading, go_on, clock = threading.Event(), threading.Event(), Clock(1000.0)
     calls = []
 
     def read() -> list[str]:

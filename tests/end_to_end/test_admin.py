@@ -167,7 +167,9 @@ def test_a_quarantine_is_listed_and_lifted(operated: ServerAdmin, engine: Client
     assert (quarantine.owner, quarantine.principal, quarantine.tenant) == ("engine", "engine", "acme")
     assert "ended with status 3" in quarantine.reason
     assert operated.processor("team/exits").quarantined == quarantine.reason
-    assert operated.unquarantine("team/exits").digest == ref.digest
+    lifted = operated.unquarantine("team/exits")
+    assert (lifted.processor.digest, lifted.was_quarantined) == (ref.digest, True)
+    assert not operated.unquarantine("team/exits").was_quarantined
     assert operated.status().quarantines == ()
     assert operated.delete(ref.digest) == ("team/exits",)
 

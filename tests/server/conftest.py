@@ -27,6 +27,7 @@ from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
 from logitport.programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.cli.serve import Serve
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.executors import InlineExecutor
@@ -328,3 +329,10 @@ def submitted() -> Submitted:
 def open_engine() -> type[Engine]:
     """Opens a session of a new server."""
     return Engine
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removes the server's options from the environment."""
+    for name in Serve.variables():
+        monkeypatch.delenv(name, raising=False)

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from logitport_server.backoff import Backoff
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_only_the_first_launch_is_not_delayed() -> None:

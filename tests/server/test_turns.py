@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport_server.turns import ITEMS_PER_PAUSE, Aside, Released, Turns, pause, pausing
+from tests.clock import Clock
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

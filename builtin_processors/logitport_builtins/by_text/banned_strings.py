@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.processors import EditProcessor
+from logitport_builtins.by_text.base import TextProcessor
 from logitport_builtins.by_text.matcher import Followed, matcher
 from logitport_builtins.by_text.reading import read_strings, tokenizer_of
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
 
 
-class BannedStrings(EditProcessor):
+class BannedStrings(TextProcessor):
     """Denies each id after which the text of the output would contain one of the strings, in whatever way it is split.
 
     The text is that of the output's ids without special tokens, in bytes: upper and lower case differ, and a string may
@@ -27,26 +27,17 @@ class BannedStrings(EditProcessor):
     """
 
     builtin_name = "banned_strings"
-    takes_long = True
 
     @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams, LoadFailed."""
-        read_strings(cls.builtin_name, params)
+    def read(cls, params: Mapping[str, Any]) -> tuple[bytes, ...]:
+        """Return the strings, each once. Raises InvalidParams, LoadFailed."""
+        return read_strings(cls.builtin_name, params)
 
     def start(self, request: EditRequest) -> None:
         """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
-        strings = read_strings(self.builtin_name, request.params)
+        strings = self.read(request.params)
         used = matcher(tokenizer_of(self.builtin_name, request), strings)
         request.state = Followed(used, request.history.output_token_ids.tolist())
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Read one more id."""
-        request.state.advance(token_id)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Forget the ids that were cut off."""
-        request.state.rewind(request.history.length - request.history.prompt_length)
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """DENY of the ids that would complete a string."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidParams, ProcessorFailed
-from logitport.processors import EditProcessor
+from logitport_builtins.by_text.base import TextProcessor
 from logitport_builtins.by_text.reading import read_tokenizer_name, tokenizer_of
 from logitport_builtins.params import Params
 
@@ -27,7 +27,7 @@ _MAX_PREFIXES = 64
 _DIVERGED = -1
 
 
-class ForcePrefix(EditProcessor):
+class ForcePrefix(TextProcessor):
     """Allows only ids with which the text of the output begins with the prefix, in whatever way the prefix is split.
 
     The text is what the tokenizer decodes from the output's ids without special tokens. The last id may go beyond the
@@ -42,16 +42,10 @@ class ForcePrefix(EditProcessor):
     """
 
     builtin_name = "force_prefix"
-    takes_long = True
-
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams, LoadFailed."""
-        cls.read(params)
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> bytes:
-        """The prefix. Raises InvalidParams, LoadFailed."""
+        """Return the prefix. Raises InvalidParams, LoadFailed."""
         given = Params(cls.builtin_name, params, (cls.builtin_name, "tokenizer"))
         (text,) = given.checked_texts(cls.builtin_name, [given.string(cls.builtin_name)], _MAX_BYTES)
         read_tokenizer_name(given)
@@ -61,14 +55,6 @@ class ForcePrefix(EditProcessor):
         """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
         prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
         request.state = _State(prefix, request.history.output_token_ids.tolist())
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Read one more id."""
-        request.state.advance(token_id)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Forget the ids that were cut off."""
-        request.state.rewind(request.history.length - request.history.prompt_length)
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """ALLOW of the ids that agree with the rest of the prefix. Raises ProcessorFailed."""

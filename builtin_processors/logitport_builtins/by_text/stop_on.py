@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidParams
-from logitport.processors import EditProcessor
-from logitport_builtins.by_text.matcher import Followed, matcher
+from logitport_builtins.by_text.base import TextProcessor
+from logitport_builtins.by_text.matcher import Followed, Matcher, matcher
 from logitport_builtins.by_text.reading import read_strings, tokenizer_of
 from logitport_builtins.params import check_in_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
 
 
-class StopOn(EditProcessor):
+class StopOn(TextProcessor):
     """Allows only end-of-sequence ids as soon as the text of the output contains one of the strings.
 
     The text is that of `banned_strings`. The id that completes a string stays, with the text that it has after the
@@ -35,16 +35,15 @@ class StopOn(EditProcessor):
     """
 
     builtin_name = "stop_on"
-    takes_long = True
 
     @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams, LoadFailed."""
-        read_strings(cls.builtin_name, params)
+    def read(cls, params: Mapping[str, Any]) -> tuple[bytes, ...]:
+        """Return the strings, each once. Raises InvalidParams, LoadFailed."""
+        return read_strings(cls.builtin_name, params)
 
     def start(self, request: EditRequest) -> None:
         """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
-        strings = read_strings(self.builtin_name, request.params)
+        strings = self.read(request.params)
         tokenizer = tokenizer_of(self.builtin_name, request)
         ends = request.eos_token_ids or tokenizer.eos_token_ids
         if not ends:
@@ -53,26 +52,21 @@ class StopOn(EditProcessor):
                 f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )
         check_in_vocabulary(self.builtin_name, ends, request.vocab_size)
-        followed = Followed(matcher(tokenizer, strings), request.history.output_token_ids.tolist())
-        request.state = _State(followed, np.array(ends, np.int32))
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Read one more id."""
-        request.state.followed.advance(token_id)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Forget the ids that were cut off."""
-        request.state.followed.rewind(request.history.length - request.history.prompt_length)
+        output = request.history.output_token_ids.tolist()
+        request.state = _State(matcher(tokenizer, strings), output, np.array(ends, np.int32))
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """ALLOW of the end-of-sequence ids, after a string."""
         state: _State = request.state
-        if state.followed.position.found:
+        if state.position.found:
             edits.allow(state.ends)
 
 
-class _State(NamedTuple):
+class _State(Followed):
     """The output so far, and the ids that end a sequence, int32[n]."""
 
-    followed: Followed
-    ends: NDArray[np.int32]
+    __slots__ = ("ends",)
+
+    def __init__(self, used: Matcher, output: Sequence[int], ends: NDArray[np.int32]) -> None:
+        super().__init__(used, output)
+        self.ends = ends

@@ -22,7 +22,9 @@ class Unquarantine(ServersCommand):
         answers = known(self.call(lambda server: server.unquarantine(self.processor)))
         for answer in answers:
             if answer.error is None:
-                name = ", ".join(answer.value.names) or answer.value.display_name
+                processor = answer.value.processor
+                name = ", ".join(processor.names) or processor.display_name
                 where = f" at {answer.server}" if len(answers) > 1 else ""
-                print(escape(f"lifted the quarantine of {name}{where}"))  # noqa: T201
+                lifted, none = f"lifted the quarantine of {name}", f"{name} is not quarantined"
+                print(escape(f"{lifted if answer.value.was_quarantined else none}{where}"))  # noqa: T201
         end(answers)

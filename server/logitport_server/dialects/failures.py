@@ -132,17 +132,17 @@ def _refused_by_the_system(error: BaseException) -> bool:
     return any(
         (isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None)
         or _RUST_OS_ERROR.search(_text(cause)) is not None
-        for cause in _chain(error)
+        for cause in chain(error)
     )
 
 
 def _lacks_a_module(error: BaseException) -> bool:
     """Whether the error is, or was caused by, the import of a missing module."""
-    return any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
+    return any(isinstance(cause, ModuleNotFoundError) for cause in chain(error))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes."""
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and its causes, 8 at most."""
     for _ in range(_MAX_CHAIN_LENGTH):
         if error is None:
             break

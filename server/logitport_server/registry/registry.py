@@ -20,7 +20,7 @@ from logitport.errors import (
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
-from logitport_proto import common_pb2, registry_pb2
+from logitport_proto import admin_pb2, common_pb2, registry_pb2
 from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_server.registry.catalog import Catalog
 from logitport_server.registry.programs import load_program
@@ -279,7 +279,7 @@ class Registry:
         self._catalog.change(plan)
         return sorted(deleted)
 
-    def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
+    def unquarantine(self, processor: str, principal: Principal = ANONYMOUS) -> admin_pb2.UnquarantineResponse:
         """Lift the quarantine of a processor in all trust domains.
 
         Args:
@@ -300,9 +300,11 @@ class Registry:
         except UnknownProcessor:
             if not was_quarantined:
                 raise
-            return registry_pb2.ProcessorInfo(digest=processor)
-        self._catalog.lift(entry.payload.digest)
-        return self._describe(entry)
+            info = registry_pb2.ProcessorInfo(digest=processor)
+        else:
+            was_quarantined |= self._catalog.lift(entry.payload.digest)
+            info = self._describe(entry)
+        return admin_pb2.UnquarantineResponse(processor=info, was_quarantined=was_quarantined)
 
     def poll(self) -> None:
         """Follow the changes of other servers, and store this server's quarantines. For `Poller`."""

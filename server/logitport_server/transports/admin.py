@@ -80,7 +80,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.UnquarantineRequest, context: Context
     ) -> admin_pb2.UnquarantineResponse:
         unquarantine = partial(self._registry.unquarantine, request.processor, current_call.get().principal)
-        return admin_pb2.UnquarantineResponse(processor=await on_thread(self._threads, unquarantine))
+        return await on_thread(self._threads, unquarantine)
 
     def _list_sessions(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
         """Return the page of sessions after the one with this number."""

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.dialects import failures
+from logitport_server.worker import cached_memory
 from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ class HostedProcessor:
     def failure(self, error: BaseException) -> LogitportError:
         """Convert an exception of the processor."""
         with self.source.shown():
-            return failures.of_sandboxed(error, self.dialect.name)
+            failure = failures.of_sandboxed(error, self.dialect.name)
+        cached_memory.release_after(error)
+        return failure
 
     def output_of_one(self) -> str:
         """Return the output of a call for one request. That of another call may show the prompts of all requests."""

@@ -19,7 +19,7 @@ from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, ProcessorFailed, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.registry.loader import Loader
-from logitport_server.worker import frames, messages, replies
+from logitport_server.worker import cached_memory, frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
 from logitport_server.worker.shown_source import ShownSource
 
@@ -121,7 +121,9 @@ class _Worker:
     def _failure(self, error: BaseException, call: messages.WorkerCall) -> LogitportError:
         hosted = self._hosted.get(call.processor)
         if isinstance(call, messages.Host) or hosted is None:
-            return failures.of_sandboxed(error, call.name if isinstance(call, messages.Host) else "")
+            failure = failures.of_sandboxed(error, call.name if isinstance(call, messages.Host) else "")
+            cached_memory.release_after(error)
+            return failure
         return hosted.failure(error)
 
     def _run(self, call: messages.WorkerCall, columns: Columns, descriptor: int) -> Answer:

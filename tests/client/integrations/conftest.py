@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
+
+from tests.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,20 +57,6 @@ def generate(model: Qwen2ForCausalLM, prompts: torch.Tensor) -> Callable[..., to
         return output[:, ids.shape[1] :]
 
     return run
-
-
-@dataclass
-class Clock:
-    """Does not advance unless it is set.
-
-    Attributes:
-        now: seconds.
-    """
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport import Session
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
 
 VOCAB_SIZE = 200
 INF = float("inf")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
     from tests.conftest import RunningServer
 
     Call = Callable[[], str]

@@ -403,7 +403,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
             next_page_token="42",
         ),
         "unquarantine": UnquarantineRequest(processor="team/ban-french"),
-        "unquarantined": UnquarantineResponse(processor=INFO),
+        "unquarantined": UnquarantineResponse(processor=INFO, was_quarantined=True),
         "drain": DrainRequest(),
         "drained": DrainResponse(sessions=3, movable_sessions=2),
     },

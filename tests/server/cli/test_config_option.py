@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Serve.variables():
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ def test_errors_name_where_a_value_comes_from(refused: Any, file: Any, monkeypat
 
 def test_an_unknown_key(refused: Any, file: Any) -> None:
     path = file("max-session = 1")
-    assert refused("--config", path) == [f"logitport: {path}: unknown key 'max-session'; did you mean max-sessions?"]
+    assert refused("--config", path) == [f"logitport: {path}:1: unknown key 'max-session'; did you mean max-sessions?"]
 
 
 @pytest.mark.parametrize("value", ["5", "1.5", "true", "[]", "2020-01-01", "{a = 1}", '"x"'])

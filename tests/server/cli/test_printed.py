@@ -293,6 +293,7 @@ def test_unquarantine_and_drain(start_server: Callable[..., RunningServer], logi
             client.apply(torch.zeros(1, VOCAB), [Request(prompt_token_ids=[1], processors=[("team/exits", {})])])
         assert client.processor("team/exits").quarantined
         is_stored("unquarantine", logitport("unquarantine", server.target, "team/exits").out)
+        is_stored("unquarantine-again", logitport("unquarantine", server.target, "team/exits").out)
         assert not client.processor("team/exits").quarantined
         is_stored("drain", logitport("drain", server.target).out)
     wait_until(lambda: "draining" in logitport("status", server.target).out)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from logitport import ProcessorRef
+from logitport.admin import ServerAdmin, UnquarantineResult
 from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:
@@ -130,6 +132,18 @@ def test_sources_that_cannot_be_registered(
     assert (ended.status, ended.out) == (status, "")
     assert message.format(tmp_path) in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("was_quarantined", "line"),
+    [(True, "lifted the quarantine of team/one\n"), (False, "team/one is not quarantined\n")],
+)
+def test_a_quarantine_is_lifted_only_where_there_is_one(
+    logitport: Any, monkeypatch: pytest.MonkeyPatch, was_quarantined: bool, line: str
+) -> None:
+    processor = ProcessorRef("0" * 64, names=("team/one",))
+    monkeypatch.setattr(ServerAdmin, "unquarantine", lambda *_: UnquarantineResult(processor, was_quarantined))
+    assert logitport("unquarantine", "127.0.0.1:1", "team/one") == (0, line, "")
 
 
 def test_an_error_of_a_server_is_escaped(server: RunningServer, logitport: Any) -> None:

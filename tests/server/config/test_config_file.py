@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Serve.variables():
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 @pytest.fixture
@@ -97,6 +94,25 @@ def test_errors(file: Any, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         Serve(config=path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("zzz = 1", 1),
+        ("# listen\n\nlisten = 'a:1'\n  zzz = 1 # zzz\nzz = 2", 4),
+        ("tokenizer = [\n  'zzz = 1',\n]\n\nzzz = 1", 5),
+        ("log-level = '''\nzzz = 1\n'''\n'zzz' = 1", 4),
+        ("listen = 'a:1'\nzzz.one = 1\nzzz.two = 2", 2),
+        ("listen = 'a:1'\n\n[zzz]\nlisten = 'a:1'", 3),
+        ("listen = 'a:1'\n[[zzz]]\n[[zzz]]", 2),
+    ],
+)
+def test_an_unknown_key_has_its_line(file: Any, text: str, line: int) -> None:
+    path = file(text)
+    with pytest.raises(UsageError) as raised:
+        Serve(config=path)
+    assert str(raised.value).startswith(f"{path}:{line}: ")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -10,11 +10,7 @@ from pydantic import ValidationError
 from logitport import calls
 from logitport_server.config import ServerConfig
 
-
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ServerConfig.model_fields:
-        monkeypatch.delenv(f"LOGITPORT_{name.upper()}", raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
@@ -43,12 +44,30 @@ if TYPE_CHECKING:
     from logitport_server.registry.source import Source
 
 VOCAB = 8
+HELD = 12_347  # no other tensor has this size
 DEADLINES = Deadlines(call=60.0, load=200.0)
 
 
 class ReturnsNew(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
         return logits + logits
+
+
+class RunsOutOfMemory(CustomLogitProcessor):
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        held = torch.zeros(HELD)
+        raise torch.cuda.OutOfMemoryError(f"CUDA out of memory: {len(held)}")
+
+
+class RunsOutOfMemoryInOneRow(LogitsProcessor):
+    """Its dialect keeps the error of each row."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        held = torch.zeros(HELD)
+        try:
+            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory: {len(held)}")
+        except torch.cuda.OutOfMemoryError as error:
+            raise RuntimeError("no memory") from error
 
 
 class OnThread(WorkerProcess):
@@ -396,3 +415,34 @@ def test_only_workers_of_permitted_authors_have_the_device_nodes(
         assert "CUDA cannot be used" in caplog.text
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize("processor", [RunsOutOfMemory, RunsOutOfMemoryInOneRow])
+@pytest.mark.parametrize("initialized", [True, False])
+def test_cached_memory_is_released_after_the_gpu_ran_out_of_it(
+    gpu_server: GpuServer,
+    ship: Callable[..., Source],
+    monkeypatch: pytest.MonkeyPatch,
+    processor: Any,
+    initialized: bool,
+) -> None:
+    def empty_cache() -> None:
+        """Record whether the processor's tensor is gone: torch releases only memory that no tensor uses."""
+        held = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.numel() == HELD]
+        gpu_server.record.append(f"empty the cache beside {len(held)} tensors")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    dialect = gpu_server.dialect(ship(processor))
+    state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
+    try:
+        dialect.process([state], torch.ones(1, VOCAB))
+    except ProcessorFailed as error:
+        message = error.message
+    else:
+        message = dialect.failed[0].message
+    assert "memory" in message
+    emptied = [line for line in gpu_server.record if line.startswith("empty")]
+    assert emptied == ["empty the cache beside 0 tensors"] * initialized
+    process(gpu_server.dialect(ship(ReturnsNew)))
+    assert [line for line in gpu_server.record if line.startswith("empty")] == emptied

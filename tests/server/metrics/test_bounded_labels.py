@@ -7,14 +7,7 @@ from collections import Counter
 import pytest
 
 from logitport_server.metrics.bounded_labels import IDLE_SECONDS, OTHERS, REPLACEABLE_SECONDS, BoundedLabels, shortened
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

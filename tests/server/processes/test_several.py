@@ -14,11 +14,7 @@ from logitport_server.processes.server_process import ServerProcess
 from logitport_server.processes.several import server_configs
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ServerConfig.variables():
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 def test_what_differs_and_what_is_the_same() -> None:

@@ -7,25 +7,16 @@ import pytest
 from logitport import ProcessorQuarantined
 from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
+from tests.clock import Clock
 
 ONE, OTHER = TrustDomain("one", Party("engine")), TrustDomain("engine", Party("engine", "other"))
 DIGEST = "0123456789abcdef" * 4
 CALL_SECONDS = 2.0
 
 
-class Clock:
-    """A clock that advances only when it is set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

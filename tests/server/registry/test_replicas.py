@@ -195,7 +195,8 @@ def test_a_quarantine_and_its_lifting_reach_the_other_replica(
                 replica.quarantine.check(DOMAIN, DIGEST, "team/one")
             replica.quarantine.check(DOMAIN._replace(owner="bob"), DIGEST, "team/one")
             assert "it crashed" in seen(replica)[0][4]
-        lifting.unquarantine("team/one", ROOT)
+        assert lifting.unquarantine("team/one", ROOT).was_quarantined
+        assert not lifting.unquarantine("team/one", ROOT).was_quarantined
         for replica in (one, other, restarted):
             replica.poll()
             replica.quarantine.check(DOMAIN, DIGEST, "team/one")

@@ -10,6 +10,7 @@ import pytest
 from logitport_proto import processing_pb2
 from logitport_server.principals import Principal
 from logitport_server.transports.activity import SessionActivity, readable_peer
+from tests.clock import Clock
 
 
 class Session(SimpleNamespace):
@@ -17,19 +18,12 @@ class Session(SimpleNamespace):
         return 3
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_session_is_described() -> None:
     session: Any = Session(principal=Principal("engine", frozenset()), max_requests=8, pending=1)
     opening = processing_pb2.OpenSession(
         vocab_size=64, datatype="BF16", engine="toy 1", model_name="m" * 1000, device="cuda:0", can_move=True
     )
-    clock = Clock()
+    clock = Clock(100.0)
     activity = SessionActivity(session, "id", opening, "ipv6:%5B::1%5D:40312", clock)
     clock.now = 101.0
     before = activity.describe(transport="grpc", should_move=False)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logitport_server.transports.departures import Departures
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_all_sessions_that_can_move_should_while_the_server_drains() -> None:
@@ -29,7 +22,7 @@ def test_all_sessions_that_can_move_should_while_the_server_drains() -> None:
 
 
 def test_old_sessions_move_at_different_times() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     departures = Departures(10.0, clock)
     sessions = [departures.open(can_move=True) for _ in range(200)]
     fixed = departures.open(can_move=False)

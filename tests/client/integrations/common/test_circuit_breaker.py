@@ -13,7 +13,7 @@ from logitport.integrations.common.circuit_breaker import Breaker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
 
 
 @pytest.fixture(autouse=True)

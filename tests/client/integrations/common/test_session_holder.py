@@ -11,7 +11,7 @@ from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.session_holder import SessionHolder
 
 if TYPE_CHECKING:
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
 
 
 class Session:

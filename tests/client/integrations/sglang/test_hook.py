@@ -24,7 +24,7 @@ from tests.toy_processors import AddCallCount, RaisesInCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
     from tests.conftest import RunningServer
 
 VOCAB_SIZE = 32

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.client.integrations.conftest import Clock
+    from tests.clock import Clock
     from tests.conftest import RunningServer
 
 VOCAB_SIZE, EOS = 64, 1
