@@ -20,8 +20,8 @@ def apply_edits(edits: Edits, logits: Any) -> bool:
     """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array.
 
     Returns:
-        False, and has changed nothing, if it cannot: the core is not there, the rows are not in ascending order, ids are
-        not in range, elements share memory, or a biased value is a NaN of bfloat16.
+        False, and has changed nothing, if it cannot: there is no core, rows are not in ascending order, an id is not in
+        range, elements share memory, or a biased value is a NaN of bfloat16.
     """
     if core is None or not len(edits):
         return core is not None
