@@ -5,7 +5,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 2
+INTERFACE: int = 3
 
 def set_error_factory(factory: object) -> None:
     """
@@ -105,3 +105,15 @@ class BiasList(State):
     """Adds a value to the logit of each id."""
 
     def __init__(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Sequence[float]) -> None: ...
+
+def edits_proven(rows: object, kinds: object, offsets: object, ids: object, values: object, num_rows: int, vocab_size: int) -> bool:
+    """
+    Whether columns, objects with little-endian bytes, are valid edits in ascending order of rows.
+    """
+
+def apply_edits(rows: object, kinds: object, offsets: object, ids: object, values: object, logits: object, datatype: str) -> bool:
+    """
+    Apply columns of edits to logits, a writable array [rows, vocab_size] of FP32, FP16 or BF16 bits.
+
+    Returns False, and has changed nothing, if it cannot.
+    """

@@ -5,6 +5,8 @@
 
 namespace logitport {
 
+void bind_apply_cpu(nanobind::module_ &module);
+void bind_edits_reader(nanobind::module_ &module);
 void bind_errors(nanobind::module_ &module);
 void bind_checksum(nanobind::module_ &module);
 void bind_history(nanobind::module_ &module);

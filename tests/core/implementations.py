@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import compiled
 from logitport.core.checksum import python_extend_crc
+from logitport.core.edits import Edits
 from logitport.core.history import History, PythonHistory
+from logitport.ops import apply_edits
+from logitport.ops.apply_edits import cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +23,27 @@ class Implementation:
     name: str
     extend_crc: Callable[[int, Any], int]
     history: type[PythonHistory]
+    check_edits: Callable[[Edits, int, int], None]
+    apply_edits: Callable[[Edits, Any], None]
 
 
-PYTHON = Implementation("python", extend_crc=python_extend_crc, history=PythonHistory)
+PYTHON = Implementation(
+    "python",
+    extend_crc=python_extend_crc,
+    history=PythonHistory,
+    check_edits=Edits.python_check,
+    apply_edits=cpu.apply_edits,
+)
 
 
 def compiled_implementation() -> Implementation | None:
     """The compiled one; None where the core is not installed or not chosen."""
     if (core := compiled.core) is None:
         return None
-    return Implementation("compiled", extend_crc=core.extend_crc, history=History)
+    return Implementation(
+        "compiled",
+        extend_crc=core.extend_crc,
+        history=History,
+        check_edits=Edits.check,
+        apply_edits=apply_edits,
+    )

@@ -18,6 +18,7 @@ from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, InvalidTokenId, LogitportError, MalformedPayload, PythonMismatch
 from logitport.ops import apply_edits
+from logitport.ops.apply_edits import cpu
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
@@ -89,8 +90,12 @@ def edits(data: bytes) -> None:
         decoded = Edits.from_proto(message, ROWS, VOCAB)
     except (InvalidArgument, InvalidTokenId):
         return
+    decoded.python_check(ROWS, VOCAB)
     logits = torch.zeros(ROWS + 2, VOCAB)
+    by_python = logits.clone()
     apply_edits(decoded, logits[1:-1])
+    cpu.apply_edits(decoded, by_python[1:-1])
+    assert torch.equal(logits.view(torch.int32), by_python.view(torch.int32)), "the compiled core wrote other bits"
     assert not logits[0].any(), "the row before the batch was written"
     assert not logits[-1].any(), "the row after the batch was written"
     untouched = np.setdiff1d(np.arange(ROWS), decoded.rows)

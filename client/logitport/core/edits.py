@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.compiled import core
 from logitport.core.row_edits import (
     EditKind,
     RowEdits,
@@ -209,6 +210,13 @@ class Edits:
                 adjacent, a kind is unknown, or an edit has the wrong number of ids.
             InvalidTokenId: an id is not in [0, vocab_size).
         """
+        columns = self.rows, self.kinds, self.offsets, self.ids, self.values
+        if core is not None and core.edits_proven(*columns, num_rows, vocab_size):
+            return
+        self.python_check(num_rows, vocab_size)
+
+    def python_check(self, num_rows: int, vocab_size: int) -> None:
+        """Check as `check`, in Python. Accepts rows in any order, and raises the errors."""
         self._check_columns()
         if not len(self):
             return

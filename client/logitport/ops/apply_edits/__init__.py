@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logitport.ops.apply_edits import cpu
+from logitport.ops.apply_edits import compiled_cpu, cpu
 from logitport.ops.logit_op import LogitOp
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class ApplyEdits(LogitOp):
         native.apply_edits(edits, logits, self.compiled)
 
     def forward_cpu(self, edits: Edits, logits: Any) -> None:
-        """Run numpy on the tensor's own memory."""
-        cpu.apply_edits(edits, logits)
+        """Run the compiled core, or numpy, on the tensor's own memory."""
+        if not compiled_cpu.apply_edits(edits, logits):
+            cpu.apply_edits(edits, logits)
 
     def forward_cuda(self, edits: Edits, logits: Any) -> None:
         """Copy the edits to the device once, and launch one kernel."""

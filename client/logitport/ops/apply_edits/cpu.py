@@ -30,7 +30,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
     kinds = edits.kinds.tobytes()
     if not kinds:
         return
-    matrix, minus_inf = _open(logits)
+    matrix, minus_inf = open_memory(logits)
     if EditKind.FORCE in kinds:
         for row, ids in _each(edits, EditKind.FORCE):
             _fill(logits, row)
@@ -51,7 +51,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
         _deny(edits, kinds, matrix, minus_inf)
 
 
-def _open(logits: Any) -> tuple[NDArray[Any], float]:
+def open_memory(logits: Any) -> tuple[NDArray[Any], float]:
     """Return the logits' memory as an array, and -inf as stored there. numpy lacks bfloat16, which becomes int16."""
     if isinstance(logits, np.ndarray):
         return check_array(logits), -np.inf

@@ -1,0 +1,14 @@
+// Applying edits to logits in the memory of the CPU.
+#pragma once
+
+#include "edits_reader.h"
+#include "logits_row.h"
+
+namespace logitport {
+
+// Apply edits that are `proven` for these logits, with the same bits as client/logitport/ops/apply_edits/cpu.py.
+//
+// Returns false, and has changed nothing, if a biased value is a NaN of bf16: torch has several results for it.
+bool apply_edits(const EditColumns &edits, const Logits &logits);
+
+}  // namespace logitport

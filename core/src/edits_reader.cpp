@@ -1,0 +1,90 @@
+#include "edits_reader.h"
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "bindings.h"
+#include "edit_buffers.h"
+
+namespace nb = nanobind;
+
+namespace logitport {
+namespace {
+
+bool columns_fit(const EditColumns &edits) noexcept {
+  const std::int64_t count = edits.size();
+  if (edits.kinds.size() != count || edits.offsets.size() != count + 1 || edits.offsets[0] != 0 ||
+      edits.offsets[count] != edits.ids.size() || (edits.values.size() != 0 && edits.values.size() != edits.ids.size())) {
+    return false;
+  }
+  bool ascending = true;
+  for (std::int64_t edit = 0; edit < count; ++edit) {
+    ascending &= edits.offsets[edit] <= edits.offsets[edit + 1];
+  }
+  return ascending;
+}
+
+bool all_below(const Column<std::int32_t> &ids, std::int64_t limit) noexcept {
+  std::uint32_t highest = 0;
+  for (std::int64_t place = 0; place < ids.size(); ++place) {
+    highest = std::max(highest, static_cast<std::uint32_t>(ids[place]));  // a negative id becomes a very large number
+  }
+  return ids.size() == 0 || std::int64_t{highest} < limit;
+}
+
+bool all_finite(const Column<float> &values) noexcept {
+  bool finite = true;
+  for (std::int64_t place = 0; place < values.size(); ++place) {
+    finite &= std::isfinite(values[place]);
+  }
+  return finite;
+}
+
+bool edit_fits(const EditColumns &edits, std::int64_t edit, std::int64_t vocab_size) noexcept {
+  switch (edits.kind(edit)) {
+    case EditKind::force:
+      return edits.count(edit) == 1 && (edit == 0 || edits.rows[edit] != edits.rows[edit - 1]) &&
+             all_below(edits.ids_of(edit), vocab_size);
+    case EditKind::bias:
+      return edits.values.size() == edits.ids.size() && all_below(edits.ids_of(edit), vocab_size);
+    case EditKind::bitmask:
+      return edits.count(edit) == bitmask_words(vocab_size);
+    case EditKind::deny:
+    case EditKind::allow:
+      return all_below(edits.ids_of(edit), vocab_size);
+  }
+  return false;
+}
+
+bool edits_proven(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::handle ids, nb::handle values,
+                  std::int64_t num_rows, std::int64_t vocab_size) {
+  const EditBuffers buffers(rows, kinds, offsets, ids, values);
+  return buffers.hold_columns() && proven(buffers.columns(), num_rows, vocab_size);
+}
+
+}  // namespace
+
+bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size) noexcept {
+  if (!columns_fit(edits) || !all_finite(edits.values)) {
+    return false;
+  }
+  std::int32_t previous = 0;
+  for (std::int64_t edit = 0; edit < edits.size(); ++edit) {
+    const std::int32_t row = edits.rows[edit];
+    if (row < previous || row >= rows || !edit_fits(edits, edit, vocab_size)) {
+      return false;
+    }
+    previous = row;
+  }
+  return true;
+}
+
+void bind_edits_reader(nb::module_ &module) {
+  module.def("edits_proven", &edits_proven, nb::arg("rows"), nb::arg("kinds"), nb::arg("offsets"), nb::arg("ids"),
+             nb::arg("values"), nb::arg("num_rows"), nb::arg("vocab_size"),
+             "Whether columns, objects with little-endian bytes, are valid edits in ascending order of rows.");
+}
+
+}  // namespace logitport

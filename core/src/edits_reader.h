@@ -1,0 +1,36 @@
+// Reading edits: the packed columns of client/logitport/core/edits.py.
+#pragma once
+
+#include <cstdint>
+
+#include "columns.h"
+#include "edits_writer.h"
+
+namespace logitport {
+
+// Number of words of a bitmask over a vocabulary.
+constexpr std::int64_t bitmask_words(std::int64_t vocab_size) noexcept { return (vocab_size + 31) / 32; }
+
+// Edit e changes row rows[e], and owns the ids (or words) from offsets[e] to offsets[e + 1].
+struct EditColumns {
+  Column<std::int32_t> rows;
+  Column<std::uint8_t> kinds;
+  Column<std::int32_t> offsets;
+  Column<std::int32_t> ids;
+  Column<float> values;  // as many as ids, or none
+
+  [[nodiscard]] std::int64_t size() const noexcept { return rows.size(); }
+  [[nodiscard]] EditKind kind(std::int64_t edit) const noexcept { return static_cast<EditKind>(kinds[edit]); }
+  [[nodiscard]] std::int64_t count(std::int64_t edit) const noexcept {
+    return std::int64_t{offsets[edit + 1]} - offsets[edit];
+  }
+  [[nodiscard]] Column<std::int32_t> ids_of(std::int64_t edit) const noexcept {
+    return ids.part(offsets[edit], count(edit));
+  }
+};
+
+// Whether the columns describe edits of a batch with rows in ascending order, as a server packs them. If so, an index
+// that they hold is in its range. False means that this is not proven: edits in another order are valid, too.
+bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size) noexcept;
+
+}  // namespace logitport

@@ -1,0 +1,107 @@
+// One row of logits in the memory of the CPU, of a datatype of floats.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "columns.h"
+
+namespace logitport {
+
+enum class Datatype { fp32, fp16, bf16 };
+
+// Logits of any strides, in bytes. No two elements share memory, and each is aligned.
+struct Logits {
+  char *data = nullptr;
+  std::int64_t rows = 0, width = 0;
+  std::int64_t row_stride = 0, id_stride = 0;
+  Datatype datatype = Datatype::fp32;
+};
+
+// One row. `Float` is a class of floats.h.
+template <typename Float>
+class Row {
+ public:
+  using Bits = typename Float::Bits;
+
+  Row(const Logits &logits, std::int64_t row) noexcept
+      : data_(logits.data + row * logits.row_stride), width_(logits.width), stride_(logits.id_stride) {}
+
+  [[nodiscard]] Bits &operator[](std::int64_t id) const noexcept {
+    return *reinterpret_cast<Bits *>(data_ + id * stride_);
+  }
+
+  void fill() const noexcept {
+    if (stride_ == static_cast<std::int64_t>(sizeof(Bits))) {
+      std::fill_n(&(*this)[0], width_, Float::minus_inf);
+      return;
+    }
+    for (std::int64_t id = 0; id < width_; ++id) {
+      (*this)[id] = Float::minus_inf;
+    }
+  }
+
+  void deny(const Column<std::int32_t> &ids) const noexcept {
+    for (std::int64_t place = 0; place < ids.size(); ++place) {
+      (*this)[ids[place]] = Float::minus_inf;
+    }
+  }
+
+  void allow(const Column<std::int32_t> &ids) const {
+    std::vector<Bits> kept;
+    kept.reserve(static_cast<std::size_t>(ids.size()));
+    for (std::int64_t place = 0; place < ids.size(); ++place) {
+      kept.push_back((*this)[ids[place]]);
+    }
+    fill();
+    for (std::int64_t place = 0; place < ids.size(); ++place) {
+      (*this)[ids[place]] = kept[static_cast<std::size_t>(place)];
+    }
+  }
+
+  void mask(const Column<std::int32_t> &words) const noexcept {
+    for (std::int64_t place = 0; place < words.size(); ++place) {
+      const auto word = static_cast<std::uint32_t>(words[place]);
+      const std::int64_t first = 32 * place;
+      const std::int64_t count = std::min<std::int64_t>(32, width_ - first);
+      if (word == 0xFFFFFFFFU) {
+        continue;  // most words of a mask are all ones or all zeros
+      }
+      if (stride_ == static_cast<std::int64_t>(sizeof(Bits)) && count == 32) {
+        mask_word(&(*this)[first], word);
+        continue;
+      }
+      for (std::int64_t bit = 0; bit < count; ++bit) {
+        if (((word >> bit) & 1U) == 0) {
+          (*this)[first + bit] = Float::minus_inf;
+        }
+      }
+    }
+  }
+
+ private:
+  // GCC's and Clang's vectors, because GCC leaves this loop scalar for elements of 16 bits, 50 times as slow.
+  static void mask_word(Bits *elements, std::uint32_t word) noexcept {
+    using Vector __attribute__((vector_size(16))) = Bits;
+    constexpr unsigned lanes = 16 / sizeof(Bits);
+    Vector bit_of_lane{};
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      bit_of_lane[lane] = static_cast<Bits>(1U << lane);
+    }
+    for (unsigned first = 0; first < 32; first += lanes) {
+      const Vector bits = Vector{} + static_cast<Bits>((word >> first) & ((1U << lanes) - 1U));
+      const auto denied = reinterpret_cast<Vector>((bits & bit_of_lane) == 0);
+      Vector values;
+      std::memcpy(&values, elements + first, sizeof values);
+      values = (values & ~denied) | (denied & Float::minus_inf);
+      std::memcpy(elements + first, &values, sizeof values);
+    }
+  }
+
+  char *data_;
+  std::int64_t width_, stride_;
+};
+
+}  // namespace logitport

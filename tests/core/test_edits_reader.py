@@ -1,0 +1,117 @@
+"""The compiled check of edits accepts what the Python version accepts, and refuses the same with the same error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logitport import compiled
+from logitport.core.edits import EditKind, Edits, RowEdits
+from logitport.errors import LogitportError
+from tests.core.edits_strategies import CHANGED_ELEMENT, CHANGED_LENGTH, batches, change
+
+if TYPE_CHECKING:
+    from tests.core.implementations import Implementation
+
+Both = tuple["Implementation", "Implementation"]
+
+
+def _outcome(check: Any, edits: Edits, num_rows: int, width: int) -> str:
+    try:
+        check(edits, num_rows, width)
+    except LogitportError as error:
+        return repr(error)
+    return ""
+
+
+def _proven(edits: Edits, num_rows: int, width: int) -> bool:
+    columns = edits.rows, edits.kinds, edits.offsets, edits.ids, edits.values
+    proven: bool = compiled.core.edits_proven(*columns, num_rows, width)
+    return proven
+
+
+def _is_ascending(edits: Edits) -> bool:
+    return bool((edits.rows[:-1] <= edits.rows[1:]).all())
+
+
+@given(batch=batches())
+def test_valid_edits_are_accepted(both: Both, batch: tuple[Edits, int, int]) -> None:
+    edits, num_rows, width = batch
+    assert [_outcome(one.check_edits, edits, num_rows, width) for one in both] == ["", ""]
+    assert _proven(edits, num_rows, width) == _is_ascending(edits)
+
+
+@given(
+    batch=batches(),
+    elements=st.lists(CHANGED_ELEMENT, max_size=3),
+    lengths=st.lists(CHANGED_LENGTH, max_size=1),
+)
+def test_changed_columns_have_the_same_outcome(
+    both: Both, batch: tuple[Edits, int, int], elements: Any, lengths: Any
+) -> None:
+    edits, num_rows, width = batch
+    columns = change(list(edits.to_columns()), elements, lengths)
+    sizes = [4, 4, 4, 4, 1]
+    if any(len(column) % size for column, size in zip(columns, sizes, strict=True)):
+        assert not compiled.core.edits_proven(columns[0], columns[4], *columns[1:4], num_rows, width)
+        return
+    rows, offsets, ids, values, kinds = columns
+    changed = Edits(
+        np.frombuffer(rows, np.int32),
+        np.frombuffer(kinds, np.uint8),
+        np.frombuffer(offsets, np.int32),
+        np.frombuffer(ids, np.int32),
+        np.frombuffer(values, np.float32),
+    )
+    if not len(changed.offsets):
+        return  # `from_columns` has replaced an empty column
+    expected, found = (_outcome(one.check_edits, changed, num_rows, width) for one in both)
+    assert found == expected
+    assert _proven(changed, num_rows, width) == (not expected and _is_ascending(changed))
+
+
+@given(st.lists(st.binary(max_size=24), min_size=5, max_size=5), st.integers(0, 3), st.integers(1, 70))
+def test_random_bytes_have_the_same_outcome(both: Both, columns: list[bytes], num_rows: int, width: int) -> None:
+    def outcome(one: Implementation) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Edits, "check", one.check_edits)
+            try:
+                return repr(Edits.from_columns(columns, num_rows, width).to_columns())
+            except LogitportError as error:
+                return repr(error)
+
+    python, fast = map(outcome, both)
+    assert fast == python
+
+
+@pytest.mark.usefixtures("both")
+def test_columns_may_have_any_alignment() -> None:
+    edits = RowEdits()
+    edits.bias([1, 2], [0.5, -0.5])
+    packed = Edits.pack([(1, edits)], 40)
+    shifted = [memoryview(b"x" + column)[1:] for column in packed.to_columns()]
+    rows, offsets, ids, values, kinds = shifted
+    assert compiled.core.edits_proven(rows, kinds, offsets, ids, values, 2, 40)
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.array([0, 0], np.int64),  # as many bytes as four rows
+        np.array([0, 7, 0, 7], np.int32)[::2],
+        np.array([0, 0], ">i4"),
+        np.array([0, 0], np.uint32),
+        np.zeros((2, 1), np.int32)[:, ::-1][:, :0],
+        [0, 0],
+    ],
+)
+def test_columns_of_other_types_are_left_to_python(wrong: Any) -> None:
+    kinds, offsets = np.full(2, EditKind.DENY, np.uint8), np.array([0, 1, 2], np.int32)
+    ids, values = np.array([1, 2], np.int32), np.empty(0, np.float32)
+    assert compiled.core.edits_proven(np.array([0, 0], np.int32), kinds, offsets, ids, values, 1, 8)
+    assert not compiled.core.edits_proven(wrong, kinds, offsets, ids, values, 1, 8)
