@@ -67,7 +67,7 @@ def _two_chains(browser: Browser, url: str) -> Page:
     _run(page, 24)
     page.get_by_label("Compare").check()
     page.locator(".lane").nth(1).get_by_label("bias of 1").fill("-8")
-    page.locator(".differs").first.wait_for()
+    page.locator(".lp-differs").first.wait_for()
     for lane in page.locator(".lane").all():
         _show(lane)
     return page

@@ -210,16 +210,16 @@ def test_two_chains_side_by_side(page: Page) -> None:
     expect(page.locator(".lane")).to_have_count(2)
     expect(page.locator(".lane").nth(1).locator(".lp-tile")).to_have_count(8)
     assert words(page, 0) == words(page, 1)
-    expect(page.locator(".differs")).to_have_count(0)
+    expect(page.locator(".lp-differs")).to_have_count(0)
     page.locator(".lane").nth(1).get_by_label("bias of 1: Boost").fill("10")
-    expect(page.locator(".differs")).not_to_have_count(0)
+    expect(page.locator(".lp-differs")).not_to_have_count(0)
     assert words(page, 0) != words(page, 1)
     page.get_by_role("button", name="Step", exact=True).click()
     for lane in (0, 1):
         expect(page.locator(".lane").nth(lane).locator(".lp-tile")).to_have_count(9)
     page.get_by_label("Compare").uncheck()
     expect(page.locator(".lane")).to_have_count(1)
-    expect(page.locator(".differs")).to_have_count(0)
+    expect(page.locator(".lp-differs")).to_have_count(0)
 
 
 def test_settings_run_again(page: Page) -> None:
