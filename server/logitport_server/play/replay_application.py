@@ -51,7 +51,6 @@ class ReplayPlay:
                     "name": request.began.request_id or f"request {index + 1}",
                     "steps": len(request.steps),
                     "chain": ", ".join(one.display_name for one in request.began.processors),
-                    "places": [_place(one) for one in request.began.processors],
                 }
                 for index, (_, request) in enumerate(self._replays.requests)
             ],
@@ -78,20 +77,18 @@ class ReplayPlay:
             "panes": [row.pane for row in rows[result.since :]],
             "differ": [index for index, row in enumerate(rows) if row.differs],
             "summary": _summary(result),
-            "chain": [
-                {**_place(one), "version": version}
-                for one, version in zip(began.processors, result.versions, strict=True)
-            ],
+            "chain": [_place(one, version) for one, version in zip(began.processors, result.versions, strict=True)],
         }
 
 
-def _place(recorded: RecordedProcessor) -> dict[str, Any]:
+def _place(recorded: RecordedProcessor, version: str) -> dict[str, Any]:
     params = orjson.dumps(dict(recorded.params), default=str).decode()
     return {
         "name": recorded.display_name,
         "kind": "built-in" if recorded.builtin else f"sha256:{recorded.digest[:12]}" if recorded.digest else "",
         "recorded": bool(recorded.builtin or recorded.payload),
         "params": params if len(params) <= _MAX_PARAMS else f"{params[:_MAX_PARAMS]} \N{HORIZONTAL ELLIPSIS}",
+        "version": version,
     }
 
 

@@ -59,7 +59,7 @@ class ReplayResult:
         versions: as in `ReplaySpec`, chosen.
         rows: the rows so far.
         ended: whether there are no further rows.
-        error: why the new version is refused or has failed; "" if it is not.
+        error: why the chain cannot run, is refused or has failed; "" if it is not.
         since: the first row that is new to the page.
     """
 
@@ -106,7 +106,7 @@ class Replays:
         """Run until the time for one call is used up. Call it again for the further rows.
 
         Raises:
-            InvalidArgument: there is no such request or version, or a processor of the chain is not recorded.
+            InvalidArgument: there is no such request, or its chain has another length.
         """
         deadline = time.perf_counter() + _BUDGET_SECONDS
         with self._lock:
@@ -117,9 +117,16 @@ class Replays:
             recorded = request.began.processors
             versions = self._chosen(recorded) if spec.versions is None else spec.versions
             key, since = (spec.request, (*versions,), self._files.version), spec.since
+            if len(versions) != len(recorded):
+                raise InvalidArgument(
+                    f"the chain has {len(recorded)} processors, and {len(versions)} versions are chosen"
+                )
             if self._run is None or self._run.key != key:
-                chain = self._chain(recorded, versions)
                 self._close()
+                try:
+                    chain = self._chain(recorded, versions)
+                except InvalidArgument as error:
+                    return ReplayResult(request, versions, (), True, str(error), 0)
                 if self._tokenizers:
                     opened = replace(opened, tokenizer_id=opened.tokenizer_id or _TOKENIZER)
                 self._run = _Run(key, opened, request, chain, self.texts)
@@ -163,8 +170,6 @@ class Replays:
     def _chain(
         self, recorded: Sequence[RecordedProcessor], versions: Sequence[str]
     ) -> list[tuple[Any, Mapping[str, Any]]]:
-        if len(versions) != len(recorded):
-            raise InvalidArgument(f"the chain has {len(recorded)} processors, and {len(versions)} versions are chosen")
         chain = []
         for one, version in zip(recorded, versions, strict=True):
             processor = self._files.find(version) if version else one.builtin or one.payload

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _VERSIONS = ("recorded version", "new version")
 _TOP_K = 8
+_DIFFERING = 4
 _NO_LOGITS = "no logits were recorded in this step"
 
 
@@ -133,12 +134,9 @@ def _tile(prefix: str, index: int, row: ShownRow, texts: Mapping[int, str], *, c
     notes += ["the new version denies it"] if row.chosen_denied else []
     notes += ["the new version fails"] if row.failed else []
     classes = [level(row.moved or 0.0)]
-    for name, has in (
-        ("lp-differs", row.differs),
-        ("lp-failed", row.failed or row.chosen_denied),
-        ("lp-unknown", not row.compared),
-    ):
-        classes += [name] if has else []
+    classes += ["lp-differs"] if row.differs else []
+    classes += ["lp-failed"] if row.failed or row.chosen_denied else []
+    classes += [] if row.compared else ["lp-unknown"]
     unknown = tag("span", "\N{HORIZONTAL ELLIPSIS}", class_="lp-space")
     shown = unknown if row.chosen is None else token(row.chosen, texts)
     return tile(prefix, index, shown, notes, classes, checked=checked)
@@ -190,7 +188,12 @@ def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> np.ndarray[tuple[i
     tops = [top.ids for top in (row.row.before, row.row.after) if top is not None]
     ids = np.unique(np.concatenate(tops))
     highest = np.max([stage.probabilities[ids] for stage in stages], axis=0)
-    best = ids[np.argsort(-highest, kind="stable")[:_TOP_K]].tolist()
+    ordered = ids[np.argsort(-highest, kind="stable")]
+    best = ordered[:_TOP_K].tolist()
+    found = row.difference
+    if found is not None:  # also ids that differ and are less probable
+        differing = np.concatenate([found.denied, found.allowed, found.biased])
+        best += ordered[_TOP_K:][np.isin(ordered[_TOP_K:], differing)][:_DIFFERING].tolist()
     if row.chosen is not None and row.chosen not in best:
         best.append(row.chosen)
     return np.array(best, np.int32)

@@ -57,10 +57,7 @@ class ReplayPage {
     const ticket = (this.ticket = Symbol("run"));
     this.calls = this.calls
       .then(() => this.runNow(ticket, fresh))
-      .catch((error) => {
-        this.problems.set("replay", error.message);
-        this.drawUnknown();
-      })
+      .catch((error) => this.problems.set("replay", error.message))
       .finally(() => this.lane.removeAttribute("aria-busy"));
   }
 
@@ -75,7 +72,7 @@ class ReplayPage {
       since = result.steps;
       this.draw(result);
     } while (!result.ended);
-    this.problems.set("replay", result.error ? `The new version fails: ${result.error.split("\n\n")[0]}` : null);
+    this.problems.set("replay", result.error ? result.error.split("\n\n")[0] : null);
     if (fresh) this.viewer.show(result.steps ? (result.differ[0] ?? 0) : -1);
   }
 
@@ -86,15 +83,6 @@ class ReplayPage {
     this.drawChain(result.chain);
     this.viewer.draw(result);
     byId("previous").disabled = byId("next").disabled = !this.differ.length;
-  }
-
-  // Nothing could run: the chain of the request is shown, to choose versions.
-  drawUnknown() {
-    const { places } = this.state.requests[byId("request").selectedIndex];
-    this.versions ??= places.map(() => "");
-    this.drawChain(places.map((one, place) => ({ ...one, version: this.versions[place] ?? "" })));
-    this.viewer.draw({ since: 0, steps: 0, tiles: "", charts: "", panes: [] });
-    byId("facts").textContent = "";
   }
 
   drawChain(chain) {
