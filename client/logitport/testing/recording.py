@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from logitport.testing.runner import PlaceResult, ProcessorInfo
 
 
-class _Stage:
-    """A row at one place of the chain, with its softmax, which takes longest for wide rows."""
+class Stage:
+    """A row at one place of the chain, with its softmax, which takes longest for wide rows.
+
+    Args:
+        logits: float32[vocab_size].
+        top_k: number of best ids to keep.
+    """
 
     def __init__(self, logits: NDArray[np.float32], top_k: int) -> None:
         self.logits = logits
@@ -30,7 +35,7 @@ class _Stage:
         allowed = int(np.count_nonzero(logits > -np.inf))
         self.summary = Summary(ids, logits[ids], self.probabilities[ids], entropy, allowed)
 
-    def moved_to(self, other: _Stage) -> float:
+    def moved_to(self, other: Stage) -> float:
         """The mass that is elsewhere in the other row."""
         return 0.0 if other is self else distributions.moved_mass(self.probabilities, other.probabilities)
 
@@ -59,13 +64,13 @@ def record_step(
         keep_logits: whether to record whole rows.
     """
     row = result.row
-    stages, processors = [_Stage(raw, top_k)], []
+    stages, processors = [Stage(raw, top_k)], []
     for place, (info, effect) in enumerate(zip(chain, row.places, strict=True)):
         before = stages[-1]
-        stages.append(before if effect is None else _Stage(effect.logits, top_k))
-        processors.append(_record_place(place, info, before, effect, stages[-1], result.errors.get(place)))
+        stages.append(before if effect is None else Stage(effect.logits, top_k))
+        processors.append(record_place(place, info, before, effect, stages[-1], result.errors.get(place)))
     same = np.array_equal(row.logits, stages[-1].logits)
-    stages.append(stages[-1] if same else _Stage(row.logits, top_k))
+    stages.append(stages[-1] if same else Stage(row.logits, top_k))
     return StepRecord(
         index,
         *chosen,
@@ -81,7 +86,7 @@ def record_step(
     )
 
 
-def _candidates(chosen: int | None, stages: Sequence[_Stage]) -> Candidates:
+def _candidates(chosen: int | None, stages: Sequence[Stage]) -> Candidates:
     chosen_ids = np.array([] if chosen is None else [chosen], np.int32)
     ids = np.unique(np.concatenate([stages[0].summary.top_ids, stages[-1].summary.top_ids, chosen_ids]))
     table = np.stack([stage.probabilities[ids] for stage in stages], axis=1)
@@ -89,14 +94,24 @@ def _candidates(chosen: int | None, stages: Sequence[_Stage]) -> Candidates:
     return Candidates(ids[order].astype(np.int32), table[order])
 
 
-def _record_place(
+def record_place(
     place: int,
     info: ProcessorInfo,
-    before: _Stage,
+    before: Stage,
     effect: PlaceResult | None,
-    after: _Stage,
-    error: LogitportError | None,
+    after: Stage,
+    error: LogitportError | None = None,
 ) -> ProcessorRecord:
+    """Record the effect of one processor.
+
+    Args:
+        place: its place in the chain.
+        info: the processor.
+        before: the row before it.
+        effect: its result; None if it was not called.
+        after: the row after it.
+        error: why it was left out; None if it was not.
+    """
     logits, changed = before.logits, after.logits
     was_allowed, is_allowed = logits > -np.inf, changed > -np.inf
     is_forced = after.summary.allowed == 1 < before.summary.allowed

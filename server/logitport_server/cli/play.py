@@ -10,7 +10,8 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import NotInstalled
+from logitport.errors import InvalidRecording, NotInstalled
+from logitport_server.config import UsageError
 from logitport_server.config.option import Metavar
 from logitport_server.config.values import Folder, Port
 
@@ -28,6 +29,14 @@ class Play(BaseModel):
         description="folder of a causal model of transformers, with its tokenizer; without it, a small "
         "model of a story",
     )
+    recording: Annotated[Path | None, Metavar("FILE")] = Field(
+        None,
+        description="show the requests of a recording, and where processors of the files would have differed from the "
+        "recorded ones; without a model",
+    )
+    tokenizer: Annotated[Path | None, Metavar("PATH")] = Field(
+        None, description="tokenizer.json of the recorded model, or its folder, for --recording"
+    )
     prompt: str | None = Field(None, description="the prompt to begin with")
     seed: Annotated[int, Metavar("NUMBER")] = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
     port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
@@ -39,8 +48,26 @@ class Play(BaseModel):
             from logitport_server.play.serving import PlayServer
         except ModuleNotFoundError as error:
             raise NotInstalled(f"{error.name} is not installed: pip install 'logitport[server,play]'") from error
-        server = PlayServer(self.files, self.model, self.prompt, self.seed, self.port)
+        self._check()
+        try:
+            server = PlayServer(
+                self.files,
+                self.model,
+                self.prompt,
+                self.seed,
+                self.port,
+                recording=self.recording,
+                tokenizer=self.tokenizer,
+            )
+        except InvalidRecording as error:
+            raise UsageError(str(error)) from error
         server.run(lambda: self._announce(server.url))
+
+    def _check(self) -> None:
+        if self.recording is None and self.tokenizer is not None:
+            raise UsageError("--tokenizer is that of a recording: give --recording FILE, too; models have their own")
+        if self.recording is not None and (self.model or self.prompt is not None):
+            raise UsageError("--recording shows recorded requests: leave out --model and --prompt")
 
     def _announce(self, url: str) -> None:
         print(f"logitport play: {url}", flush=True)  # noqa: T201

@@ -129,6 +129,17 @@ class Files:
         for file in self:
             file.refresh()
 
+    def to_json(self) -> dict[str, Any]:
+        """When the files were saved, and their errors, after the files that were saved since are loaded."""
+        self.refresh()
+        return {
+            "version": self.version,
+            "files": [
+                {"name": file.name, "seconds_since_saved": file.seconds_since_saved, "error": file.error}
+                for file in self
+            ],
+        }
+
     def find(self, name: str) -> Any:
         """Return the processor `FILE.py:NAME`.
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from logitport.errors import ServerUnavailable
+from logitport.recording.reader import read_recording
 from logitport_server.play.application import Play
 from logitport_server.play.files import Files
 from logitport_server.play.guard import new_token
 from logitport_server.play.models import open_models
+from logitport_server.play.replay_application import ReplayPlay
+from logitport_server.play.replays import Replays
 from logitport_server.play.runs import Runs
 
 if TYPE_CHECKING:
@@ -31,12 +34,15 @@ class PlayServer:
         prompt: the prompt to begin with; None for that of the model.
         seed: the seed to begin with.
         port: 0 chooses a free one.
+        recording: a recording; the page then shows its requests with new versions of processors, and no model.
+        tokenizer: of the recorded model, a tokenizer.json or a folder with one.
 
     Attributes:
         url: address of the page, with its token.
 
     Raises:
         InvalidArgument: a file or a folder cannot be used.
+        InvalidRecording, LoadFailed: the recording or the tokenizer cannot be read.
         NotInstalled: a model needs a package that is not installed.
         ServerUnavailable: the port is taken.
     """
@@ -48,9 +54,20 @@ class PlayServer:
         prompt: str | None = None,
         seed: int = 0,
         port: int = 0,
+        *,
+        recording: Path | None = None,
+        tokenizer: Path | None = None,
     ) -> None:
-        models, watched = open_models(folders), Files(files)
-        self._runs = Runs(models, watched)
+        watched = Files(files)
+        self._runs: Runs | Replays
+        page: Play | ReplayPlay
+        if recording is None:
+            models = open_models(folders)
+            self._runs = Runs(models, watched)
+            page = Play(models, watched, self._runs, prompt, seed)
+        else:
+            self._runs = Replays(read_recording(recording), watched, tokenizer)
+            page = ReplayPlay(recording.name, watched, self._runs)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -61,9 +78,8 @@ class PlayServer:
             raise ServerUnavailable(f"cannot listen on {_HOST}:{port}: {error}; choose another --port") from error
         port, token = self._socket.getsockname()[1], new_token()
         self.url = f"http://{_HOST}:{port}/{token}/"
-        application = Play(models, watched, self._runs, prompt, seed).guarded(token, port)
         config = uvicorn.Config(
-            application,
+            page.guarded(token, port),
             log_level="warning",
             access_log=False,  # it would have the token
             server_header=False,

@@ -9,14 +9,16 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from logitport.testing import StoryModel
 from logitport_server.play.serving import PlayServer
 from tests.server.play.browser import launched
+from tests.server.play.recordings import NEW, write_recording
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 DOCS = Path(__file__).parents[3] / "docs"
-NAMES = ("play.png", "play-compare.png", "play-error.png")
+NAMES = ("play.png", "play-compare.png", "play-error.png", "play-recording.png")
 MAX_BYTES = 200_000
 FAILING = '''
 
@@ -50,6 +52,27 @@ def write(folder: Path) -> None:
         finally:
             server.stop()
             thread.join()
+        _write_recording(folder / NAMES[3], Path(temporary))
+
+
+def _write_recording(path: Path, temporary: Path) -> None:
+    """Write the picture of a recording."""
+    file, recording = temporary / "fixed.py", temporary / "engine.lprec"
+    file.write_text(NEW.replace("* 3", "* 0.6"))
+    write_recording(recording)
+    server = PlayServer([file], recording=recording, tokenizer=StoryModel.tokenizer_path)
+    thread = Thread(target=server.run, args=(lambda: None,))
+    thread.start()
+    try:
+        with launched() as browser:
+            page = _opened(browser, server.url, 1280, 690, "light")
+            page.get_by_label("request").select_option("1")
+            page.locator(".lp-tile.lp-unknown").first.wait_for()
+            _show(page.locator(".lane"), 2)
+            page.screenshot(path=path)
+    finally:
+        server.stop()
+        thread.join()
 
 
 def _one_chain(browser: Browser, url: str) -> Page:
@@ -67,7 +90,7 @@ def _two_chains(browser: Browser, url: str) -> Page:
     _run(page, 24)
     page.get_by_label("Compare").check()
     page.locator(".lane").nth(1).get_by_label("bias of 1").fill("-8")
-    page.locator(".differs").first.wait_for()
+    page.locator(".lp-differs").first.wait_for()
     for lane in page.locator(".lane").all():
         _show(lane)
     return page
@@ -81,8 +104,8 @@ def _an_error(browser: Browser, url: str) -> Page:
     return page
 
 
-def _show(lane: Locator) -> None:
-    lane.locator(".lp-tile").nth(4).click()
+def _show(lane: Locator, step: int = 4) -> None:
+    lane.locator(".lp-tile").nth(step).click()
     lane.page.locator("h1").click()  # no element has the focus, or the mouse
     lane.page.wait_for_timeout(300)  # of transitions
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import runpy
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport.testing import StoryModel
+from logitport_server.play.serving import PlayServer
 from tests.server.play.accessibility import CONTRAST, NAMELESS
 from tests.server.play.browser import executable, launched
 from tests.server.play.conftest import FILE
+from tests.server.play.recordings import AS_RECORDED, NEW, STEPS, write_recording
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[test]'")
 if executable() is None:
@@ -21,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
-
-    from logitport_server.play.serving import PlayServer
 
 expect = playwright.expect
 
@@ -75,6 +77,16 @@ def settled(page: Page) -> None:
     """Wait until the changes of fields have run."""
     page.wait_for_timeout(300)
     expect(page.locator('.lane[aria-busy="true"]')).to_have_count(0)
+
+
+def test_a_grammar(page: Page) -> None:
+    page.get_by_role("button", name="remove 1: Boost").click()
+    add(page, "grammar")
+    page.get_by_label("parameters of 1: grammar").fill('{"choice": [" the old king"]}')
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".lane .lp-tile")).to_have_count(4)
+    assert "".join(words(page)) == "\N{MIDDLE DOT}the\N{MIDDLE DOT}old\N{MIDDLE DOT}king<|end|>"
+    expect(page.locator(".lane-head")).to_contain_text("ended: an id that ends a sequence")
 
 
 def test_steps_and_their_tables(page: Page) -> None:
@@ -210,16 +222,16 @@ def test_two_chains_side_by_side(page: Page) -> None:
     expect(page.locator(".lane")).to_have_count(2)
     expect(page.locator(".lane").nth(1).locator(".lp-tile")).to_have_count(8)
     assert words(page, 0) == words(page, 1)
-    expect(page.locator(".differs")).to_have_count(0)
+    expect(page.locator(".lp-differs")).to_have_count(0)
     page.locator(".lane").nth(1).get_by_label("bias of 1: Boost").fill("10")
-    expect(page.locator(".differs")).not_to_have_count(0)
+    expect(page.locator(".lp-differs")).not_to_have_count(0)
     assert words(page, 0) != words(page, 1)
     page.get_by_role("button", name="Step", exact=True).click()
     for lane in (0, 1):
         expect(page.locator(".lane").nth(lane).locator(".lp-tile")).to_have_count(9)
     page.get_by_label("Compare").uncheck()
     expect(page.locator(".lane")).to_have_count(1)
-    expect(page.locator(".differs")).to_have_count(0)
+    expect(page.locator(".lp-differs")).to_have_count(0)
 
 
 def test_settings_run_again(page: Page) -> None:
@@ -294,6 +306,66 @@ def test_nothing_is_wider_than_the_page(page: Page, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for table in page.locator(".lp-scroll").all():
             assert table.evaluate("one => one.scrollWidth - one.clientWidth") <= 1
+
+
+@pytest.fixture
+def recorded(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    """The page of a recording."""
+    (tmp_path / "my.py").write_text(NEW)
+    write_recording(tmp_path / "engine.lprec")
+    tokenizer = StoryModel.tokenizer_path
+    server = PlayServer([tmp_path / "my.py"], recording=tmp_path / "engine.lprec", tokenizer=tokenizer)
+    thread = Thread(target=server.run, args=(lambda: None,))
+    thread.start()
+    try:
+        yield from opened(browser, server.url)
+    finally:
+        server.stop()
+        thread.join(60)
+
+
+def test_a_recording(recorded: Page, tmp_path: Path) -> None:
+    page = recorded
+    facts, alert = page.locator("#facts"), page.get_by_role("alert")
+    expect(facts).to_have_text(f"differs in {STEPS - 1} of {STEPS} rows")
+    expect(page.locator(".lp-tile")).to_have_count(STEPS)
+    expect(page.locator(".lp-tile.lp-differs")).to_have_count(STEPS - 1)
+    expect(page.get_by_role("heading", name="Step 1, after")).to_be_visible()  # the first difference
+    expect(page.locator(".lp-difference")).to_contain_text("The new version allows 1 id")
+    expect(page.locator(".lp-table")).to_have_count(0)
+    page.get_by_role("button", name="Next difference").click()
+    page.get_by_role("button", name="Next difference").click()
+    expect(page.get_by_role("heading", name="Step 3, after")).to_be_visible()
+    expect(page.get_by_role("columnheader")).to_have_text(
+        [*["candidate", "model"], *[re.compile("^1"), re.compile("^2")]]
+    )
+    page.locator(".lp-tile").nth(2).click()
+    expect(page.get_by_role("heading", name="Step 2, after")).to_be_visible()
+    page.get_by_role("button", name="Previous difference").click()
+    expect(page.get_by_role("heading", name="Step 1, after")).to_be_visible()
+
+    (tmp_path / "my.py").write_text(AS_RECORDED)
+    expect(facts).to_have_text(f"no difference in {STEPS} rows")
+    expect(page.locator(".lp-differs")).to_have_count(0)
+    (tmp_path / "my.py").write_text("class NoRepeat(:")
+    expect(alert).to_contain_text("my.py has an error; its last good version goes on")
+    (tmp_path / "my.py").write_text(NEW)
+    expect(facts).to_contain_text("differs")
+    expect(page.locator(".problem")).to_have_count(0)
+
+    page.get_by_label("request").select_option("1")
+    expect(facts).to_have_text("differs in 4 of 4 rows, 4 without recorded edits or logits not compared")
+    expect(page.locator(".card b")).to_have_text(["1: top_k", "2: Cooler"])
+    page.get_by_label("version of 2: Cooler").select_option("")
+    expect(alert).to_contain_text("Cooler is not in the recording: choose a version of it")
+    expect(page.locator(".lp-tile")).to_have_count(0)
+    page.get_by_label("version of 2: Cooler").select_option("my.py:Cooler")
+    expect(page.locator(".lp-tile")).to_have_count(STEPS)
+    expect(page.locator(".problem")).to_have_count(0)
+    page.locator(".lp-tile").nth(2).click()
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1600
 
 
 def test_the_view_of_a_notebook(browser: Browser, tmp_path: Path) -> None:

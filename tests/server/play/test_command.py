@@ -14,6 +14,7 @@ from logitport import NotInstalled
 from logitport_server.cli import play
 from logitport_server.play import serving
 from tests.server.play.conftest import FILE, Client
+from tests.server.play.recordings import NEW, write_recording
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 
@@ -36,6 +37,23 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_command_with_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(NEW)
+    write_recording(tmp_path / "engine.lprec")
+    command = [COMMAND, "play", "my.py", "--no-browser", "--recording", "engine.lprec"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        client = Client(process.stdout.readline().split()[-1])
+        assert client.get("state")["recording"] == "engine.lprec"
+        status, answer = client.post("replay", {"request": 0})
+        assert (status, answer["error"]) == (200, "")
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output, errors) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -43,9 +61,14 @@ def test_the_command(tmp_path: Path) -> None:
         (["--model", "none"], "there is no such folder"),
         (["--port", "70000"], "--port"),
         (["--seed", "-1"], "--seed"),
+        (["--recording", "none"], "the recording cannot be read"),
+        (["--recording", "engine.lprec", "--prompt", "x"], "leave out --model and --prompt"),
+        (["--recording", "engine.lprec", "--tokenizer", "none"], "none"),
+        (["--tokenizer", "none"], "give --recording FILE, too"),
     ],
 )
 def test_wrong_options(arguments: list[str], message: str, tmp_path: Path) -> None:
+    write_recording(tmp_path / "engine.lprec")
     command = [COMMAND, "play", "--no-browser", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode in (1, 2)
@@ -58,7 +81,7 @@ class NotServing:
 
     url = "http://127.0.0.1:1/token/"
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def run(self, started: Any) -> None:
         started()

@@ -8,26 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.request import Request
 from logitport.testing.replaying.chains import replaced_chain
-from logitport.testing.replaying.effects import best_of, difference, effect_of, row_of
-from logitport.testing.runner import RowStep, load_backend
+from logitport.testing.replaying.effects import best_of
+from logitport.testing.replaying.rows import PartPlayer
+from logitport.testing.runner import load_backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from logitport.recording.events import RecordedRow, RequestStepped, SessionOpened
-    from logitport.recording.reader import RecordedRequest, Recording, RequestPart
+    from logitport.recording.events import SessionOpened
+    from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.chains import Replacement
     from logitport.testing.replaying.effects import RowDifference
+    from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
 
-# How far logits of a chain that reads them may differ, by the engine's datatype.
-_TOLERANCES = {"FP32": 1e-4, "FP16": 5e-3, "BF16": 4e-2}
 _BEST_IDS = 5
-_SLOT, _OTHER_SLOT = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +184,14 @@ def _replay_request(
     result = ReplayedRequest(request.began.request_id)
     for part in request.parts:
         try:
-            _Player(runner, opened, part, chain, result).play()
+            player = PartPlayer(runner, opened, part, chain)
+            result.chain = player.chain
+            for row in player.rows():
+                result.compared += row.compared
+                result.not_compared += not row.compared
+                result.error = row.error
+                if row.differs:
+                    result.rows.append(_replayed(row))
         except LogitportError as error:  # of the admission
             result.error = str(error)
         if result.error:
@@ -196,126 +199,22 @@ def _replay_request(
     return result
 
 
-class _Player:
-    """Plays the steps of one part, in a batch of its own."""
-
-    def __init__(
-        self,
-        runner: Runner,
-        opened: SessionOpened,
-        part: RequestPart,
-        chain: Sequence[tuple[Any, Any]],
-        result: ReplayedRequest,
-    ) -> None:
-        began = part.began
-        self._vocab_size = opened.vocab_size
-        self._tolerance = _TOLERANCES.get(opened.datatype, 1e-4)
-        self._part = part
-        self._result = result
-        self._batch = runner.open(
-            opened.vocab_size, tokenizer_id=opened.tokenizer_id, eos_token_ids=opened.eos_token_ids
-        )
-        request = Request(
-            began.prompt.tolist(),
-            began.output.tolist(),
-            list(chain),
-            began.request_id,
-            began.sampling_params,
-            on_error="skip" if began.on_error == "skip" else "abort",
-        )
-        infos = self._batch.add(_SLOT, request)
-        result.chain = tuple(info.name for info in infos)
-        self._reads = any(info.reads_logits for info in infos)
-        self._batch.add(_OTHER_SLOT, Request())  # not greedy
-        self._history: list[int] = [*began.prompt.tolist(), *began.output.tolist()]
-        self._shared = len(self._history)  # ids that the batch has in common with the history
-
-    def play(self) -> None:
-        steps = self._part.steps
-        for place, step in enumerate(steps):
-            del self._history[step.base_length :]
-            self._shared = min(self._shared, step.base_length)
-            self._history += step.new_ids.tolist()
-            following = steps[place + 1] if place + 1 < len(steps) else None
-            for row in sorted(step.rows, key=lambda one: one.offset):
-                self._play_row(step, row, following)
-                if self._result.error:
-                    return
-            self._shared = min(self._shared, len(self._history))
-
-    def _play_row(self, step: RequestStepped, row: RecordedRow, following: RequestStepped | None) -> None:
-        raw = None if row.before is None else row_of(row.before, self._vocab_size)
-        by_logits = row.edits is None or self._reads
-        if not step.finished or (by_logits and (raw is None or row.after is None) and not step.error):
-            self._result.not_compared += 1
-            return
-        history = self._history + step.draft_ids[: row.offset].tolist()
-        given = raw if by_logits and raw is not None else np.zeros(self._vocab_size, np.float32)
-        new, error = self._step(history, given, greedy=step.greedy)
-        self._result.compared += 1
-        chosen = _chosen(step, row, following, len(self._history))
-        if error or step.error:
-            if bool(error) != bool(step.error):
-                self._result.rows.append(
-                    ReplayedRow(step.index, row.offset, len(history), None, chosen, False, error, step.error)
-                )
-            if error:
-                self._result.error = error
-            return
-        found, recorded_row, new_row = self._compare(row, given, new, raw, by_logits=by_logits)
-        if not found:
-            return
-        denied = chosen is not None and bool(np.isneginf(new[chosen]))
-        known = [top.ids for top in (row.before, row.after) if top is not None]
-        ids = np.unique(np.concatenate(known)) if known else np.empty(0, np.int32)
-        tops = [None if one is None else best_of(one, ids, _BEST_IDS) for one in (raw, recorded_row, new_row)]
-        self._result.rows.append(
-            ReplayedRow(step.index, row.offset, len(history), found, chosen, denied, "", "", *tops)
-        )
-
-    def _compare(
-        self,
-        row: RecordedRow,
-        given: NDArray[np.float32],
-        new: NDArray[np.float32],
-        raw: NDArray[np.float32] | None,
-        *,
-        by_logits: bool,
-    ) -> tuple[RowDifference, NDArray[np.float32] | None, NDArray[np.float32] | None]:
-        """The difference, and the rows after both chains, if the logits are known."""
-        if not by_logits:
-            recorded = effect_of(row.edits or (), self._vocab_size)
-            rows = (None, None) if raw is None else (raw + recorded, raw + new)
-            return difference(recorded, new), *rows
-        if row.edits is not None:  # the new version reads logits, the recorded one did not
-            recorded = given + effect_of(row.edits, self._vocab_size)
-            return difference(recorded, new, tolerance=self._tolerance), recorded, new
-        assert row.before is not None  # noqa: S101 - the caller has checked both
-        assert row.after is not None  # noqa: S101
-        recorded = row_of(row.after, self._vocab_size)
-        ids = row.before.ids  # the logits of other ids are not known before the chain
-        return difference(recorded[ids], new[ids], ids, self._tolerance), recorded, new
-
-    def _step(
-        self, history: list[int], logits: NDArray[np.float32], *, greedy: bool
-    ) -> tuple[NDArray[np.float32], str]:
-        """The row after the chain, and the request's error."""
-        rows = [RowStep(_SLOT, self._shared, history[self._shared :])]
-        given = [logits]
-        if not greedy:  # then a processor that never changes the best id is called for a greedy request, too
-            rows.append(RowStep(_OTHER_SLOT, 0))
-            given.append(np.zeros_like(logits))
-        self._shared = len(history)
-        result = self._batch.step(rows, np.stack(given))[0]
-        return result.logits, "" if result.error is None else str(result.error)
-
-
-def _chosen(step: RequestStepped, row: RecordedRow, following: RequestStepped | None, length: int) -> int | None:
-    """The id after a row: the first new one of the next step that continues there."""
-    if following is None or not len(following.new_ids) or following.base_length != length:
-        return None
-    if row.offset >= len(following.new_ids) or not np.array_equal(
-        following.new_ids[: row.offset], step.draft_ids[: row.offset]
-    ):
-        return None
-    return int(following.new_ids[row.offset])
+def _replayed(row: ComparedRow) -> ReplayedRow:
+    step, recorded = row.step, row.row
+    known = [top.ids for top in (recorded.before, recorded.after) if top is not None]
+    tops: list[list[tuple[int, float]] | None] = [None, None, None]
+    if known and row.difference is not None:
+        ids = np.unique(np.concatenate(known))
+        tops = [None if one is None else best_of(one, ids, _BEST_IDS) for one in (row.before, row.recorded, row.new)]
+    failed = row.difference is None
+    return ReplayedRow(
+        step.index,
+        recorded.offset,
+        len(row.history),
+        row.difference,
+        row.chosen,
+        row.chosen_denied,
+        row.error,
+        step.error if failed else "",
+        *tops,
+    )

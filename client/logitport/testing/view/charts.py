@@ -28,6 +28,38 @@ def charts(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
     return tag("div", _moved(steps, names), _entropy(steps), class_="lp-charts")
 
 
+def differences(masses: Sequence[float | None], what: Sequence[str]) -> Markup:
+    """How far two versions differ at each row.
+
+    Args:
+        masses: the mass that one version has elsewhere; None where only its edits are known: a bar without a height.
+        what: the title of each row; "" where they do not differ.
+    """
+    top = max([*(mass for mass in masses if mass is not None), _MIN_MASS])
+    bars = []
+    for index, (mass, title) in enumerate(zip(masses, what, strict=True)):
+        if title:
+            height = _HEIGHT - 1 if mass is None else max(1.0, mass / top * (_HEIGHT - 1))
+            bars.append(
+                tag(
+                    "rect",
+                    tag("title", title),
+                    x=index * _STEP + _GAP,
+                    y=_HEIGHT - height,
+                    width=_STEP - 2 * _GAP,
+                    height=height,
+                    class_="lp-unknown" if mass is None else color(1),
+                )
+            )
+    label = f"Differences: {len(bars)} of {len(masses)} rows"
+    keys = [
+        tag("span", swatch(1), " mass that the new version moves", class_="lp-name"),
+        tag("span", tag("span", class_="lp-dash lp-before"), " other edits, logits not recorded", class_="lp-name"),
+    ]
+    figure = _figure("differences", keys, percent(top), _svg(label, len(masses), bars))
+    return tag("div", figure, class_="lp-charts")
+
+
 def _moved(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
     totals = [sum(record.moved for record in step.processors) for step in steps]
     top = max([*totals, _MIN_MASS])
@@ -56,7 +88,7 @@ def _moved(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
     label = "Mass moved at each step by each processor"
     if totals:
         label += f"; most at step {most + 1}, {percent(totals[most])} in all"
-    return _figure("mass moved", keys, percent(top), _svg(label, steps, bars))
+    return _figure("mass moved", keys, percent(top), _svg(label, len(steps), bars))
 
 
 def _entropy(steps: Sequence[StepRecord]) -> Markup:
@@ -72,7 +104,7 @@ def _entropy(steps: Sequence[StepRecord]) -> Markup:
         label += (
             f"; in the mean {sum(before) / len(steps):.2f} before and {sum(after) / len(steps):.2f} after the chain"
         )
-    return _figure("entropy", keys, f"{top:.1f} nats", _svg(label, steps, lines))
+    return _figure("entropy", keys, f"{top:.1f} nats", _svg(label, len(steps), lines))
 
 
 def _line(values: Sequence[float], top: float, class_: str) -> Markup:
@@ -85,19 +117,19 @@ def _line(values: Sequence[float], top: float, class_: str) -> Markup:
     return tag("path", d=f"M{path}" if points else "", class_=class_)
 
 
-def _svg(label: str, steps: Sequence[StepRecord], marks: Sequence[Markup]) -> Markup:
-    width = max(len(steps), _MIN_STEPS) * _STEP
+def _svg(label: str, count: int, marks: Sequence[Markup]) -> Markup:
+    width = max(count, _MIN_STEPS) * _STEP
     columns = [
         tag(
             "rect",
-            x=step.index * _STEP,
+            x=index * _STEP,
             y=0,
             width=_STEP,
             height=_HEIGHT,
-            class_=f"lp-column lp-at-{step.index}",
-            data_step=step.index,
+            class_=f"lp-column lp-at-{index}",
+            data_step=index,
         )
-        for step in steps
+        for index in range(count)
     ]
     return tag(
         "svg",

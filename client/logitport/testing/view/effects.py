@@ -24,17 +24,20 @@ MAX_IDS = 5  # that a sentence lists
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def effects(records: Sequence[ProcessorRecord], texts: Mapping[int, str], best: Sequence[int]) -> Markup | None:
+def effects(
+    records: Sequence[ProcessorRecord], texts: Mapping[int, str], best: Sequence[int], *, mass: bool = True
+) -> Markup | None:
     """A row for each processor; None without processors.
 
     Args:
         records: their effects.
         texts: the texts of ids.
         best: the most probable ids; lists of ids begin with them.
+        mass: whether the moved mass is known.
     """
     if not records:
         return None
-    return tag("ol", *(_row(record, texts, best) for record in records), class_="lp-effects")
+    return tag("ol", *(_row(record, texts, best, mass=mass) for record in records), class_="lp-effects")
 
 
 def best_first(ids: NDArray[np.int32], best: Sequence[int]) -> list[int]:
@@ -45,7 +48,7 @@ def best_first(ids: NDArray[np.int32], best: Sequence[int]) -> list[int]:
     return [*first, *others][:MAX_IDS]
 
 
-def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
+def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int], *, mass: bool) -> Markup:
     moved = tag(
         "svg",
         tag("rect", x=0, y=0, width=round(100 * record.moved, 2), height=6, class_=color(record.place)),
@@ -58,7 +61,7 @@ def _row(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int])
         "li",
         swatch(record.place),
         tag("div", tag("b", record.processor), " ", *_what(record, texts, best), class_="lp-what"),
-        tag("span", moved, tag("span", f"moved {percent(record.moved)}"), class_="lp-moved"),
+        tag("span", moved, tag("span", f"moved {percent(record.moved)}"), class_="lp-moved") if mass else None,
         class_="lp-raised" if record.error else None,
     )
 
@@ -90,14 +93,25 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
     if record.forced is not None:
         return ["forced ", tag("code", token(record.forced, texts))]
     parts = [
-        *_ids("denied", record.denied, record.before.allowed, texts, best),
-        *_ids("restored", record.restored, 0, texts, best),
+        *listed_ids("denied", record.denied, record.before.allowed, texts, best),
+        *listed_ids("restored", record.restored, 0, texts, best),
         *_biased(record, texts, best),
     ]
     return [join("; " if place else "", part) for place, part in enumerate(parts)] or ["changed nothing"]
 
 
-def _ids(verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]) -> list[Markup]:
+def listed_ids(
+    verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]
+) -> list[Markup]:
+    """What happened to some ids, with the first of them; [] if there are none.
+
+    Args:
+        verb: what happened.
+        ids: the ids.
+        of: how many there could have been; 0 if this is not shown.
+        texts: the texts of ids.
+        best: the most probable ids.
+    """
     if not ids.size:
         return []
     total = f" of {of}" if of > ids.size > MAX_IDS else ""

@@ -35,7 +35,7 @@ def pane(step: StepRecord, texts: Mapping[int, str], *, after: int | None = None
     return join(
         tag("div", heading, tag("p", " \N{MIDDLE DOT} ".join(facts), class_="lp-facts"), class_="lp-heading"),
         tag("p", step.error, class_="lp-error") if step.error else None,
-        _table(step, texts, buttons=buttons),
+        candidates_table(step, texts, buttons=buttons),
         effects(step.processors, texts, step.candidates.ids.tolist()),
     )
 
@@ -51,7 +51,17 @@ def ids_shown(step: StepRecord) -> set[int]:
     return shown
 
 
-def _table(step: StepRecord, texts: Mapping[int, str], *, buttons: bool) -> Markup:
+def candidates_table(
+    step: StepRecord, texts: Mapping[int, str], *, buttons: bool = False, final: bool = True
+) -> Markup:
+    """The candidates of a step.
+
+    Args:
+        step: the step.
+        texts: the texts of ids.
+        buttons: whether candidates are buttons, which force them.
+        final: whether there is a column for the row after the chain.
+    """
     stages = [
         tag(
             "th",
@@ -68,10 +78,10 @@ def _table(step: StepRecord, texts: Mapping[int, str], *, buttons: bool) -> Mark
         tag("th", "candidate", scope="col"),
         tag("th", "model", scope="col"),
         *stages,
-        tag("th", "final", scope="col", class_="lp-final"),
+        tag("th", "final", scope="col", class_="lp-final") if final else None,
     )
     rows = [
-        _row(step, texts, int(token_id), probabilities, buttons=buttons)
+        _row(step, texts, int(token_id), probabilities, buttons=buttons, has_final=final)
         for token_id, probabilities in zip(step.candidates.ids, step.candidates.probabilities.tolist(), strict=True)
     ]
     caption = tag("caption", f"Probabilities of step {step.index + 1}", class_="lp-hidden")
@@ -86,6 +96,7 @@ def _row(
     probabilities: Sequence[float],
     *,
     buttons: bool,
+    has_final: bool,
 ) -> Markup:
     chosen = token_id == step.token_id
     shown = tag("span", token(token_id, texts), class_="lp-text")
@@ -107,7 +118,7 @@ def _row(
         tag("th", candidate, scope="row"),
         tag("td", probability(probabilities[0])),
         *stages,
-        _final(final, chosen=chosen, given=step.given),
+        _final(final, chosen=chosen, given=step.given) if has_final else None,
         class_="lp-chosen" if chosen else None,
     )
 

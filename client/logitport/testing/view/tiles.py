@@ -8,7 +8,7 @@ from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.texts import level, percent, plain, token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from logitport.testing.records import StepRecord
 
@@ -33,14 +33,47 @@ def tiles(
         current: the step to show.
     """
     label = "Tokens. The color is the probability mass that the chain moved."
-    return tag(
-        "div",
-        _prompt(prompt, texts),
-        *(_tile(prefix, step, texts, checked=step.index == current) for step in steps),
-        class_="lp-tokens",
-        role="radiogroup",
-        aria_label=label,
+    return tile_group(
+        label, prompt, [_tile(prefix, step, texts, checked=step.index == current) for step in steps], texts
     )
+
+
+def tile_group(label: str, prompt: Sequence[int], shown: Iterable[Markup], texts: Mapping[int, str]) -> Markup:
+    """The prompt and its tiles.
+
+    Args:
+        label: what they are, for screen readers.
+        prompt: its ids.
+        shown: the tiles.
+        texts: the texts of ids.
+    """
+    return tag("div", _prompt(prompt, texts), *shown, class_="lp-tokens", role="radiogroup", aria_label=label)
+
+
+def tile(
+    prefix: str, index: int, shown: Markup, notes: Sequence[str], classes: Sequence[str], *, checked: bool
+) -> Markup:
+    """A radio button.
+
+    Args:
+        prefix: of its name and id.
+        index: its value.
+        shown: its text.
+        notes: what it means, for its title and for screen readers.
+        classes: further classes.
+        checked: whether it is chosen.
+    """
+    identity, title = f"{prefix}-s{index}", ", ".join(notes)
+    radio = tag(
+        "input",
+        type="radio",
+        name=f"{prefix}-step",
+        id=identity,
+        value=index,
+        checked=checked,
+        aria_label=title,
+    )
+    return join(radio, tag("label", shown, for_=identity, class_=" ".join(["lp-tile", *classes]), title=title))
 
 
 def legend() -> Markup:
@@ -65,18 +98,8 @@ def _tile(prefix: str, step: StepRecord, texts: Mapping[int, str], *, checked: b
     notes = [f"step {step.index + 1}: {text}", f"moved {percent(step.moved)}"]
     notes += ["forced by hand"] if step.given else []
     notes += ["a processor failed"] if failed else []
-    classes = ["lp-tile", level(step.moved)]
+    classes = [level(step.moved)]
     classes += ["lp-given"] if step.given else []
     classes += ["lp-failed"] if failed else []
-    identity = f"{prefix}-s{step.index}"
-    radio = tag(
-        "input",
-        type="radio",
-        name=f"{prefix}-step",
-        id=identity,
-        value=step.index,
-        checked=checked,
-        aria_label=", ".join(notes),
-    )
     shown = tag("span", "\N{EMPTY SET}", class_="lp-space") if nothing else token(step.token_id or 0, texts)
-    return join(radio, tag("label", shown, for_=identity, class_=" ".join(classes), title=", ".join(notes)))
+    return tile(prefix, step.index, shown, notes, classes, checked=checked)

@@ -3,8 +3,8 @@
 import { get, post } from "./api.js";
 import { make } from "./dom.js";
 import { Lane } from "./lane.js";
+import { Problems } from "./problems.js";
 
-const POLL_MILLISECONDS = 700;
 const DELAY_MILLISECONDS = 200; // after the last key in a field
 const STORED = "play";
 
@@ -13,7 +13,7 @@ const byId = (id) => document.getElementById(id);
 class Page {
   constructor(state) {
     this.state = state;
-    this.problems = new Map();
+    this.problems = new Problems(byId("problems"));
     this.lanes = [];
     const stored = restored(state);
     byId("model").replaceChildren(...state.models.map((model) => make("option", {}, model.name)));
@@ -63,7 +63,11 @@ class Page {
       await navigator.clipboard.writeText(byId("code").textContent);
       byId("copy").textContent = "Copied";
     });
-    setInterval(() => this.poll(), POLL_MILLISECONDS);
+    this.problems.watch(this.state.version, async () => {
+      this.state = await get("state");
+      this.lanes.forEach((lane) => lane.chain.setForms(this.state.processors));
+      this.rerun();
+    }, (files) => this.setFiles(files));
   }
 
   addLane(name, entries) {
@@ -80,13 +84,12 @@ class Page {
     if (second) {
       second.element.remove();
       this.lanes.pop();
-      this.problems.delete("b");
-      this.drawProblems();
+      this.problems.set("b", null);
     } else {
       this.addLane("b", entries ?? first.chain.entries);
       this.lanes[1].steps = first.steps;
       this.lanes[1].forced = { ...first.forced };
-      this.lanes[1].current = first.current;
+      this.lanes[1].viewer.current = first.viewer.current;
       this.lanes[1].run({ again: true });
     }
     const two = this.lanes.length > 1;
@@ -129,48 +132,12 @@ class Page {
   }
 
   report(lane, error) {
-    if (error === null) this.problems.delete(lane.name);
-    else this.problems.set(lane.name, { title: error.message, trace: "" });
-    this.drawProblems();
-  }
-
-  async poll() {
-    if (document.visibilityState !== "visible") return;
-    try {
-      const files = await get("files");
-      const version = this.state.version;
-      if (this.problems.delete("server")) this.drawProblems();
-      if (files.version !== version) {
-        this.state = await get("state");
-        this.lanes.forEach((lane) => lane.chain.setForms(this.state.processors));
-        this.rerun();
-      }
-      this.setFiles(files);
-    } catch {
-      this.problems.set("server", { title: "logitport play does not answer; start it again", trace: "" });
-      this.drawProblems();
-    }
+    this.problems.set(lane.name, error === null ? null : error.message);
   }
 
   setFiles({ files }) {
-    for (const file of files) {
-      const problem = { title: `${file.name} has an error; its last good version goes on`, trace: file.error };
-      if (file.error) this.problems.set(file.name, problem);
-      else this.problems.delete(file.name);
-    }
+    this.problems.setFiles(files);
     this.lanes.forEach((lane) => lane.chain.setFiles(files));
-    this.drawProblems();
-  }
-
-  drawProblems() {
-    const written = JSON.stringify([...this.problems]);
-    if (written === this.written) return; // an alert that is replaced is read again
-    this.written = written;
-    byId("problems").replaceChildren(
-      ...[...this.problems.values()].map(({ title, trace }) =>
-        make("div", { class: "problem" }, make("p", {}, title), trace ? make("pre", { tabindex: 0 }, trace) : null),
-      ),
-    );
   }
 
   async exportTest(lane) {

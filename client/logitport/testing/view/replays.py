@@ -1,0 +1,232 @@
+"""The rows of a recorded request beside those of a new version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitport.testing.recording import Stage, record_place
+from logitport.testing.records import Candidates, StepRecord
+from logitport.testing.runner import PlaceResult, ProcessorInfo
+from logitport.testing.view.charts import differences
+from logitport.testing.view.effects import effects, listed_ids, own_frames
+from logitport.testing.view.markup import Markup, join, tag
+from logitport.testing.view.panes import candidates_table
+from logitport.testing.view.texts import level, percent, plain, signed, token
+from logitport.testing.view.tiles import tile, tile_group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.testing.records import ProcessorRecord
+    from logitport.testing.replaying.effects import RowDifference
+    from logitport.testing.replaying.rows import ComparedRow
+
+_VERSIONS = ("recorded version", "new version")
+_TOP_K = 8
+_DIFFERING = 4
+_NO_LOGITS = "no logits were recorded in this step"
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row, as it is shown.
+
+    Attributes:
+        title: its step, with the number of the recording.
+        chosen: the id that the engine chose after it; None if this is not known.
+        moved: the probability mass that the new version has elsewhere than the recorded one; None if the logits are not
+            known.
+        state: the words that describe it: whether it differs.
+        differs: whether the new version has another effect.
+        chosen_denied: whether the new version denies the chosen id.
+        failed: whether the new version has failed.
+        compared: whether it was compared.
+        pane: the row in detail.
+    """
+
+    title: str
+    chosen: int | None
+    moved: float | None
+    state: str
+    differs: bool
+    chosen_denied: bool
+    failed: bool
+    compared: bool
+    pane: Markup
+
+
+def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
+    """Describe a row.
+
+    Args:
+        row: the row.
+        texts: the texts of ids.
+    """
+    offset = row.row.offset
+    title = f"step {row.step.index}" + (f" draft {offset}" if offset else "")
+    shown = _Stages(row)
+    after = join(", after ", tag("code", token(row.history[-1], texts))) if len(row.history) else None
+    state = "differs" if row.differs else "no difference" if row.compared else "not compared"
+    facts = [state]
+    if shown.moved is not None:
+        facts.append(f"moved {percent(shown.moved)}")
+        facts.append(f"entropy {shown.stages[1].summary.entropy:.2f} \N{RIGHTWARDS ARROW} {shown.entropy:.2f} nats")
+    elif not row.has_logits:
+        facts.append(_NO_LOGITS)
+    records, best = shown.records(), shown.ids.tolist()
+    pane = join(
+        tag(
+            "div",
+            tag("h3", title.capitalize(), after),
+            tag("p", " \N{MIDDLE DOT} ".join(facts), class_="lp-facts"),
+            class_="lp-heading",
+        ),
+        _what(row, texts, best),
+        tag("p", "The engine chose ", tag("code", token(row.chosen or 0, texts)), ", which the new version denies.")
+        if row.chosen_denied
+        else None,
+        candidates_table(shown.step(records), texts, final=False) if row.has_logits else None,
+        effects(records, texts, best, mass=row.has_logits),
+    )
+    return ShownRow(
+        title,
+        row.chosen,
+        shown.moved,
+        state,
+        row.differs,
+        row.chosen_denied,
+        bool(row.error),
+        row.compared,
+        pane,
+    )
+
+
+def replay_tiles(
+    prefix: str, prompt: Sequence[int], rows: Sequence[ShownRow], texts: Mapping[int, str], current: int
+) -> Markup:
+    """Radio buttons, of which one is checked: its row is shown.
+
+    Args:
+        prefix: of the names and ids of the elements.
+        prompt: its ids.
+        rows: the rows.
+        texts: the texts of ids.
+        current: the row to show.
+    """
+    label = "Recorded tokens. The color is the probability mass that the new version moves."
+    shown = [_tile(prefix, index, row, texts, checked=index == current) for index, row in enumerate(rows)]
+    return tile_group(label, prompt, shown, texts)
+
+
+def replay_charts(rows: Sequence[ShownRow]) -> Markup:
+    """How far the versions differ at each row."""
+    titles = [f"{row.title}: {row.state}" if row.differs else "" for row in rows]
+    return differences([row.moved for row in rows], titles)
+
+
+def _tile(prefix: str, index: int, row: ShownRow, texts: Mapping[int, str], *, checked: bool) -> Markup:
+    chosen = "the chosen id is not known" if row.chosen is None else plain(row.chosen, texts)
+    notes = [f"{row.title}: {chosen}", row.state]
+    notes += [f"moved {percent(row.moved)}"] if row.moved is not None else []
+    notes += ["the new version denies it"] if row.chosen_denied else []
+    notes += ["the new version fails"] if row.failed else []
+    classes = [level(row.moved or 0.0)]
+    classes += ["lp-differs"] if row.differs else []
+    classes += ["lp-failed"] if row.failed or row.chosen_denied else []
+    classes += [] if row.compared else ["lp-unknown"]
+    unknown = tag("span", "\N{HORIZONTAL ELLIPSIS}", class_="lp-space")
+    shown = unknown if row.chosen is None else token(row.chosen, texts)
+    return tile(prefix, index, shown, notes, classes, checked=checked)
+
+
+class _Stages:
+    """The row before the chain, and after both versions where they are known.
+
+    Attributes:
+        stages: these rows.
+        ids: the candidates, the most probable first, int32[n]; none if no logits were recorded.
+        moved: the mass that is elsewhere; None if it is not known.
+    """
+
+    def __init__(self, row: ComparedRow) -> None:
+        self._row = row
+        rows = (row.before, row.recorded, row.new)
+        self.stages = [Stage(one, _TOP_K) for one in rows if one is not None]
+        self.ids = _candidates(row, self.stages) if row.has_logits else np.empty(0, np.int32)
+        complete = row.has_logits and row.new is not None and row.recorded is not None
+        self.moved = self.stages[1].moved_to(self.stages[2]) if complete else None
+        self.entropy = self.stages[-1].summary.entropy if self.stages else 0.0
+
+    def records(self) -> tuple[ProcessorRecord, ...]:
+        """What each version did."""
+        reads = self._row.row.edits is None
+        return tuple(
+            record_place(place, ProcessorInfo(name, reads, False), self.stages[0], PlaceResult(stage.logits), stage)
+            for place, (name, stage) in enumerate(zip(_VERSIONS, self.stages[1:], strict=False))
+        )
+
+    def step(self, records: tuple[ProcessorRecord, ...]) -> StepRecord:
+        """The candidates, for a table."""
+        first, last = self.stages[0], self.stages[-1]
+        columns = [stage.probabilities[self.ids] for stage in (*self.stages, last)]
+        return StepRecord(
+            self._row.step.index,
+            self._row.chosen,
+            0.0,
+            first.summary,
+            last.summary,
+            records,
+            self.moved or 0.0,
+            Candidates(self.ids, np.stack(columns, axis=1)),
+        )
+
+
+def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    tops = [top.ids for top in (row.row.before, row.row.after) if top is not None]
+    ids = np.unique(np.concatenate(tops))
+    highest = np.max([stage.probabilities[ids] for stage in stages], axis=0)
+    ordered = ids[np.argsort(-highest, kind="stable")]
+    best = ordered[:_TOP_K].tolist()
+    found = row.difference
+    if found is not None:  # also ids that differ and are less probable
+        differing = np.concatenate([found.denied, found.allowed, found.biased])
+        best += ordered[_TOP_K:][np.isin(ordered[_TOP_K:], differing)][:_DIFFERING].tolist()
+    if row.chosen is not None and row.chosen not in best:
+        best.append(row.chosen)
+    return np.array(best, np.int32)
+
+
+def _what(row: ComparedRow, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
+    """The difference in words."""
+    if row.error:
+        message, _, trace = row.error.partition("\n\nRemote traceback:\n")
+        lines = tag("pre", own_frames(trace), tabindex=0) if trace else None
+        details = tag("details", tag("summary", "traceback"), lines, open=True) if lines else None
+        return tag("div", "The new version fails: ", tag("span", message, class_="lp-error"), details)
+    if row.differs and row.difference is None:
+        return tag("p", "The recorded version has failed: ", tag("span", row.step.error, class_="lp-error"))
+    if not row.compared:
+        why = "the engine has not used the result" if not row.step.finished else _NO_LOGITS
+        return tag("p", f"Not compared: {why}.")
+    if row.difference is None or not row.difference:
+        return tag("p", "Both versions do the same.")
+    return tag("p", "The new version ", _difference(row.difference, texts, best), ".", class_="lp-difference")
+
+
+def _difference(found: RowDifference, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
+    parts = []
+    if found.forced is not None and found.forced != found.was_forced:
+        parts.append(join("leaves only ", tag("code", token(found.forced, texts))))
+    elif found.was_forced is not None and found.forced is None:
+        parts.append(join("leaves more than ", tag("code", token(found.was_forced, texts))))
+    parts += listed_ids("denies", found.denied, 0, texts, best)
+    parts += listed_ids("allows", found.allowed, 0, texts, best)
+    if found.biased.size:
+        low, high = signed(float(found.bias.min())), signed(float(found.bias.max()))
+        by = low if low == high else f"{low} to {high}"
+        parts += listed_ids("shifts", found.biased, 0, texts, best)
+        parts[-1] = join(parts[-1], f" by {by}")
+    return join(*(join("; " if place else "", part) for place, part in enumerate(parts)))

@@ -1,0 +1,102 @@
+"""What the page of a recording calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import orjson
+
+from logitport.testing.view.replays import replay_charts, replay_tiles
+from logitport.testing.view.tiles import legend
+from logitport_server.play.replays import ReplaySpec
+from logitport_server.play.web import application
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from logitport.recording.events import RecordedProcessor
+    from logitport_server.play.files import Files
+    from logitport_server.play.replays import ReplayResult, Replays
+
+_MAX_PARAMS = 300  # characters
+
+
+class ReplayPlay:
+    """The application.
+
+    Args:
+        name: of the recording.
+        files: new versions of processors.
+        replays: runs them.
+    """
+
+    def __init__(self, name: str, files: Files, replays: Replays) -> None:
+        self._name = name
+        self._files = files
+        self._replays = replays
+
+    def guarded(self, token: str, port: int) -> ASGIApp:
+        """The application behind its guard."""
+        functions = {"state": self.state, "files": self.files, "replay": self.replay}
+        return application(functions, "replay.html", token, port)
+
+    def state(self, _: bytes) -> dict[str, Any]:
+        """What the page can choose from."""
+        seen = self.files(_)
+        return {
+            "recording": self._name,
+            "requests": [
+                {
+                    "name": request.began.request_id or f"request {index + 1}",
+                    "steps": len(request.steps),
+                    "chain": ", ".join(one.display_name for one in request.began.processors),
+                }
+                for index, (_, request) in enumerate(self._replays.requests)
+            ],
+            "versions": [f"{file.name}:{name}" for file in self._files for name in file.processors],
+            **seen,
+        }
+
+    def files(self, _: bytes) -> dict[str, Any]:
+        """When the files were saved, and their errors."""
+        return self._files.to_json()
+
+    def replay(self, body: bytes) -> dict[str, Any]:
+        """Run a request. Raises InvalidArgument or msgspec.ValidationError."""
+        result = self._replays.replay(msgspec.json.decode(body, type=ReplaySpec))
+        rows, began = result.rows, result.request.began
+        prompt = [*began.prompt.tolist(), *began.output.tolist()]
+        return {
+            "since": result.since,
+            "steps": len(rows),
+            "ended": result.ended,
+            "error": result.error,
+            "tiles": replay_tiles("a", prompt, rows, self._replays.texts, len(rows) - 1) + legend(),
+            "charts": replay_charts(rows),
+            "panes": [row.pane for row in rows[result.since :]],
+            "differ": [index for index, row in enumerate(rows) if row.differs],
+            "summary": _summary(result),
+            "chain": [_place(one, version) for one, version in zip(began.processors, result.versions, strict=True)],
+        }
+
+
+def _place(recorded: RecordedProcessor, version: str) -> dict[str, Any]:
+    params = orjson.dumps(dict(recorded.params), default=str).decode()
+    return {
+        "name": recorded.display_name,
+        "kind": "built-in" if recorded.builtin else f"sha256:{recorded.digest[:12]}" if recorded.digest else "",
+        "recorded": bool(recorded.builtin or recorded.payload),
+        "params": params if len(params) <= _MAX_PARAMS else f"{params[:_MAX_PARAMS]} \N{HORIZONTAL ELLIPSIS}",
+        "version": version,
+    }
+
+
+def _summary(result: ReplayResult) -> str:
+    rows = result.rows
+    differ, compared = sum(row.differs for row in rows), sum(row.compared for row in rows)
+    text = f"differs in {differ} of {compared} rows" if differ else f"no difference in {compared} rows"
+    if compared < len(rows):
+        text += f", {len(rows) - compared} without recorded edits or logits not compared"
+    denied = sum(row.chosen_denied for row in rows)
+    return text + (f", {denied} chosen ids denied" if denied else "")

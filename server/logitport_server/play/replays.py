@@ -1,0 +1,229 @@
+"""Runs recorded requests with new versions of their processors, for the page."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+import logitport_builtins
+from logitport.errors import InvalidArgument, LogitportError
+from logitport.testing.replaying.chains import Replacement
+from logitport.testing.replaying.rows import PartPlayer
+from logitport.testing.runner import load_backend
+from logitport.testing.view.replays import show_row
+from logitport_server.play.token_texts import TokenTexts, read_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from logitport.recording.events import RecordedProcessor, SessionOpened
+    from logitport.recording.reader import RecordedRequest, Recording
+    from logitport.testing.replaying.rows import ComparedRow
+    from logitport.testing.runner import Runner
+    from logitport.testing.view.replays import ShownRow
+    from logitport_server.play.files import Files
+
+MAX_ROWS = 2000
+# A request returns after this time; the page calls again, and shows the rows so far.
+_BUDGET_SECONDS = 0.25
+_TOKENIZER = "recorded"  # name of the tokenizer of sessions that name none
+
+
+class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page wants to see.
+
+    Attributes:
+        request: the index of the recorded request.
+        versions: for each place of its chain FILE.py:NAME, or "" for the recorded processor; None chooses by the names
+            of classes.
+        since: the first row of which the page needs the pane.
+    """
+
+    request: Annotated[int, Meta(ge=0)]
+    versions: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=256)] | None = None
+    since: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """The rows of a replay.
+
+    Attributes:
+        request: the recorded request.
+        versions: as in `ReplaySpec`, chosen.
+        rows: the rows so far.
+        ended: whether there are no further rows.
+        error: why the chain cannot run, is refused or has failed; "" if it is not.
+        since: the first row that is new to the page.
+    """
+
+    request: RecordedRequest
+    versions: Sequence[str]
+    rows: Sequence[ShownRow]
+    ended: bool
+    error: str
+    since: int
+
+
+class Replays:
+    """The requests of a recording, and the present replay. Thread-safe: one call runs at a time.
+
+    Args:
+        recording: the recording.
+        files: new versions of processors.
+        tokenizer: a tokenizer.json, or a folder with one, for the texts of ids and for processors; None for none.
+
+    Attributes:
+        requests: the requests with their sessions.
+        texts: the texts of ids; {} without a tokenizer.
+
+    Raises:
+        InvalidArgument: nothing was recorded.
+        LoadFailed: the tokenizer cannot be read.
+    """
+
+    def __init__(self, recording: Recording, files: Files, tokenizer: Path | None = None) -> None:
+        self.requests: list[tuple[SessionOpened, RecordedRequest]] = [
+            (session.opened, request) for session in recording.sessions for request in session.requests
+        ]
+        if not self.requests:
+            raise InvalidArgument("the recording has no request")
+        self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
+        names = {opened.tokenizer_id or _TOKENIZER for opened, _ in self.requests}
+        self._tokenizers = {} if tokenizer is None else dict.fromkeys(names, tokenizer)
+        self._files = files
+        self._run: _Run | None = None
+        self._lock = Lock()
+        logitport_builtins.add_tokenizers(self._tokenizers)
+
+    def replay(self, spec: ReplaySpec) -> ReplayResult:
+        """Run until the time for one call is used up. Call it again for the further rows.
+
+        Raises:
+            InvalidArgument: there is no such request, or its chain has another length.
+        """
+        deadline = time.perf_counter() + _BUDGET_SECONDS
+        with self._lock:
+            self._files.refresh()
+            if spec.request >= len(self.requests):
+                raise InvalidArgument(f"there is no request {spec.request}; choose one of the list")
+            opened, request = self.requests[spec.request]
+            recorded = request.began.processors
+            versions = self._chosen(recorded) if spec.versions is None else spec.versions
+            key, since = (spec.request, (*versions,), self._files.version), spec.since
+            if len(versions) != len(recorded):
+                raise InvalidArgument(
+                    f"the chain has {len(recorded)} processors, and {len(versions)} versions are chosen"
+                )
+            if self._run is None or self._run.key != key:
+                self._close()
+                try:
+                    chain = self._chain(recorded, versions)
+                except InvalidArgument as error:
+                    return ReplayResult(request, versions, (), True, str(error), 0)
+                if self._tokenizers:
+                    opened = replace(opened, tokenizer_id=opened.tokenizer_id or _TOKENIZER)
+                self._run = _Run(key, opened, request, chain, self.texts)
+                since = 0
+            self._run.advance(deadline)
+            return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.error, since)
+
+    def warm_up(self) -> None:
+        """Import what the first replay needs, which takes seconds."""
+        with self._lock, load_backend().open_runner():
+            pass
+
+    def close(self) -> None:
+        """End the replay."""
+        with self._lock:
+            self._close()
+            logitport_builtins.remove_tokenizers(self._tokenizers)
+            self._tokenizers.clear()
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _chosen(self, recorded: Sequence[RecordedProcessor]) -> list[str]:
+        """The versions to begin with: those with the names of recorded classes, or else the first that fits."""
+        found: list[tuple[int, str, bool]] = []
+        for file in self._files:
+            for name, processor in file.processors.items():
+                replacement = Replacement(processor)
+                place = replacement.place_in(recorded)
+                if place is not None:
+                    same = recorded[place].class_name == replacement.class_name
+                    found.append((place, f"{file.name}:{name}", same))
+        same_class = [one for one in found if one[2]]
+        versions = [""] * len(recorded)
+        for place, name, _ in reversed(same_class or found[:1]):
+            versions[place] = name
+        return versions
+
+    def _chain(
+        self, recorded: Sequence[RecordedProcessor], versions: Sequence[str]
+    ) -> list[tuple[Any, Mapping[str, Any]]]:
+        chain = []
+        for one, version in zip(recorded, versions, strict=True):
+            processor = self._files.find(version) if version else one.builtin or one.payload
+            if not processor:
+                raise InvalidArgument(
+                    f"{one.display_name} is not in the recording: choose a version of it, or record with payloads=True"
+                )
+            chain.append((processor, one.params))
+        return chain
+
+
+class _Run:
+    """A replay that can go on."""
+
+    def __init__(
+        self,
+        key: tuple[Any, ...],
+        opened: SessionOpened,
+        request: RecordedRequest,
+        chain: Sequence[tuple[Any, Mapping[str, Any]]],
+        texts: Mapping[int, str],
+    ) -> None:
+        self.key = key
+        self.rows: list[ShownRow] = []
+        self.ended = False
+        self.error = ""
+        self._texts = texts
+        self._runner: Runner = load_backend().open_runner("here")
+        self._play = _rows(self._runner, opened, request, chain)
+
+    def advance(self, deadline: float) -> None:
+        """Run until this time, and at least one row."""
+        while not self.ended:
+            try:
+                row = next(self._play, None)
+            except LogitportError as error:  # of the admission
+                self.error, row = str(error), None
+            if row is not None:
+                self.rows.append(show_row(row, self._texts))
+                self.error = row.error
+            self.ended = row is None or bool(row.error) or len(self.rows) == MAX_ROWS
+            if time.perf_counter() > deadline:
+                break
+
+    def close(self) -> None:
+        """End all workers."""
+        self._runner.close()
+
+
+def _rows(
+    runner: Runner,
+    opened: SessionOpened,
+    request: RecordedRequest,
+    chain: Sequence[tuple[Any, Mapping[str, Any]]],
+) -> Iterator[ComparedRow]:
+    for part in request.parts:
+        yield from PartPlayer(runner, opened, part, chain).rows()
