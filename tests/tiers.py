@@ -34,6 +34,8 @@ SLOW_FILES = frozenset(
         "client/integrations/transformers/test_generate.py",
         "client/integrations/vllm/test_admission.py",
         "client/session/transports/test_transport_conformance.py",
+        # mypy, which reads torch.
+        "client/test_typing.py",
         # torch.export, twice for each case.
         "client/programs/test_captured_results.py",
         "client/programs/lift/test_lift.py",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from logitport.base_client import Call
-    from logitport.calls import ApplyResult
+    from logitport.calls import ApplyResult, LogitsT
     from logitport.connection import Tls
     from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
@@ -92,8 +92,8 @@ class AsyncClient(BaseClient):
         return await self._call(self._unquarantine(name))
 
     async def apply(
-        self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
-    ) -> ApplyResult:
+        self, logits: LogitsT, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
+    ) -> ApplyResult[LogitsT]:
         """See `Client.apply`."""
         return await self._call(self._apply(logits, requests, num_tokens_in_batch, check=check))
 

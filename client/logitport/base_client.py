@@ -28,7 +28,7 @@ from logitport_proto import admin_pb2, registry_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from logitport.calls import ApplyResult
+    from logitport.calls import ApplyResult, LogitsT
     from logitport.connection import Tls
     from logitport.request import ProcessorLike, Request
     from logitport.servers import Server
@@ -119,8 +119,8 @@ class BaseClient:
         return Call("admin", "Unquarantine", message, _ref)
 
     def _apply(
-        self, logits: Any, requests: Sequence[Request], num_tokens_in_batch: int, *, check: bool
-    ) -> Call[ApplyResult]:
+        self, logits: LogitsT, requests: Sequence[Request], num_tokens_in_batch: int, *, check: bool
+    ) -> Call[ApplyResult[LogitsT]]:
         message = calls.apply_request(logits, requests, num_tokens_in_batch)
         return Call("processing", "Apply", message, partial(calls.apply_result, logits=logits, check=check))
 

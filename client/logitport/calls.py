@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast
 
 import grpc
 import numpy as np
@@ -37,12 +37,15 @@ from logitport_proto import common_pb2, processing_pb2, registry_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
     from numpy.typing import NDArray
 
     from logitport.payload.signing import PathLike
     from logitport.shipping import Shipped
 
 _Message = TypeVar("_Message", bound=Message)
+# The kind of logits that a call got, and returns: a torch tensor or a numpy array.
+LogitsT = TypeVar("LogitsT", bound=Union["torch.Tensor", "NDArray[Any]"])
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
@@ -84,8 +87,8 @@ _CERTIFICATE_PROBLEMS = (
 
 
 @dataclass(frozen=True)
-class ApplyResult:
-    """Result of `Client.apply`.
+class ApplyResult(Generic[LogitsT]):
+    """Result of `Client.apply`, which returns the kind of logits that it got.
 
     Attributes:
         logits: the processed logits, float[rows, vocab_size], of the kind, dtype and device that were passed.
@@ -96,7 +99,7 @@ class ApplyResult:
         all_denied_rows: rows in which edits left no id allowed.
     """
 
-    logits: Any
+    logits: LogitsT
     failures: dict[int, LogitportError]
     skipped: dict[int, LogitportError]
     rows_applied: dict[str, int]
@@ -189,7 +192,7 @@ def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch:
     return call
 
 
-def apply_result(response: processing_pb2.ApplyResponse, logits: Any, *, check: bool) -> ApplyResult:
+def apply_result(response: processing_pb2.ApplyResponse, logits: LogitsT, *, check: bool) -> ApplyResult[LogitsT]:
     """Make the result of `Client.apply`. Raises RequestsFailed if `check` is set and a request failed."""
     failures, skipped = split_failures(response.failures)
     result = ApplyResult(

@@ -14,6 +14,7 @@ from logitport import calls, trace_context
 from logitport.base_client import Call
 from logitport.blocking_client import BlockingClient
 from logitport.core import tensors
+from logitport.core.history import listed_ids
 from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
 from logitport.recording.options import options_of
 from logitport.session.program_trust import ProgramTrust
@@ -26,8 +27,9 @@ from logitport_proto import processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.calls import ApplyResult
+    from logitport.calls import ApplyResult, LogitsT
     from logitport.connection import Tls
+    from logitport.core.history import TokenIds
     from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
     from logitport.recording.options import Record
@@ -193,8 +195,8 @@ class Client(BlockingClient):
         return self._call(self._unquarantine(name))
 
     def apply(
-        self, logits: Any, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
-    ) -> ApplyResult:
+        self, logits: LogitsT, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
+    ) -> ApplyResult[LogitsT]:
         """Process logits in one call, without a session. The argument stays unchanged; the result is a new array.
 
         Args:
@@ -217,7 +219,7 @@ class Client(BlockingClient):
         device: str = "cpu",
         model_name: str = "",
         tokenizer_id: str = "",
-        eos_token_ids: Sequence[int] = (),
+        eos_token_ids: TokenIds = (),
         max_requests: int = 0,
         max_draft_tokens: int = 0,
         engine: str = "",
@@ -264,7 +266,7 @@ class Client(BlockingClient):
             device=device,
             model_name=model_name,
             tokenizer_id=tokenizer_id,
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=listed_ids(eos_token_ids, "eos_token_ids"),
             max_requests=max_requests,
             max_draft_tokens=max_draft_tokens,
             engine=engine,

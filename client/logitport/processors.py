@@ -15,6 +15,7 @@ from logitport import dialects, payload
 from logitport.core.declared import complete_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
+from logitport.core.parameter_help import show_parameters
 from logitport.errors import LoadFailed
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
 
 @payload.wire_name(SGLANG_MODULE, "CustomLogitProcessor")
 class CustomLogitProcessor(ABC):
-    """A processor that reads or writes logits. SGLang 0.5.23's contract, unchanged."""
+    """A processor that reads or writes logits. SGLang 0.5.23's contract, unchanged.
+
+    A class that declares its parameters in `params`, such as `{"alpha": Annotated[float, Float(ge=0), "…"]}`, gets a
+    section about them in its docstring.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        show_parameters(cls)
 
     @abstractmethod
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:

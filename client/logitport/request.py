@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union
 
+import numpy as np
 import orjson
 
 from logitport import payload
+from logitport.core import tensors
 from logitport.core.history import History, int32_ids
 from logitport.errors import InvalidArgument, InvalidParams, UnknownProcessor
 from logitport.shipping import serialize
@@ -17,6 +19,7 @@ from logitport_proto import common_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from logitport.core.history import TokenIds
     from logitport_proto import registry_pb2
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -93,19 +96,20 @@ class Request:
     """One sequence that is being generated (one sample: n=2 is two requests).
 
     Attributes:
-        prompt_token_ids: ids of the prompt, without padding.
+        prompt_token_ids: ids of the prompt, without padding: a list, or another sequence, or a numpy array or torch
+            tensor of integers, [n], on any device.
         output_token_ids: ids sampled so far, oldest first.
-        processors: (processor, parameters) pairs, in the order in which they run. Parameters must be JSON data.
-            A class is pickled at its first use; if it has changed since, `Client.register(…, refresh=True)` pickles it
-            again.
+        processors: (processor, parameters) pairs, in the order in which they run. Parameters must be JSON data;
+            tensors and arrays in them are sent as lists. A class is pickled at its first use; if it has changed since,
+            `Client.register(…, refresh=True)` pickles it again.
         request_id: the engine's name for it; need not be unique.
         sampling_params: the engine's (temperature, extra_args, ...); must be JSON data.
         tenant: the engine's customer that sent the request; the trust domain of processors shipped with it.
         on_error: "abort" (a failing processor fails the request) or "skip" (its rows stay unchanged).
     """
 
-    prompt_token_ids: Sequence[int] = ()
-    output_token_ids: Sequence[int] = ()
+    prompt_token_ids: TokenIds = ()
+    output_token_ids: TokenIds = ()
     processors: Sequence[tuple[ProcessorLike, Mapping[str, Any]]] = ()
     request_id: str = ""
     sampling_params: Mapping[str, Any] = field(default_factory=dict)
@@ -206,9 +210,17 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
     return common_pb2.Processor(builtin=processor)
 
 
+def _listed(value: Any) -> Any:
+    """Convert what orjson does not: tensors, and arrays that are not contiguous."""
+    array = tensors.on_host(value)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
+    return array.tolist()
+
+
 def _json_object(value: Mapping[str, Any], where: str) -> bytes:
     try:
-        text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        text = orjson.dumps(value, _listed, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
         raise InvalidParams(f"{where} cannot be written as JSON: {error}") from error
     if not text.startswith(b"{"):

@@ -40,7 +40,7 @@ def test_wrong_arguments_of_a_client(client: Any, wrong: dict[str, Any], message
 STEPS = [
     (lambda one: {one: 1}, {}, r"new_token_ids of <Handle 'r' .*> are 1; pass a sequence of ids, such as \[1\]"),
     (lambda one: {one: None}, {}, r"ids of <Handle 'r' .*> are None; pass a sequence of ids, .*\[\] for none"),
-    (lambda one: {one: np.array(3)}, {}, r"ids of <Handle 'r' .*> are array\(3\)"),
+    (lambda one: {one: np.array(3)}, {}, r"ids of <Handle 'r' .*> must be .* not int64\[\]; pass a list of one id"),
     (lambda one: [one], {}, r"new_token_ids is of type list; pass a dict of a sequence of ids for each handle"),
     (lambda one: one, {}, r"new_token_ids is of type Handle; pass a dict"),
     (lambda one: {one: []}, {"drafts": 1}, r"drafts is of type int; pass a dict"),

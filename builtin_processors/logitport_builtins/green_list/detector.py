@@ -7,11 +7,12 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, InvalidParams
 from logitport_builtins.green_list.lists import read
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from logitport.core.history import TokenIds
 
 
 class GreenListDetection(NamedTuple):
@@ -67,13 +68,14 @@ class GreenListDetector:
             raise InvalidArgument(error.message) from None
         self._once = ignore_repeated_ngrams
 
-    def detect(self, token_ids: Sequence[int]) -> GreenListDetection:
+    def detect(self, token_ids: TokenIds) -> GreenListDetection:
         """Score a text. The first id is not scored; leave out the prompt, which has no watermark.
 
         Raises:
             InvalidArgument: the text has fewer than two ids.
+            InvalidTokenId: a tensor or array has another dtype or shape than integers, [n].
         """
-        ids = [int(token_id) for token_id in token_ids]
+        ids = [int(token_id) for token_id in listed_ids(token_ids)]
         if len(ids) < 2:
             raise InvalidArgument(f"{len(ids)} token ids: a text of at least 2 can be scored")
         pairs = Counter(pairwise(ids))

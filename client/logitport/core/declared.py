@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport.errors import InvalidParams
 
@@ -13,7 +13,23 @@ if TYPE_CHECKING:
 
 
 class Declared(ABC):
-    """One declared parameter."""
+    """One declared parameter.
+
+    Attributes:
+        annotated: the type that `Annotated` has with it.
+        description: one line about it, for `help` and forms.
+    """
+
+    annotated: ClassVar[Any]
+    description: str
+
+    @abstractmethod
+    def explained(self) -> str:
+        """Return its type, limits, default and description in one line."""
+
+    @abstractmethod
+    def described(self, description: str) -> Declared:
+        """Return a copy with a description."""
 
     @abstractmethod
     def read(self, name: str, params: Mapping[str, Any]) -> Any:

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from logitport.compiled import core
+from logitport.core import tensors
 from logitport.errors import InvalidArgument, InvalidTokenId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from numpy.typing import NDArray
 
-    TokenIds = Union[Sequence[int], NDArray[np.integer[Any]]]
+    # Ids, [n]; a tensor may be on any device.
+    TokenIds = Union[Sequence[int], NDArray[np.integer[Any]], torch.Tensor]
 
 _SMALLEST_CAPACITY = 64
 _INT32 = np.iinfo(np.int32)
@@ -35,12 +38,13 @@ class PythonHistory:
     __slots__ = ("_buffer", "_ids", "draft_tokens", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
-        self.prompt_length = len(prompt_token_ids)
-        self.length = self.prompt_length + len(output_token_ids)
+        prompt, output = int32_ids(prompt_token_ids), int32_ids(output_token_ids)
+        self.prompt_length = len(prompt)
+        self.length = self.prompt_length + len(output)
         self.draft_tokens = 0
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
-        self._buffer[: self.prompt_length] = int32_ids(prompt_token_ids)
-        self._buffer[self.prompt_length : self.length] = int32_ids(output_token_ids)
+        self._buffer[: self.prompt_length] = prompt
+        self._buffer[self.prompt_length : self.length] = output
         self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
 
     def __len__(self) -> int:
@@ -114,15 +118,38 @@ def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integ
         InvalidTokenId: a value is no integer of 32 bits. The check is explicit because numpy may wrap larger values.
     """
     try:
-        ids = np.asarray(token_ids)
+        ids = np.asarray(tensors.on_host(token_ids))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidTokenId(f"{where} must be integers of 32 bits ({error})") from error
     if not ids.size:
         return np.empty(0, np.int32)
-    if ids.ndim != 1 or ids.dtype.kind not in "biu":
-        raise InvalidTokenId(f"{where} must be integers of 32 bits, not {ids.dtype}{list(ids.shape)}")
+    is_mask = ids.dtype.kind == "b" and hasattr(token_ids, "dtype")
+    if ids.ndim != 1 or ids.dtype.kind not in "biu" or is_mask:
+        raise InvalidTokenId(
+            f"{where} must be integers of 32 bits, [n], not {ids.dtype}{list(ids.shape)}{_advice(ids)}"
+        )
     if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
         raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
+    return ids
+
+
+def _advice(ids: NDArray[Any]) -> str:
+    if ids.ndim == 2 and len(ids) == 1:
+        return "; pass the row [0]"
+    return "; pass a list of one id" if ids.ndim == 0 and ids.dtype.kind in "iu" else ""
+
+
+def listed_ids(token_ids: TokenIds, where: str = "token ids") -> Sequence[int]:
+    """Convert a tensor or an array of ids, [n], to a list. Other sequences are returned as they are, unchecked.
+
+    A tensor on a GPU is copied once, not once for each id.
+
+    Raises:
+        InvalidTokenId: the tensor or array has another dtype or shape.
+    """
+    if not hasattr(token_ids, "dtype"):
+        return token_ids
+    ids: list[int] = int32_ids(token_ids, where).tolist()
     return ids
 
 

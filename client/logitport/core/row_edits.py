@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from logitport.core import tensors
 from logitport.errors import InvalidArgument, InvalidTokenId
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -66,13 +68,13 @@ class RowEdits:
     def __iter__(self) -> Iterator[Edit]:
         return iter(self._edits)
 
-    def deny(self, token_ids: ArrayLike) -> None:
+    def deny(self, token_ids: ArrayLike | torch.Tensor) -> None:
         """Set the logits of these ids, int[n], to -inf."""
         ids = _ids(token_ids)
         if ids.size:
             self._edits.append((EditKind.DENY, ids, None))
 
-    def allow(self, token_ids: ArrayLike) -> None:
+    def allow(self, token_ids: ArrayLike | torch.Tensor) -> None:
         """Set the logits of all other ids to -inf; those of these ids, int[n], stay unchanged."""
         self._edits.append((EditKind.ALLOW, _ids(token_ids), None))
 
@@ -88,7 +90,7 @@ class RowEdits:
             raise InvalidTokenId(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
         self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
-    def bias(self, token_ids: ArrayLike, values: ArrayLike) -> None:
+    def bias(self, token_ids: ArrayLike | torch.Tensor, values: ArrayLike | torch.Tensor) -> None:
         """Add finite values, float[n] or one for all, to the logits of these ids, int[n]; repeated ids add up.
 
         Raises:
@@ -96,7 +98,7 @@ class RowEdits:
         """
         ids = _ids(token_ids)
         try:
-            added = np.asarray(values, np.float32)
+            added = np.asarray(tensors.on_host(values), np.float32)
         except (TypeError, ValueError):
             raise InvalidArgument("bias: values must be numbers: pass one for each id, or one number for all") from None
         if not added.ndim:
@@ -177,8 +179,8 @@ def smallest(edit: Edit, vocab_size: int) -> Edit:
     return EditKind.BITMASK, pack_bits(allowed), None
 
 
-def _ids(token_ids: ArrayLike) -> NDArray[Any]:
-    ids = np.asarray(token_ids).reshape(-1)
+def _ids(token_ids: ArrayLike | torch.Tensor) -> NDArray[Any]:
+    ids = np.asarray(tensors.on_host(token_ids)).reshape(-1)
     if ids.dtype.kind not in "iu":
         if ids.size:
             kind = "text" if ids.dtype.kind in "US" else ids.dtype

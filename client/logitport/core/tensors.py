@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 # KServe v2's datatypes: the dtype's name in torch and numpy, and bytes per element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
 _KNOWN_DTYPES: dict[object, str] = {}
+_NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 
 
 def is_torch(array: object) -> bool:
     """Whether `array` is a torch tensor; does not import torch."""
     return type(array).__module__.partition(".")[0] == "torch"
+
+
+def on_host(array: Any) -> Any:
+    """Return a torch tensor of any device as a numpy array, bfloat16 as float32; another value unchanged."""
+    if type(array) in _NOT_TORCH or not is_torch(array):
+        return array
+    tensor = array.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def datatype_of(dtype: object) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from logitport.programs.types import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from logitport.programs.parameters import Checked
 
 # Limits and defaults are sent as float64, which holds all integers up to this one.
 _MAX_EXACT = 1 << 53
+
+
+# How help texts name the limits.
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class Declaration(Declared):
@@ -35,8 +38,28 @@ class Declaration(Declared):
     def parameter(self, name: str) -> Parameter:
         """Make the parameter with this name."""
 
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its type, for `help`."""
 
-@dataclass(frozen=True)
+    def explained(self) -> str:
+        given: dict[str, Any] = vars(self)
+        limits = [f"{words} {given[name]}" for name, words in _LIMITS.items() if given.get(name) is not None]
+        default = given["default"]
+        usual = "required" if default is None else f"by default {'empty' if default == () else default}"
+        return "; ".join(filter(None, [", ".join([self.kind, *limits, usual]), self.description]))
+
+    def described(self, description: str) -> Declaration:
+        return replace(self, description=description)  # type: ignore[type-var]
+
+    def __repr__(self) -> str:
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        set_ones = [f"{name}={value!r}" for name, value in given if value != type(self).__dict__[name]]
+        return f"{type(self).__name__}({', '.join(set_ones)})"
+
+
+@dataclass(frozen=True, repr=False)
 class Float(Declaration):
     """A number. A program reads it as float32[rows], an `EditProcessor` as a float.
 
@@ -44,16 +67,21 @@ class Float(Declaration):
         default: the value for requests that do not set it; None if they must.
         ge, le: the lowest and the highest value that is permitted.
         gt, lt: values that all permitted ones are above, or below, in float32.
+        description: one line about it, for `help` and forms.
 
     Raises:
         InvalidArgument: the limits exclude each other or the default.
     """
+
+    annotated = float
+    kind = "float"
 
     default: float | None = None
     ge: float | None = None
     le: float | None = None
     gt: float | None = None
     lt: float | None = None
+    description: str = ""
 
     def __post_init__(self) -> None:
         _check(self.parameter("x"))
@@ -64,7 +92,7 @@ class Float(Declaration):
         return Parameter(name, Element.FLOAT32, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Int(Declaration):
     """An integer. A program reads it as int64[rows], an `EditProcessor` as an int.
 
@@ -72,16 +100,21 @@ class Int(Declaration):
         default: the value for requests that do not set it; None if they must.
         ge, le: the lowest and the highest value that is permitted.
         gt, lt: values that all permitted ones are above, or below.
+        description: one line about it, for `help` and forms.
 
     Raises:
         InvalidArgument: the limits exclude each other or the default, or a number is above 2**53.
     """
+
+    annotated = int
+    kind = "int"
 
     default: int | None = None
     ge: int | None = None
     le: int | None = None
     gt: int | None = None
     lt: int | None = None
+    description: str = ""
 
     def __post_init__(self) -> None:
         for number in (self.default, self.ge, self.le, self.gt, self.lt):
@@ -95,21 +128,26 @@ class Int(Declaration):
         return Parameter(name, Element.INT64, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bool(Declaration):
     """A condition. A program reads it as bool[rows], an `EditProcessor` as a bool.
 
     Attributes:
         default: the value for requests that do not set it; None if they must.
+        description: one line about it, for `help` and forms.
     """
 
+    annotated = bool
+    kind = "bool"
+
     default: bool | None = None
+    description: str = ""
 
     def parameter(self, name: str) -> Parameter:
         return Parameter(name, Element.BOOL, _float(self.default), 0.0, 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenIds(Declaration):
     """A list of token ids. An `EditProcessor` reads it as a tuple.
 
@@ -118,13 +156,21 @@ class TokenIds(Declaration):
     Attributes:
         max_ids: the largest number of ids, at most 4096. Duplicates count.
         default: () if requests need not set it; None if they must.
+        description: one line about it, for `help` and forms.
 
     Raises:
         InvalidArgument: `max_ids` is out of range, or there is another default.
     """
 
+    annotated = list[int]
+
     max_ids: int = 64
     default: tuple[()] | None = None
+    description: str = ""
+
+    @property
+    def kind(self) -> str:
+        return f"list of at most {self.max_ids} token ids"
 
     def __post_init__(self) -> None:
         if type(self.max_ids) is not int or not 0 < self.max_ids <= MAX_LIST_LENGTH:

@@ -28,11 +28,12 @@ class TensorProcessor(CustomLogitProcessor):
     It has no state, and does not mix rows: `logitport.programs.capture.capture` makes a program of it.
 
     Attributes:
-        params: those that a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`.
+        params: those that a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`, or one of them with a
+            description, `Annotated[float, Float(ge=0), "…"]`.
         window: number of last ids that `history.ids` has.
     """
 
-    params: ClassVar[Mapping[str, Declaration]] = MappingProxyType({})
+    params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     window: ClassVar[int] = 0
 
     def __init_subclass__(cls, **options: Any) -> None:

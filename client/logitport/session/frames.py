@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from logitport import trace_context
 from logitport.core.checksum import extend_crc
+from logitport.core.history import listed_ids
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.programs.request_tokens import RequestTokens
 from logitport.request import checked, set_history
@@ -17,13 +18,14 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from logitport.core.history import TokenIds
     from logitport.request import Request
     from logitport.session.program_call import ProgramCall
 
 
 # Requests beyond this size go into another frame. It is far below the default message limit of either end.
 _LARGE_BYTES = 4 << 20
-
+_LISTS = frozenset((list, tuple))
 
 _ADMISSION = ("reads_logits", "sends_logits", "follows_from_history", "processors", "programs", "programs_on_server")
 
@@ -135,6 +137,16 @@ class Handle:
 
 # A handle, or a handle and its draft offset: how many of its draft tokens the row has seen.
 RowLike = Union[Handle, "tuple[Handle, int]"]
+
+
+def listed_by_handle(token_ids: Mapping[Handle, TokenIds], name: str) -> Mapping[Handle, Sequence[int]]:
+    """Convert tensors and arrays of ids to lists. Raises InvalidArgument for another dtype or shape."""
+    if _LISTS.issuperset(map(type, token_ids.values())):  # the usual step
+        return token_ids  # type: ignore[return-value]
+    try:
+        return {handle: listed_ids(ids, f"{name} of {handle}") for handle, ids in token_ids.items()}
+    except InvalidTokenId as error:
+        raise InvalidArgument(error.message) from None
 
 
 def place_rows(

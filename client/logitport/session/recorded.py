@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport.core.edits import Edits
+    from logitport.core.history import TokenIds
     from logitport.recording.options import RecordOptions
     from logitport.session.frames import RowLike
     from logitport.session.step import StepResult
@@ -111,10 +112,10 @@ class RecordedSession(Session):
 
     def step(
         self,
-        new_token_ids: Mapping[Handle, Sequence[int]],
+        new_token_ids: Mapping[Handle, TokenIds],
         *,
         rows: Sequence[RowLike] | None = None,
-        drafts: Mapping[Handle, Sequence[int]] | None = None,
+        drafts: Mapping[Handle, TokenIds] | None = None,
         output: bool = False,
     ) -> PendingStep:
         handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()

@@ -9,7 +9,15 @@ from logitport.errors import InvalidTokenId, LogitportError
 from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
-from logitport.session.frames import Handle, RowLike, describe_misuse, place_rows, step_frame, wrong_ids
+from logitport.session.frames import (
+    Handle,
+    RowLike,
+    describe_misuse,
+    listed_by_handle,
+    place_rows,
+    step_frame,
+    wrong_ids,
+)
 from logitport.session.logits_buffer import LogitsTransfer
 from logitport.session.moves import Moves
 from logitport.session.program_runs import ProgramRuns
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from logitport.core.history import TokenIds
     from logitport.request import Request
     from logitport.session.moves import OtherServer
     from logitport.session.pending_request import PendingRequest
@@ -180,16 +189,18 @@ class Session:
 
     def step(
         self,
-        new_token_ids: Mapping[Handle, Sequence[int]],
+        new_token_ids: Mapping[Handle, TokenIds],
         *,
         rows: Sequence[RowLike] | None = None,
-        drafts: Mapping[Handle, Sequence[int]] | None = None,
+        drafts: Mapping[Handle, TokenIds] | None = None,
         output: bool = False,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
         Args:
-            new_token_ids: for each request of the step, the ids added since its last step; [] in its first step.
+            new_token_ids: for each request of the step, the ids added since its last step; [] in its first step. Ids
+                are a list, or another sequence, or a numpy array or torch tensor of integers, [n]. A tensor on a GPU is
+                copied for each request: where all ids are in one tensor, copy that with `.tolist()` first.
             rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
                 the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.
@@ -205,17 +216,19 @@ class Session:
         self._requests.with_reconnect(self._requests.move)
         drafted: Mapping[Handle, Sequence[int]] = {}
         try:
-            drafted = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
-            for handle in new_token_ids:
+            added = listed_by_handle(new_token_ids, "new_token_ids")
+            if drafts:
+                drafted = {handle: tuple(ids) for handle, ids in listed_by_handle(drafts, "drafts").items()}
+            for handle in added:
                 self._requests.check(handle)
-            placed = place_rows(new_token_ids, drafted, rows)
-            frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
+            placed = place_rows(added, drafted, rows)
+            frame = step_frame(added, drafted, placed, self.vocab_size)
         except InvalidTokenId:
-            wrong = wrong_ids(new_token_ids, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
+            wrong = wrong_ids(added, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
             self._requests.fail(wrong)
-            new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
+            added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
             drafted = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafted.items()}
-            frame = step_frame(new_token_ids, drafted, placed, self.vocab_size)
+            frame = step_frame(added, drafted, placed, self.vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
@@ -226,7 +239,7 @@ class Session:
             self._requests,
             self._transfer,
             self._program_runs,
-            list(new_token_ids),
+            list(added),
             drafted,
             placed,
             self.vocab_size,
@@ -236,7 +249,7 @@ class Session:
         if self._begun is not None:
             self._begun.supersede()
         self._begun = pending
-        for handle, token_ids in new_token_ids.items():
+        for handle, token_ids in added.items():
             handle.extend(token_ids)
         return pending
 

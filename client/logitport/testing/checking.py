@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
+from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LawBroken, NotInstalled, ProcessorFailed
 from logitport.testing.runner import load_backend
 
@@ -23,6 +24,7 @@ from logitport.testing.playing import Subject, play
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
     from logitport.testing.laws import Broken, Law
     from logitport.testing.runner import Place, Runner
@@ -44,7 +46,7 @@ def check(
     seed: int = 0,
     tolerance: float = 1e-4,
     tokenizer_id: str = "",
-    eos_token_ids: Sequence[int] = (),
+    eos_token_ids: TokenIds = (),
     sampling_params: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -78,7 +80,9 @@ def check(
     if not given or max_examples < 1:
         raise InvalidArgument("pass at least one dict of parameters ({} for none), and max_examples of 1 or more")
     width = vocab_size or max([_MIN_VOCAB_SIZE, *(1 + number for number in integers_in(given) if number < _MAX_ID)])
-    subject = Subject(processor, tokenizer_id, tuple(eos_token_ids), dict(sampling_params or {}))
+    subject = Subject(
+        processor, tokenizer_id, tuple(listed_ids(eos_token_ids, "eos_token_ids")), dict(sampling_params or {})
+    )
     backend = load_backend()
     with ExitStack() as stack:
         here = stack.enter_context(backend.open_runner("here", options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from logitport.core.history import listed_ids
 from logitport.errors import LogitportError
 from logitport.testing.runner import ProcessorInfo, RowResult, RowStep
 
@@ -61,7 +62,7 @@ class WholeChain:
     """
 
     def __init__(self, batch: Batch, request: Request) -> None:
-        self._slot = _Slot(batch, 0, request, request.prompt_token_ids)
+        self._slot = _Slot(batch, 0, request, listed_ids(request.prompt_token_ids))
         self.infos = self._slot.infos
 
     def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
@@ -88,7 +89,7 @@ class IsolatedChain:
         self._refused: dict[int, LogitportError] = {}
         self._slots: dict[tuple[int, ...], _Slot] = {}  # by the places of the processors that run
         self._next_slot = 0
-        self._remove(self._admit((), request.prompt_token_ids))
+        self._remove(self._admit((), listed_ids(request.prompt_token_ids)))
         self.infos = tuple(self._info(place, processor) for place, (processor, _) in enumerate(request.processors))
 
     def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
@@ -106,7 +107,7 @@ class IsolatedChain:
     def _info(self, place: int, processor: ProcessorLike) -> ProcessorInfo:
         """Admit a processor alone, to get its properties. If it is refused, it gets a name from the request."""
         try:
-            slot = self._admit((place,), self._request.prompt_token_ids)
+            slot = self._admit((place,), listed_ids(self._request.prompt_token_ids))
         except LogitportError as error:
             self._refused[place] = error
             named = processor if isinstance(processor, str) else getattr(processor, "__qualname__", type(processor))

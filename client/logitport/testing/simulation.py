@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument
 from logitport.testing.models import as_model
 from logitport.testing.stepper import Stepper
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
 
+    from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
     from logitport.testing.models import ModelLike
     from logitport.testing.result import Simulation
@@ -23,17 +25,17 @@ if TYPE_CHECKING:
 def simulate(
     chain: Sequence[tuple[ProcessorLike, Mapping[str, Any]]],
     model_or_logits: ModelLike,
-    prompt: Sequence[int] = (),
+    prompt: TokenIds = (),
     steps: int | None = None,
     *,
-    output: Sequence[int | None] | None = None,
+    output: Sequence[int | None] | TokenIds | None = None,
     temperature: float = 0.0,
     seed: int = 0,
     top_k: int = 10,
     keep_logits: bool = False,
     tokenizer: str | PathLike[str] | None = None,
     tokenizer_id: str = "",
-    eos_token_ids: Sequence[int] = (),
+    eos_token_ids: TokenIds = (),
     sampling_params: Mapping[str, Any] | None = None,
     on_error: OnError = "abort",
     options: Mapping[str, Any] | None = None,
@@ -49,7 +51,7 @@ def simulate(
             breakpoints work in it.
         model_or_logits: a function from a list of ids to logits [vocab_size], such as `ToyModel`; a causal model of
             transformers; or recorded logits [steps, vocab_size].
-        prompt: ids of the prompt.
+        prompt: ids of the prompt; like all ids a sequence, or a numpy array or torch tensor of integers, [n].
         steps: number of ids to generate; by default that of the recorded logits.
         output: ids to follow in the first steps instead of choosing ids, for example recorded ones. Where it has None,
             the id is chosen.
@@ -83,7 +85,7 @@ def simulate(
     elif "tokenizer" not in (options or {}) and (path := _tokenizer_path(model_or_logits)) is not None:
         tokenizer_id = tokenizer_id or str(path)
         further = {tokenizer_id: path}
-    given = list(output or ())
+    given = [] if output is None else list(listed_ids(output, "output"))  # type: ignore[arg-type] # None in it
     with Stepper(
         chain,
         model,
@@ -93,7 +95,7 @@ def simulate(
         top_k=top_k,
         keep_logits=keep_logits,
         tokenizer_id=tokenizer_id,
-        eos_token_ids=eos_token_ids or getattr(model_or_logits, "eos_token_ids", ()),
+        eos_token_ids=eos_token_ids if len(eos_token_ids) else getattr(model_or_logits, "eos_token_ids", ()),
         sampling_params=sampling_params,
         on_error=on_error,
         options=options,

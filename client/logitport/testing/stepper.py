@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, InvalidLogits
 from logitport.request import Request
 from logitport.testing import distributions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
     from logitport.testing.isolation import Chain
     from logitport.testing.models import Model
@@ -53,14 +55,14 @@ class Stepper:
         self,
         chain: Sequence[tuple[ProcessorLike, Mapping[str, Any]]],
         model: Model,
-        prompt: Sequence[int] = (),
+        prompt: TokenIds = (),
         *,
         temperature: float = 0.0,
         seed: int = 0,
         top_k: int = 10,
         keep_logits: bool = False,
         tokenizer_id: str = "",
-        eos_token_ids: Sequence[int] = (),
+        eos_token_ids: TokenIds = (),
         sampling_params: Mapping[str, Any] | None = None,
         on_error: OnError = "abort",
         options: Mapping[str, Any] | None = None,
@@ -74,17 +76,17 @@ class Stepper:
         self._top_k = top_k
         self._keep_logits = keep_logits
         self._tokenizer_id = tokenizer_id
-        self._eos_token_ids = tuple(eos_token_ids)
+        self._eos_token_ids = tuple(listed_ids(eos_token_ids, "eos_token_ids"))
         self._token_text = token_text
         self._texts: dict[int, str] = {}
         self._request = Request(
-            list(prompt),
+            [int(token_id) for token_id in listed_ids(prompt, "prompt")],
             processors=list(chain),
             sampling_params=dict(sampling_params or {}),
             on_error="abort" if on_error == "isolate" else on_error,
         )
         self._choose = _Chooser(temperature, seed)
-        self._history = [int(token_id) for token_id in prompt]
+        self._history = [*self._request.prompt_token_ids]
         self._add_texts(self._history)
         self._chain: Chain | None = None
         self._vocab_size = 0

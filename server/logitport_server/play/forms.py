@@ -75,7 +75,9 @@ def _declared(processor: object) -> tuple[Field, ...] | None:
     inner, dialect = recognise(processor)
     declared = getattr(inner, "params", None)
     if isinstance(declared, Mapping) and all(isinstance(one, Declaration) for one in declared.values()):
-        return tuple(_of_parameter(one.parameter(name)) for name, one in declared.items())
+        return tuple(
+            replace(_of_parameter(one.parameter(name)), help=one.description) for name, one in declared.items()
+        )
     if dialect not in (TRANSFORMERS, DYNAMO):
         return None
     if isinstance(inner, type):

@@ -76,7 +76,7 @@ class Declares(EditProcessor):
     """
 
     params = {
-        "bias": Float(default=0.5, ge=-1),
+        "bias": Annotated[float, Float(default=0.5, ge=-1), "how much"],
         "count": Int(ge=1, le=9),
         "on": Bool(default=True),
         "ids": TokenIds(default=()),
@@ -113,7 +113,7 @@ def test_declared_parameters() -> None:
     form = form_of("my.py:Declares", "my.py", Declares)
     assert form.summary == "What it does."
     assert form.fields == (
-        Field("bias", "number", 0.5, -1.0),
+        Field("bias", "number", 0.5, -1.0, help="how much"),
         Field("count", "integer", None, 1.0, 9.0, required=True),
         Field("on", "boolean", True),
         Field("ids", "token_ids", []),
