@@ -16,7 +16,7 @@ from benchmarks.records import BarLine, Findings
 from benchmarks.servers import logitport_server
 from benchmarks.workloads import Workload
 from logitport import Client, History, Request
-from logitport_builtins.no_repeat_ngram.index import FollowerIndex, NGramRule
+from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_proto.processing_pb2 import GetLoadRequest
 from logitport_proto.processing_pb2_grpc import LogitProcessingStub
 
@@ -116,11 +116,11 @@ def _sessions(target: str) -> int:
 
 def _indexing() -> float:
     """Processor time of the least that the new server has to do, in this thread."""
-    rule = NGramRule(NGRAM.params["ngram_size"], NGRAM.params["window_size"], frozenset())
     histories = [History(ids) for ids in _WORKLOAD.histories()]
     gc.collect()
     began = time.thread_time()
-    kept = [FollowerIndex(history, rule, _WORKLOAD.vocab_size) for history in histories]
+    size, window = NGRAM.params["ngram_size"], NGRAM.params["window_size"]
+    kept = [NGramIndex(history, size, window, (), _WORKLOAD.vocab_size) for history in histories]
     measured = time.thread_time() - began
     assert len(kept) == _WORKLOAD.rows
     return measured

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.processors import EditProcessor
+from logitport.compiled import core
+from logitport.stateful import HistoryState, StatefulEditProcessor
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _ROOT = 0
 
 
-class BadWords(EditProcessor):
+class BadWords(StatefulEditProcessor):
     """Denies the last id of each sequence of which all earlier ids have just been written.
 
     An edit, because the last ids of the history decide.
@@ -54,29 +55,22 @@ class BadWords(EditProcessor):
         sequences, generated_only = self.read(request.params)
         check_in_vocabulary("bad_words", [one for ids in sequences for one in ids], request.vocab_size)
         begin = request.history.prompt_length if generated_only else 0
-        request.state = _State(Prefixes(sequences), begin)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Do nothing: the index does not depend on the history."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """DENY of the ids that would complete a sequence."""
-        state: _State = request.state
-        for ids in state.prefixes.followers(request.history, state.begin):
-            edits.deny(ids)
+        request.state = Prefixes(sequences, begin)
 
 
-class Prefixes:
-    """Sequences by their ids before the last one, in a trie that is read from the end of a history.
+class PythonPrefixes(HistoryState):
+    """Denies the ids that would complete a sequence.
 
+    Keeps sequences by their ids before the last one, in a trie that is read from the end of a history.
     A look-up reads one id more than the longest prefix that the history ends with has in common with one of the
     sequences, however many sequences there are.
     """
 
-    __slots__ = ("_children", "_followers")
+    __slots__ = ("_begin", "_children", "_followers")
 
-    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Index sequences of one or more ids."""
+    def __init__(self, sequences: Sequence[Sequence[int]], begin: int) -> None:
+        """Index sequences of one or more ids. Only ids of the history from position `begin` on count."""
+        self._begin = begin
         self._children: dict[tuple[int, int], int] = {}  # (node, id before it) to node
         followers: dict[int, set[int]] = {}
         for sequence in sequences:
@@ -86,8 +80,12 @@ class Prefixes:
             followers.setdefault(node, set()).add(sequence[-1])
         self._followers = {node: np.array(sorted(ids), np.int32) for node, ids in followers.items()}
 
-    def followers(self, history: History, begin: int) -> list[NDArray[np.int32]]:
-        """The ids that complete a sequence, of which the other ids end the history and lie at `begin` or later."""
+    def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
+        for ids in self.followers(history):
+            edits.deny(ids)
+
+    def followers(self, history: History) -> list[NDArray[np.int32]]:
+        """The ids that complete a sequence, of which the other ids end the history."""
         found = []
         node: int | None = _ROOT
         position = history.length
@@ -95,12 +93,8 @@ class Prefixes:
             if node in self._followers:
                 found.append(self._followers[node])
             position -= 1
-            node = self._children.get((node, history.at(position))) if position >= begin else None
+            node = self._children.get((node, history.at(position))) if position >= self._begin else None
         return found
 
 
-class _State(NamedTuple):
-    """The index of the sequences, and the first position whose id counts."""
-
-    prefixes: Prefixes
-    begin: int
+Prefixes = PythonPrefixes if core is None else core.BadWords

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.edits import RowEdits
-from logitport.processors import EditProcessor
+from logitport.stateful import StatefulEditProcessor
+from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
 
 
-class DisallowedTokens(EditProcessor):
+class DisallowedTokens(StatefulEditProcessor):
     """Denies a list of ids at every step. Each request has its own list.
 
     Parameters:
@@ -43,12 +43,4 @@ class DisallowedTokens(EditProcessor):
         """Read the list; the edits are the same at every step. Raises InvalidParams, InvalidTokenId."""
         token_ids = self.token_ids(request.params)
         check_in_vocabulary("disallowed_tokens", token_ids, request.vocab_size)
-        request.state = RowEdits()
-        request.state.deny(token_ids)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Do nothing: the edits do not depend on the history."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """DENY of the list."""
-        edits.extend(request.state)
+        request.state = TokenList(token_ids)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.core.edits import RowEdits
-from logitport.processors import EditProcessor
+from logitport.stateful import StatefulEditProcessor
+from logitport_builtins.constant_edits import BiasList
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LIMIT = 100.0  # of OpenAI's API
 
 
-class LogitBias(EditProcessor):
+class LogitBias(StatefulEditProcessor):
     """Adds a number to the logits of some ids at every step.
 
     An edit, because it reads no logits.
@@ -48,12 +48,4 @@ class LogitBias(EditProcessor):
         biases = self.biases(request.params)
         ids = np.array(sorted(biases), np.int32)
         check_in_vocabulary("logit_bias", ids, request.vocab_size)
-        request.state = RowEdits()
-        request.state.bias(ids, [biases[token_id] for token_id in ids.tolist()])
-
-    def rewind(self, request: EditRequest) -> None:
-        """Do nothing: the edits do not depend on the history."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """BIAS of the ids."""
-        edits.extend(request.state)
+        request.state = BiasList(ids, [biases[token_id] for token_id in ids.tolist()])

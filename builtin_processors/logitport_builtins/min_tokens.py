@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidParams
-from logitport.processors import EditProcessor
+from logitport.stateful import StatefulEditProcessor
+from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
@@ -15,18 +16,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
-
-class _Minimum(NamedTuple):
-    """Ids that are denied until the history has `length` ids."""
-
-    length: int
-    stop_ids: NDArray[np.int32]
+_MAX_COUNT = 2**31  # no history reaches it
 
 
-class MinTokens(EditProcessor):
+class MinTokens(StatefulEditProcessor):
     """Denies the ids that end a sequence until enough ids have been generated.
 
     An edit, because the number of ids decides.
@@ -68,13 +63,5 @@ class MinTokens(EditProcessor):
                 "min_tokens: no id that ends a sequence is known: set stop_token_ids, or open the session with "
                 "eos_token_ids"
             )
-        request.state = _Minimum(request.history.prompt_length + count, np.array(sorted(ending), np.int32))
-
-    def rewind(self, request: EditRequest) -> None:
-        """Do nothing: only the number of ids counts."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """DENY of the ids, while the output is too short."""
-        minimum: _Minimum = request.state
-        if request.history.length < minimum.length:
-            edits.deny(minimum.stop_ids)
+        below = request.history.prompt_length + min(count, _MAX_COUNT)
+        request.state = TokenList(np.array(sorted(ending), np.int32), below)

@@ -6,33 +6,54 @@ repetition penalty is not one: it multiplies or divides by the sign of each logi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from logitport.processors import EditProcessor
+from logitport.compiled import core
 from logitport.programs.request_tokens import RequestTokens
+from logitport.stateful import HistoryState, StatefulEditProcessor
 from logitport_builtins.params import Params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from logitport.core.edits import RowEdits
+    from logitport.core.history import History
     from logitport.processors import EditRequest
 
 _LIMIT = 2.0  # of OpenAI's API, vLLM and SGLang
 
 
-class _State(NamedTuple):
-    """The penalty of a request, as float32, and the counts of its ids."""
+class PythonPenalty(HistoryState):
+    """BIAS of the generated ids: less by `penalty`, as float32, once or, if `per_occurrence`, as often as generated."""
 
-    penalty: np.float32
-    tokens: RequestTokens
+    __slots__ = ("_penalty", "_per_occurrence", "_tokens")
+
+    def __init__(self, history: History, penalty: float, per_occurrence: bool) -> None:
+        self._penalty = np.float32(penalty)
+        self._per_occurrence = per_occurrence
+        self._tokens = RequestTokens(history)
+
+    def rewind(self, history: History) -> None:  # noqa: ARG002 - it is the history of `_tokens`
+        self._tokens.rewound()
+
+    def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
+        if not self._penalty:
+            return
+        ids, counts = self._tokens.counted(generated=True)
+        inside = (ids >= 0) & (ids < vocab_size)
+        # Copies: the counts change before the step ends if draft tokens follow.
+        if self._per_occurrence:
+            edits.bias(ids[inside], -self._penalty * counts[inside].astype(np.float32))
+        else:
+            edits.bias(ids[inside], -self._penalty)
 
 
-class PresencePenalty(EditProcessor):
+Penalty = PythonPenalty if core is None else core.Penalty
+
+
+class PresencePenalty(StatefulEditProcessor):
     """Subtracts a number from the logit of each id that was generated before, however often.
 
     Parameters:
@@ -44,6 +65,7 @@ class PresencePenalty(EditProcessor):
     """
 
     builtin_name = "presence_penalty"
+    per_occurrence: ClassVar[bool] = False
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
@@ -57,26 +79,7 @@ class PresencePenalty(EditProcessor):
 
     def start(self, request: EditRequest) -> None:
         """Read the penalty; the ids are counted at the first step. Raises InvalidParams."""
-        request.state = _State(np.float32(self.penalty(request.params)), RequestTokens(request.history))
-
-    def rewind(self, request: EditRequest) -> None:
-        """Subtract the counts of the ids that were cut off."""
-        request.state.tokens.rewound()
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """BIAS of the generated ids."""
-        penalty, tokens = request.state
-        if not penalty:
-            return
-        ids, counts = tokens.counted(generated=True)
-        inside = (ids >= 0) & (ids < request.vocab_size)
-        # Copies: the counts change before the step ends if draft tokens follow.
-        edits.bias(ids[inside], self.values(penalty, counts[inside]))
-
-    @staticmethod
-    def values(penalty: np.float32, counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """What to add for ids with these counts, int64[n], all at least 1: float32[n]."""
-        return np.full(len(counts), -penalty, np.float32)
+        request.state = Penalty(request.history, self.penalty(request.params), self.per_occurrence)
 
 
 class FrequencyPenalty(PresencePenalty):
@@ -90,8 +93,4 @@ class FrequencyPenalty(PresencePenalty):
     """
 
     builtin_name = "frequency_penalty"
-
-    @staticmethod
-    def values(penalty: np.float32, counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """What to add for ids with these counts, int64[n]: float32[n]."""
-        return -penalty * counts.astype(np.float32)
+    per_occurrence = True

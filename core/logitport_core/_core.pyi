@@ -91,9 +91,9 @@ class State:
     def nbytes(self) -> int:
         """Bytes of memory."""
 
-def edit_rows(states: list[State], histories: list[History], vocab_size: int) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
+def edit_rows(states: Sequence[State], histories: Sequence[History], vocab_size: int, uses_bitmasks: bool = False) -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.int32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None,))]]:
     """
-    The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`.
+    The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, lists that are longer than a bitmask become one.
     """
 
 class TokenList(State):
@@ -105,6 +105,26 @@ class BiasList(State):
     """Adds a value to the logit of each id."""
 
     def __init__(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Sequence[float]) -> None: ...
+
+class NGramIndex(State):
+    """Denies ids that would repeat an n-gram."""
+
+    def __init__(self, history: History, size: int, window: int, whitelist: Sequence[int], vocab_size: int) -> None: ...
+
+class ThinkingBlocks(State):
+    """Closes thinking blocks that have used up their budget."""
+
+    def __init__(self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None) -> None: ...
+
+class BadWords(State):
+    """Denies ids that would complete a sequence."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]], begin: int) -> None: ...
+
+class Penalty(State):
+    """Lowers the logits of generated ids."""
+
+    def __init__(self, history: History, penalty: float, per_occurrence: bool) -> None: ...
 
 def edits_proven(rows: object, kinds: object, offsets: object, ids: object, values: object, num_rows: int, vocab_size: int) -> bool:
     """

@@ -31,8 +31,8 @@ const char *name_of(EditKind kind) {
 
 }  // namespace
 
-EditsWriter::EditsWriter(std::int64_t vocab_size)
-    : vocab_size_(vocab_size), words_(static_cast<std::size_t>((vocab_size + 31) / 32)) {
+EditsWriter::EditsWriter(std::int64_t vocab_size, bool uses_bitmasks)
+    : vocab_size_(vocab_size), words_(static_cast<std::size_t>((vocab_size + 31) / 32)), uses_bitmasks_(uses_bitmasks) {
   columns_.offsets.push_back(0);
 }
 
@@ -126,7 +126,7 @@ void EditsWriter::deny_set(std::vector<std::int32_t> &ids) {
 
 void EditsWriter::add(EditKind kind, const std::int32_t *ids, std::size_t count) {
   check(kind, ids, count);
-  if (count > words_ && kind != EditKind::force) {
+  if (uses_bitmasks_ && count > words_ && kind != EditKind::force) {
     add_as_bitmask(kind, ids, count);
     return;
   }

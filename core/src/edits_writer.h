@@ -24,7 +24,8 @@ struct EditsColumns {
 // Throws an Error for an id outside the vocabulary, as `Edits.pack`, and if the ids are too many for int32 offsets.
 class EditsWriter {
  public:
-  explicit EditsWriter(std::int64_t vocab_size);
+  // `uses_bitmasks`: whether lists that are longer than a bitmask become one.
+  explicit EditsWriter(std::int64_t vocab_size, bool uses_bitmasks = true);
 
   // Begin the next row; calls of the other methods add to it. Rows ascend.
   void begin_row(std::int32_t row);
@@ -41,6 +42,12 @@ class EditsWriter {
   void bitmask(const std::int32_t *words);
   // Deny ids that may be repeated, in any order. Sorts them, and removes what is repeated.
   void deny_set(std::vector<std::int32_t> &ids);
+
+  // An empty vector for ids, for the use between two calls.
+  [[nodiscard]] std::vector<std::int32_t> &scratch() {
+    scratch_.clear();
+    return scratch_;
+  }
 
   [[nodiscard]] std::int64_t vocab_size() const noexcept { return vocab_size_; }
   [[nodiscard]] std::int32_t row() const noexcept { return row_; }
@@ -59,6 +66,7 @@ class EditsWriter {
 
   std::int64_t vocab_size_;
   std::size_t words_;  // of a bitmask
+  bool uses_bitmasks_;
   EditsColumns columns_;
   std::int32_t row_ = 0;
   // At the beginning of the row: the number of edits, and of those with values.
@@ -66,6 +74,7 @@ class EditsWriter {
   std::size_t row_biases_ = 0;
   std::size_t biases_ = 0;
   std::vector<std::uint64_t> seen_;  // a bit for each id, for deny_set; all 0 between calls
+  std::vector<std::int32_t> scratch_;
 };
 
 }  // namespace logitport

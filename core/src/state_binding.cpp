@@ -1,11 +1,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,10 @@
 #include "bindings.h"
 #include "errors.h"
 #include "state.h"
+#include "states/bad_words.h"
+#include "states/ngram_index.h"
+#include "states/penalty.h"
+#include "states/thinking_blocks.h"
 #include "states/token_list.h"
 
 namespace nb = nanobind;
@@ -20,28 +26,30 @@ namespace nb = nanobind;
 namespace logitport {
 namespace {
 
-EditsWriter writer_for(std::int64_t vocab_size) {
+EditsWriter writer_for(std::int64_t vocab_size, bool uses_bitmasks) {
   if (vocab_size < 1 || vocab_size > std::numeric_limits<std::int32_t>::max()) {
     throw Error(ErrorCode::invalid_argument, "the size of a vocabulary must lie in [1, 2**31)");
   }
-  return EditsWriter(vocab_size);
+  return EditsWriter(vocab_size, uses_bitmasks);
 }
 
+// For callers who read the edits, which are as the Python version's `RowEdits`: with lists as they are.
 EditsArrays edit(State &state, const History &history, std::int64_t vocab_size) {
-  EditsWriter edits = writer_for(vocab_size);
+  EditsWriter edits = writer_for(vocab_size, false);
   edits.begin_row(0);
   state.edit(history, edits);
   return to_arrays(edits.take());
 }
 
-// Row i belongs to the i-th state. The interpreter's lock is kept: the call is short, and the lists may not change.
-EditsArrays edit_rows(const nb::typed<nb::list, State> &states, const nb::typed<nb::list, History> &histories,
-                      std::int64_t vocab_size) {
-  if (states.size() != histories.size()) {
+// Row i belongs to the i-th state. The interpreter's lock is kept: the call is short.
+EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::typed<nb::sequence, History> &histories,
+                      std::int64_t vocab_size, bool uses_bitmasks) {
+  const std::size_t count = nb::len(states);
+  if (count != nb::len(histories)) {
     throw Error(ErrorCode::invalid_argument, "edit_rows: pass one history for each state");
   }
-  EditsWriter edits = writer_for(vocab_size);
-  for (std::size_t i = 0; i < states.size(); ++i) {
+  EditsWriter edits = writer_for(vocab_size, uses_bitmasks);
+  for (std::size_t i = 0; i < count; ++i) {
     edits.begin_row(static_cast<std::int32_t>(i));
     nb::cast<State &>(states[i]).edit(nb::cast<const History &>(histories[i]), edits);
   }
@@ -50,11 +58,38 @@ EditsArrays edit_rows(const nb::typed<nb::list, State> &states, const nb::typed<
 
 std::vector<std::int32_t> copied(const Ids &ids) { return {ids.data(), ids.data() + ids.size()}; }
 
-BiasList *make_bias_list(const Ids &ids, const std::vector<float> &values) {
-  if (ids.size() != values.size()) {
-    throw Error(ErrorCode::invalid_argument, "BiasList: pass one value for each id");
+using Token = std::int32_t;
+using Tokens = std::vector<Token>;
+
+// The built-ins check their parameters, and say what is wrong with them. Here it matters only that memory is safe.
+void check(bool fits) {
+  if (!fits) {
+    throw Error(ErrorCode::invalid_argument, "the arguments of a state do not fit");
   }
-  return new BiasList(copied(ids), values);
+}
+
+void make_bias_list(BiasList *self, const Ids &ids, const std::vector<float> &values) {
+  check(ids.size() == values.size());
+  new (self) BiasList(copied(ids), values);
+}
+
+void make_ngram_index(NGramIndex *self, const History &history, std::int64_t size, std::int64_t window,
+                      Tokens whitelist, std::int64_t vocab_size) {
+  constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+  check(size >= 1 && window >= 0);
+  std::sort(whitelist.begin(), whitelist.end());
+  new (self) NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(whitelist)}, vocab_size);
+}
+
+void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int64_t budget, Tokens start, Tokens end,
+                          std::optional<Token> newline) {
+  check(budget >= 0 && !start.empty() && !end.empty());
+  new (self) ThinkingBlocks(history, {budget, std::move(start), std::move(end), newline});
+}
+
+void make_bad_words(BadWords *self, const std::vector<Tokens> &sequences, std::int64_t begin) {
+  check(begin >= 0 && std::none_of(sequences.begin(), sequences.end(), [](const Tokens &one) { return one.empty(); }));
+  new (self) BadWords(sequences, begin);
 }
 
 }  // namespace
@@ -69,16 +104,26 @@ void bind_states(nb::module_ &module) {
            "The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.")
       .def_prop_ro("nbytes", &State::bytes, "Bytes of memory.");
   module.def("edit_rows", &edit_rows, nb::arg("states"), nb::arg("histories"), nb::arg("vocab_size"),
-             "The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`.");
+             nb::arg("uses_bitmasks") = false,
+             "The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, "
+             "lists that are longer than a bitmask become one.");
   nb::class_<TokenList, State>(module, "TokenList", "Denies ids, always or below a length.")
       .def(
           "__init__",
-          [](TokenList *self, const Ids &token_ids, std::int64_t below) {
-            new (self) TokenList(copied(token_ids), below);
-          },
+          [](TokenList *self, const Ids &ids, std::int64_t below) { new (self) TokenList(copied(ids), below); },
           nb::arg("token_ids"), nb::arg("below") = -1);
   nb::class_<BiasList, State>(module, "BiasList", "Adds a value to the logit of each id.")
-      .def(nb::new_(&make_bias_list), nb::arg("token_ids"), nb::arg("values"));
+      .def("__init__", &make_bias_list, nb::arg("token_ids"), nb::arg("values"));
+  nb::class_<NGramIndex, State>(module, "NGramIndex", "Denies ids that would repeat an n-gram.")
+      .def("__init__", &make_ngram_index, nb::arg("history"), nb::arg("size"), nb::arg("window"), nb::arg("whitelist"),
+           nb::arg("vocab_size"));
+  nb::class_<ThinkingBlocks, State>(module, "ThinkingBlocks", "Closes thinking blocks that have used up their budget.")
+      .def("__init__", &make_thinking_blocks, nb::arg("history"), nb::arg("budget"), nb::arg("start"), nb::arg("end"),
+           nb::arg("newline").none());
+  nb::class_<BadWords, State>(module, "BadWords", "Denies ids that would complete a sequence.")
+      .def("__init__", &make_bad_words, nb::arg("sequences"), nb::arg("begin"));
+  nb::class_<Penalty, State>(module, "Penalty", "Lowers the logits of generated ids.")
+      .def(nb::init<const History &, float, bool>(), nb::arg("history"), nb::arg("penalty"), nb::arg("per_occurrence"));
 }
 
 }  // namespace logitport

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from logitport.core.edits import RowEdits
+from logitport.core.history import History
 from logitport.errors import InvalidTokenId
 from logitport_builtins import DisallowedTokens
+from logitport_builtins.constant_edits import PythonTokenList
 
 
 def test_denies_its_list_whatever_the_history(follow):
@@ -22,11 +24,11 @@ def test_an_empty_list_has_no_edits(follow):
     assert follow(DisallowedTokens(), {"token_ids": []}).edits() == {}
 
 
-def test_the_list_is_not_copied_at_each_step(follow):
-    request = follow(DisallowedTokens(), {"token_ids": [7, 3]}).request
+def test_the_list_is_not_copied_at_each_step():
+    state = PythonTokenList(DisallowedTokens.token_ids({"token_ids": [7, 3]}))
     steps = [RowEdits(), RowEdits()]
     for step in steps:
-        DisallowedTokens().edit(request, step)
+        state.edit(History(), 1000, step)
     (first,), (second,) = ([ids for _, ids, _ in step] for step in steps)
     assert np.shares_memory(first, second)
     with pytest.raises(ValueError, match="read-only"):

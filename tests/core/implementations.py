@@ -11,9 +11,14 @@ from logitport.core.edits import Edits
 from logitport.core.history import History, PythonHistory
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
+from logitport_builtins.bad_words import PythonPrefixes
+from logitport_builtins.constant_edits import PythonBiasList, PythonTokenList
+from logitport_builtins.no_repeat_ngram.index import PythonNGramIndex
+from logitport_builtins.penalties import PythonPenalty
+from logitport_builtins.thinking_budget.blocks import PythonThinkingBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,24 @@ class Implementation:
     history: type[PythonHistory]
     check_edits: Callable[[Edits, int, int], None]
     apply_edits: Callable[[Edits, Any], None]
+    states: Mapping[str, Callable[..., Any]]
 
 
+_PYTHON_STATES = {
+    "TokenList": PythonTokenList,
+    "BiasList": PythonBiasList,
+    "NGramIndex": PythonNGramIndex,
+    "ThinkingBlocks": PythonThinkingBlocks,
+    "BadWords": PythonPrefixes,
+    "Penalty": PythonPenalty,
+}
 PYTHON = Implementation(
     "python",
     extend_crc=python_extend_crc,
     history=PythonHistory,
     check_edits=Edits.python_check,
     apply_edits=cpu.apply_edits,
+    states=_PYTHON_STATES,
 )
 
 
@@ -46,4 +61,5 @@ def compiled_implementation() -> Implementation | None:
         history=History,
         check_edits=Edits.check,
         apply_edits=apply_edits,
+        states={name: getattr(core, name) for name in _PYTHON_STATES},
     )

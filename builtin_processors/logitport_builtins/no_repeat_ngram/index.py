@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.compiled import core
+from logitport.stateful import HistoryState
 from logitport_builtins.no_repeat_ngram.contexts import NO_POSITIONS, ContextHash, FrozenIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from logitport.core.edits import RowEdits
     from logitport.core.history import History
 
 _UNFROZEN = 128  # ids at the end that are not frozen, so that rejecting drafts is cheap
@@ -20,17 +24,10 @@ _MIN_RECENT = 512  # minimum number of ids between two rebuilds
 _FEW = 32  # up to this many ids, comparing one by one is faster than comparing arrays
 
 
-@dataclass(frozen=True)
-class NGramRule:
-    """Forbids a repeated n-gram of `size` ids within the last `window` ids, unless it ends in an id of `whitelist`."""
+class PythonNGramIndex(HistoryState):
+    """Denies ids that would repeat an n-gram of `size` ids within the last `window` ids, unless in `whitelist`.
 
-    size: int
-    window: int
-    whitelist: frozenset[int]
-
-
-class FollowerIndex:
-    """The positions of one history by their context, the `size - 1` ids before them.
+    Keeps the positions of one history by their context, the `size - 1` ids before them.
 
     Look-ups use a hash of the context. The positions found are compared with the history, because hashes collide.
     Appended ids go into a dictionary, the recent part, from which `rewind` removes them. When the recent part has grown
@@ -42,19 +39,21 @@ class FollowerIndex:
 
     __slots__ = (
         *("_contexts", "_frozen", "_frozen_length", "_hash"),
-        *("_rebuild_length", "_recent", "_rule", "_vocab_size"),
+        *("_rebuild_length", "_recent", "_size", "_vocab_size", "_whitelist", "_window"),
     )
+    advances = True
 
-    def __init__(self, history: History, rule: NGramRule, vocab_size: int) -> None:
-        """Index all of `history`, except ids that are whitelisted or not below `vocab_size`."""
-        self._rule = rule
+    def __init__(self, history: History, size: int, window: int, whitelist: Sequence[int], vocab_size: int) -> None:
+        """Index all of `history`, except ids that are in `whitelist`, or not in [0, vocab_size)."""
+        self._size = size
+        self._window = window
+        self._whitelist = frozenset(whitelist)
         self._vocab_size = vocab_size
-        self._hash = ContextHash(rule.size)
+        self._hash = ContextHash(size)
         self._build(history)
 
-    def append(self, history: History, token_id: int) -> None:
-        """Index `token_id`, which was just appended to the history."""
-        contexts, size, length = self._contexts, self._rule.size, history.length
+    def advance(self, history: History, token_id: int) -> None:
+        contexts, size, length = self._contexts, self._size, history.length
         context = contexts[-1]
         leaving_id = 0
         if length >= size:
@@ -65,13 +64,17 @@ class FollowerIndex:
             self._build(history)
 
     def rewind(self, history: History) -> None:
-        """Follow a history that was just cut back."""
         if len(history) < self._frozen_length:
             self._build(history)
             return
         for position in range(self._frozen_length + len(self._contexts) - 2, len(history) - 1, -1):
             self._contexts.pop()
             self._forget(self._contexts[-1], position)
+
+    def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
+        followers = self.followers(history)
+        if followers.size:
+            edits.deny(followers)
 
     def followers(self, history: History) -> NDArray[np.int32]:
         """The ids that would complete an n-gram of the window again, int32[n], each once."""
@@ -82,8 +85,8 @@ class FollowerIndex:
             positions = np.concatenate([positions, recent])
         elif positions is NO_POSITIONS:
             return NO_POSITIONS
-        size, length = self._rule.size, history.length
-        earliest = max(0, length - self._rule.window) + size - 1
+        size, length = self._size, history.length
+        earliest = max(0, length - self._window) + size - 1
         if len(positions) * size <= _FEW:
             at, last = history.at, range(1, size)
             candidates = [position for position in positions.tolist() if position >= earliest]
@@ -97,9 +100,9 @@ class FollowerIndex:
 
     def _build(self, history: History) -> None:
         """Index all of the history again: the ids that a rewind may cut go to the recent part, the rest is frozen."""
-        token_ids, size = history.token_ids, self._rule.size
+        token_ids, size = history.token_ids, self._size
         self._frozen_length = max(history.prompt_length, len(token_ids) - _UNFROZEN)
-        first = max(0, self._frozen_length - self._rule.window)  # earlier ids are outside every future window
+        first = max(0, self._frozen_length - self._window)  # earlier ids are outside every future window
         contexts = self._hash.all(token_ids[first:])
         positions = np.arange(min(first + size - 1, self._frozen_length), self._frozen_length)
         positions = positions[self._may_be_denied(token_ids[positions])]
@@ -113,14 +116,13 @@ class FollowerIndex:
 
     def _may_be_denied(self, followers: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each of these ids may be denied, bool[n]."""
-        in_vocabulary = followers < self._vocab_size
-        if not self._rule.whitelist:
+        in_vocabulary = (followers >= 0) & (followers < self._vocab_size)
+        if not self._whitelist:
             return in_vocabulary
-        whitelist = [token_id for token_id in self._rule.whitelist if 0 <= token_id < self._vocab_size]
-        return in_vocabulary & ~np.isin(followers, np.array(whitelist, np.int64))
+        return in_vocabulary & ~np.isin(followers, np.array([*self._whitelist], np.int64))
 
     def _record(self, context: int, position: int, token_id: int) -> None:
-        if token_id >= self._vocab_size or token_id in self._rule.whitelist:
+        if not 0 <= token_id < self._vocab_size or token_id in self._whitelist:
             return
         positions = self._recent.get(context)
         if positions is None:
@@ -142,3 +144,6 @@ def _distinct(ids: NDArray[np.int32]) -> NDArray[np.int32]:
     is_first = np.ones(len(ids), np.bool_)
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
     return ids[is_first]
+
+
+NGramIndex = PythonNGramIndex if core is None else core.NGramIndex

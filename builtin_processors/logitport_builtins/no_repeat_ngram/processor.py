@@ -1,24 +1,32 @@
-"""The processor: reads the parameters, looks up repeated n-grams, and denies the ids that complete them."""
+"""The processor: reads the parameters. The index denies the ids that would complete an n-gram again."""
 
 from __future__ import annotations
 
-import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport.processors import EditProcessor
-from logitport_builtins.no_repeat_ngram.index import FollowerIndex, NGramRule
+from logitport.stateful import StatefulEditProcessor
+from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_builtins.params import Params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
-_WHOLE_HISTORY = sys.maxsize
+_LONGEST = 2**31 - 1  # no history is longer
 
 
-class NoRepeatNGram(EditProcessor):
+@dataclass(frozen=True)
+class NGramRule:
+    """Forbids a repeated n-gram of `size` ids within the last `window` ids, unless it ends in an id of `whitelist`."""
+
+    size: int
+    window: int
+    whitelist: frozenset[int]
+
+
+class NoRepeatNGram(StatefulEditProcessor):
     """Denies every id that would repeat an n-gram of the history, prompt and output.
 
     Parameters:
@@ -42,24 +50,13 @@ class NoRepeatNGram(EditProcessor):
     def rule(cls, params: Mapping[str, Any]) -> NGramRule:
         """Read the rule from `params`. Raises InvalidParams."""
         given = Params("no_repeat_ngram", params, ("ngram_size", "window_size", "whitelist_token_ids"))
-        window = given.integer("window_size", minimum=1) if "window_size" in given else _WHOLE_HISTORY
+        window = given.integer("window_size", minimum=1) if "window_size" in given else _LONGEST
         whitelist = given.token_ids("whitelist_token_ids").tolist() if "whitelist_token_ids" in given else ()
         return NGramRule(given.integer("ngram_size", minimum=1), window, frozenset(whitelist))
 
     def start(self, request: EditRequest) -> None:
         """Index all of the history. Raises InvalidParams."""
-        request.state = FollowerIndex(request.history, self.rule(request.params), request.vocab_size)
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Index the n-gram that `token_id` completes."""
-        request.state.append(request.history, token_id)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Remove the latest n-grams from the index."""
-        request.state.rewind(request.history)
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """DENY of the ids that would complete an n-gram again."""
-        followers = request.state.followers(request.history)
-        if followers.size:
-            edits.deny(followers)
+        rule, vocab_size = self.rule(request.params), request.vocab_size
+        whitelist = sorted(token_id for token_id in rule.whitelist if 0 <= token_id < vocab_size)
+        size, window = min(rule.size, _LONGEST), min(rule.window, _LONGEST)
+        request.state = NGramIndex(request.history, size, window, whitelist, vocab_size)

@@ -8,36 +8,59 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.compiled import core
+from logitport.stateful import HistoryState
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from logitport.core.edits import RowEdits
     from logitport.core.history import History
-    from logitport_builtins.thinking_budget.limits import ThinkingLimit
 
 _NEVER = sys.maxsize  # a length that no history reaches
 
 
-class ThinkingBlocks:
-    """The blocks of one history, kept up to date as it grows and is cut back.
+class PythonThinkingBlocks(HistoryState):
+    """The blocks of one history. Forces the ids that close a block of which the budget is used up.
 
-    Attributes:
-        due: the length of the history at which the open block has used up its budget.
-        last_ids: the last id of each tag; any other id completes no tag.
+    A block is opened by the ids `start`, and closed by the ids `end`, with the id `newline` before them if it is cut
+    short; None for no such id.
     """
 
-    __slots__ = ("_events", "_limit", "_tags", "due", "last_ids")
+    # `_due`: the length of the history at which the open block has used up its budget.
+    __slots__ = ("_budget", "_due", "_end", "_events", "_last_ids", "_newline", "_tags")
+    advances = True
 
-    def __init__(self, limit: ThinkingLimit, history: History) -> None:
-        self._limit = limit
+    def __init__(
+        self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None
+    ) -> None:
+        self._budget = budget
+        self._end = tuple(end)
+        self._newline = newline
         # Each tag and its sign in `_events`. Longest first: if both tags end at the same id, the longer one counts.
-        self._tags = sorted([(limit.tags.start, 1), (limit.tags.end, -1)], key=lambda tag: -len(tag[0]))
-        self.last_ids = (limit.tags.start[-1], limit.tags.end[-1])
+        self._tags = sorted([(tuple(start), 1), (self._end, -1)], key=lambda tag: -len(tag[0]))
+        self._last_ids = (start[-1], end[-1])  # any other id completes no tag
         # The lengths of the history at which a tag was complete: positive for a start tag, negative for an end tag.
         # The leading 0 is never removed.
         self._events = array("q", [0, *_find_events(history, self._tags)])
         self._update()
 
-    def record_tag(self, history: History) -> None:
+    def advance(self, history: History, token_id: int) -> None:
+        if token_id in self._last_ids:
+            self._record_tag(history)
+
+    def rewind(self, history: History) -> None:
+        while abs(self._events[-1]) > history.length:
+            self._events.pop()
+        self._update()
+
+    def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # noqa: ARG002
+        if history.length >= self._due:
+            edits.force(self._closing_id(history))
+
+    def _record_tag(self, history: History) -> None:
         """Record the tag at the end of the history, if there is one."""
         token_ids = history.token_ids
         for tag, sign in self._tags:
@@ -46,15 +69,9 @@ class ThinkingBlocks:
                 self._update()
                 return
 
-    def rewind(self, length: int) -> None:
-        """Remove the tags that were not complete at this length."""
-        while abs(self._events[-1]) > length:
-            self._events.pop()
-        self._update()
-
-    def closing_id(self, history: History) -> int:
+    def _closing_id(self, history: History) -> int:
         """The next id that closes the open block: the newline, or an id of the end tag."""
-        end, newline = self._limit.tags.end, self._limit.tags.newline
+        end, newline = self._end, self._newline
         used = len(history) - self._events[-1]
         written = min(used, len(end) - 1)  # how many ids of the end tag have been written
         tail = tuple(history.token_ids[len(history) - written :].tolist())
@@ -67,7 +84,7 @@ class ThinkingBlocks:
 
     def _update(self) -> None:
         opened_at = self._events[-1]
-        self.due = opened_at + self._limit.budget if opened_at > 0 else _NEVER
+        self._due = opened_at + self._budget if opened_at > 0 else _NEVER
 
 
 def _find_events(history: History, tags: list[tuple[tuple[int, ...], int]]) -> list[int]:
@@ -88,3 +105,6 @@ def _occurrences(token_ids: NDArray[np.int32], tag: tuple[int, ...]) -> NDArray[
     for offset in range(1, len(tag)):
         starts = starts[token_ids[starts + offset] == tag[offset]]
     return starts + len(tag)
+
+
+ThinkingBlocks = PythonThinkingBlocks if core is None else core.ThinkingBlocks

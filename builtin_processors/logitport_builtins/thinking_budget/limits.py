@@ -29,6 +29,11 @@ class ThinkingTags:
     end: tuple[int, ...]
     newline: int | None
 
+    @property
+    def ids(self) -> list[int]:
+        """All ids of the tags and the newline."""
+        return [*self.start, *self.end, *([] if self.newline is None else [self.newline])]
+
 
 @dataclass(frozen=True)
 class ThinkingLimit:

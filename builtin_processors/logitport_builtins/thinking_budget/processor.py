@@ -1,22 +1,21 @@
-"""The processor: reads the parameters, follows thinking blocks, and forces the ids that close one."""
+"""The processor: reads the parameters. `blocks` follows thinking blocks, and forces the ids that close one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.processors import EditProcessor
+from logitport.stateful import StatefulEditProcessor
 from logitport_builtins.params import check_in_vocabulary
-from logitport_builtins.thinking_budget.blocks import ThinkingBlocks
-from logitport_builtins.thinking_budget.limits import ThinkingLimit, read_limit
+from logitport_builtins.thinking_budget.blocks import PythonThinkingBlocks, ThinkingBlocks
+from logitport_builtins.thinking_budget.limits import NO_LIMIT, ThinkingLimit, read_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
 
 
-class ThinkingBudget(EditProcessor):
+class ThinkingBudget(StatefulEditProcessor):
     """Closes a thinking block that has used up its budget: forces the newline, then the end tag, one id per step.
 
     Parameters:
@@ -43,26 +42,14 @@ class ThinkingBudget(EditProcessor):
     def limit(self, request: EditRequest) -> ThinkingLimit:
         """Read the request's limit. Raises InvalidParams, InvalidTokenId."""
         limit = read_limit(request.params)
-        newline = [] if limit.tags.newline is None else [limit.tags.newline]
-        check_in_vocabulary("thinking_budget", [*limit.tags.start, *limit.tags.end, *newline], request.vocab_size)
+        check_in_vocabulary("thinking_budget", limit.tags.ids, request.vocab_size)
         return limit
 
     def start(self, request: EditRequest) -> None:
         """Find all tags of the history. Raises InvalidParams, InvalidTokenId."""
-        request.state = ThinkingBlocks(self.limit(request), request.history)
-
-    def advance(self, request: EditRequest, token_id: int) -> None:
-        """Record a tag that `token_id` completes."""
-        blocks: ThinkingBlocks = request.state
-        if token_id in blocks.last_ids:
-            blocks.record_tag(request.history)
-
-    def rewind(self, request: EditRequest) -> None:
-        """Remove the tags that were cut off."""
-        request.state.rewind(len(request.history))
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        """FORCE, once the open block has used up its budget."""
-        blocks: ThinkingBlocks = request.state
-        if request.history.length >= blocks.due:
-            edits.force(blocks.closing_id(request.history))
+        limit = self.limit(request)
+        tags = limit.tags
+        # The ids of a subclass may be outside the vocabulary. Then forcing one is an error, which `RowEdits` keeps for
+        # the end of the step.
+        kind = ThinkingBlocks if max(tags.ids) < request.vocab_size else PythonThinkingBlocks
+        request.state = kind(request.history, min(limit.budget, NO_LIMIT), tags.start, tags.end, tags.newline)

@@ -157,9 +157,7 @@ def _int32_array(token_ids: TokenIds) -> NDArray[np.int32]:
     return np.ascontiguousarray(int32_ids(token_ids), np.int32)
 
 
-if TYPE_CHECKING or core is None:
-    History = PythonHistory
-else:
+if TYPE_CHECKING or core is not None:
 
     class History(core.History):
         """The same in the compiled core, which updates the checksum instead of reading all ids."""
@@ -168,3 +166,6 @@ else:
 
         def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
             super().__init__(_int32_array(prompt_token_ids), _int32_array(output_token_ids))
+
+else:
+    History = PythonHistory

@@ -5,22 +5,39 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logitport.compiled import core
 from logitport.core.declared import complete_params, declared_params
-from logitport.core.edits import RowEdits
+from logitport.core.edits import Edits, RowEdits
 from logitport.processors import EditProcessor, EditRequest
-from logitport_server.dialects.base import Dialect, RequestContext
+from logitport.stateful import is_compiled, runs_state_only
+from logitport_server.dialects.base import Dialect, EditsResult, RequestContext
 from logitport_server.dialects.checks import is_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from logitport_core._core import State
+
 
 class EditDialect(Dialect):
-    """Calls a processor with history and parameters; it returns edits."""
+    """Calls a processor with history and parameters; it returns edits.
+
+    If calls of the processor only call a state of the compiled core, those of a step are one call of the core.
+    """
 
     reusable = True
     reads_logits = False
     processor: EditProcessor
+
+    def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
+        super().__init__(processor, name, shipped=shipped)
+        self._runs_state_only = runs_state_only(self.processor)
+        # Whether all states so far are compiled. Then no call checks them again.
+        self._compiled = self._runs_state_only and core is not None
+
+    def compiled_state(self, state: EditRequest) -> State | None:
+        """The request's state, if it is compiled, and calls of the processor do nothing but call it."""
+        return state.state if self._runs_state_only and is_compiled(state.state) else None
 
     @property
     def checks_params(self) -> bool:
@@ -46,11 +63,13 @@ class EditDialect(Dialect):
             eos_token_ids=context.eos_token_ids,
             caller=context.caller,
         )
-        self.processor.start(request)
+        self._start(request)
         return request
 
     def token_callback(self, state: EditRequest) -> Callable[[int], object] | None:
         if type(self.processor).advance is EditProcessor.advance:
+            return None
+        if self._runs_state_only and not state.state.advances:
             return None
         return partial(self.processor.advance, state)
 
@@ -59,9 +78,16 @@ class EditDialect(Dialect):
 
     def rebuild(self, state: EditRequest) -> None:
         state.state = None
-        self.processor.start(state)
+        self._start(state)
 
-    def edit(self, states: Sequence[EditRequest]) -> list[RowEdits]:
+    def edit(self, states: Sequence[EditRequest]) -> EditsResult:
+        if self._compiled:
+            histories = [request.history for request in states]
+            return Edits(*core.edit_rows([request.state for request in states], histories, states[0].vocab_size))
         edits = [RowEdits() for _ in states]
         self.processor.edit_batch(states, edits)
         return edits
+
+    def _start(self, request: EditRequest) -> None:
+        self.processor.start(request)
+        self._compiled = self._compiled and is_compiled(request.state)

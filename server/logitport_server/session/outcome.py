@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.core.edits import Edits, RowEdits
+from logitport.core.edits import Edits, RowEdits, bitmask_words
 from logitport_server.dialects.base import by_row
 from logitport_server.dialects.failures import of_dialect
 from logitport_server.session.step_time import Spending
@@ -113,7 +113,7 @@ class StepOutcome:
 
     def pack(self, vocab_size: int) -> Edits:
         """Pack the edits of all rows. A request with invalid edits fails; the others continue."""
-        if (packed := self._packed()) is not None:
+        if (packed := self._packed(vocab_size)) is not None:
             return packed
         try:
             return Edits.pack(self._rows_with_edits(), vocab_size)
@@ -188,13 +188,15 @@ class StepOutcome:
         """The groups that succeeded, with pauses: chains of 64 processors with 127 drafts make 8,000 small groups."""
         return pausing(self.succeeded, len(self.succeeded))
 
-    def _packed(self) -> Edits | None:
-        """The edits of all rows, if they all come from one group, packed; else None."""
+    def _packed(self, vocab_size: int) -> Edits | None:
+        """The edits of all rows, if they all come from one group, in columns that need no smaller form; else None."""
         with_edits = list(islice(((group, edits) for group, edits in self.succeeded if len(edits)), 2))
         if self.failures or len(with_edits) != 1:
             return None
         ((group, edits),) = with_edits
-        return edits.moved([row.index for row in group.rows]) if isinstance(edits, Edits) else None
+        if not isinstance(edits, Edits) or edits.counts.max() > bitmask_words(vocab_size):
+            return None
+        return edits.moved([row.index for row in group.rows])
 
     def _by_row(self, group: Group, edits: EditsResult) -> Iterator[tuple[Row, RowEdits]]:
         """The rows of requests that have not failed, with their edits; no rows if the processor reads logits."""

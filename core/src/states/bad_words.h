@@ -1,0 +1,39 @@
+// The state of `bad_words`: the ids that would complete a sequence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "../state.h"
+
+namespace logitport {
+
+// Sequences by their ids before the last one, in a trie that is read from the end of a history: a look-up reads one id
+// more than the longest prefix that the history ends with has in common with a sequence.
+class BadWords : public State {
+ public:
+  // Sequences of one or more ids; only ids of the history from position `begin` on count.
+  BadWords(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin);
+
+  void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] std::size_t bytes() const noexcept override;
+
+ private:
+  struct Edge {
+    std::int32_t id;
+    std::uint32_t node;
+  };
+  // The edges and followers of node n end where those of node n + 1 begin. Edges and followers are sorted by id.
+  struct Node {
+    std::size_t first_edge;
+    std::size_t first_follower;
+  };
+
+  std::vector<Node> nodes_;  // the root first; at the end one without edges and followers
+  std::vector<Edge> edges_;
+  std::vector<std::int32_t> followers_;
+  std::int64_t begin_;
+};
+
+}  // namespace logitport

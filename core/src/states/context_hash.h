@@ -1,0 +1,54 @@
+// Hashes of contexts. A context is the ids before a position, as many as an n-gram has before its last one.
+#pragma once
+
+#include <cstdint>
+
+namespace logitport {
+
+// The polynomial rolling hash of Karp and Rabin (1987), modulo the prime 2**61 - 1, with a base that each process draws
+// at random: for a prime modulus, nobody can prepare ids with equal hashes (for 2**64 that is easy with any base).
+//
+// The hash of the ids t[0], …, t[k - 1] is the sum of t[i] * base**(k - 1 - i).
+class ContextHash {
+ public:
+  // For contexts of `count` ids, 0 or more.
+  explicit ContextHash(std::int64_t count);
+
+  // The next context: appends an id, and removes the first one (0 while there are fewer than `count`).
+  [[nodiscard]] std::uint64_t roll(std::uint64_t context, std::int32_t leaving_id, std::int32_t joining_id) const noexcept {
+    return reduce(multiply(context, base_) + as_number(joining_id) + prime - multiply(as_number(leaving_id), leaving_));
+  }
+  // The context before: the inverse of `roll`.
+  [[nodiscard]] std::uint64_t unroll(std::uint64_t context, std::int32_t leaving_id,
+                                     std::int32_t joining_id) const noexcept {
+    const std::uint64_t sum = context + prime - as_number(joining_id) + multiply(as_number(leaving_id), leaving_);
+    return multiply(reduce(sum), inverse_);
+  }
+  // `bits` bits, 1 or more, that depend on the whole hash: multiply-shift of Dietzfelbinger et al. (1997).
+  [[nodiscard]] std::uint64_t bucket(std::uint64_t context, int bits) const noexcept {
+    return (context * odd_) >> (64 - bits);
+  }
+
+ private:
+  static constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
+  __extension__ using Wide = unsigned __int128;
+
+  static std::uint64_t as_number(std::int32_t id) noexcept { return static_cast<std::uint32_t>(id); }
+  // Of a number below 2**63.
+  static std::uint64_t reduce(std::uint64_t number) noexcept {
+    const std::uint64_t sum = (number & prime) + (number >> 61);
+    return sum >= prime ? sum - prime : sum;
+  }
+  static std::uint64_t multiply(std::uint64_t first, std::uint64_t second) noexcept {
+    const Wide product = Wide{first} * second;
+    return reduce((static_cast<std::uint64_t>(product) & prime) + static_cast<std::uint64_t>(product >> 61));
+  }
+  static std::uint64_t power(std::uint64_t base, std::uint64_t exponent) noexcept;
+
+  std::uint64_t base_;
+  std::uint64_t inverse_;
+  std::uint64_t leaving_;
+  std::uint64_t odd_;
+};
+
+}  // namespace logitport

@@ -1,0 +1,170 @@
+#include "ngram_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "../errors.h"
+
+namespace logitport {
+namespace {
+
+constexpr std::int64_t unstable = 64;  // ids at the end of which superseded positions are kept
+constexpr int min_bits = 6;
+
+[[noreturn]] void fail() { throw Error(ErrorCode::internal, "the n-gram index did not follow this history"); }
+
+}  // namespace
+
+NGramIndex::NGramIndex(const History &history, NGramRule rule, std::int64_t vocab_size)
+    : rule_(std::move(rule)),
+      vocab_size_(vocab_size),
+      hash_(rule_.size - 1),
+      first_(std::max<std::int64_t>(0, history.prompt_length() - rule_.window)) {
+  build(history);
+}
+
+void NGramIndex::advance(const History &history, std::int32_t token_id) {
+  if (history.length() != length_ + 1) {
+    fail();
+  }
+  if (earlier_.size() == earlier_.capacity()) {
+    earlier_.reserve(earlier_.size() + earlier_.size() / 4 + 1);  // a vector doubles by itself
+  }
+  earlier_.push_back(0);
+  link_last();
+  ++length_;
+  context_ = hash_.roll(context_, leaving_id(history.data()), token_id);
+  if (earlier_.size() > 2 * heads_.size()) {
+    build(history);
+  }
+  __builtin_prefetch(&head());  // for the look-up, which follows when all requests of the step have their ids
+}
+
+void NGramIndex::rewind(const History &history) {
+  const std::int64_t length = history.length();
+  if (length > length_ || length < first_) {
+    fail();
+  }
+  if (length < rewindable_to_ || length_ - length > length - first_) {
+    build(history);
+    return;
+  }
+  static_cast<void>(history.cut_ids(length_));  // checks that they are still there
+  const std::int32_t *ids = history.data();
+  while (length_ > length) {
+    context_ = hash_.unroll(context_, leaving_id(ids), ids[length_ - 1]);
+    --length_;
+    if (head() == link_to(length_)) {
+      head() = earlier_.back();
+    }
+    earlier_.pop_back();
+  }
+}
+
+void NGramIndex::edit(const History &history, EditsWriter &edits) {
+  if (history.length() != length_) {
+    fail();
+  }
+  std::vector<std::int32_t> &found = edits.scratch();
+  std::size_t same = 0;
+  std::int64_t last = length_;
+  for (Link link = head(); link != 0; link = earlier(last)) {
+    const std::int64_t position = position_of(link);
+    if (position >= last) {
+      fail();
+    }
+    last = position;
+    if (position < earliest()) {
+      break;
+    }
+    if (has_last_context(history, position)) {
+      ++same;
+      if (const std::int32_t id = history.at(position); may_be_denied(id)) {
+        found.push_back(id);
+      }
+    }
+  }
+  edits.deny_set(found);
+  if (same > 2 * (found.size() + static_cast<std::size_t>(unstable))) {
+    remove_superseded(history, found);
+  }
+}
+
+std::size_t NGramIndex::bytes() const noexcept {
+  return (heads_.capacity() + earlier_.capacity()) * sizeof(Link) + rule_.whitelist.capacity() * sizeof(std::int32_t);
+}
+
+// Index all of the history. Takes linear time.
+void NGramIndex::build(const History &history) {
+  const auto count = static_cast<std::size_t>(history.length() - first_);
+  bits_ = min_bits;
+  while (4 * (std::size_t{1} << static_cast<unsigned>(bits_)) < 3 * count) {
+    ++bits_;
+  }
+  heads_.assign(std::size_t{1} << static_cast<unsigned>(bits_), 0);
+  earlier_.reserve(count + count / 8);
+  earlier_.assign(count, 0);
+  context_ = 0;
+  rewindable_to_ = 0;
+  const std::int32_t *ids = history.data();
+  for (length_ = first_; length_ < history.length();) {
+    link_last();
+    ++length_;
+    context_ = hash_.roll(context_, leaving_id(ids), ids[length_ - 1]);
+  }
+}
+
+// Add the position `length_`, of which `context_` is the context, unless fewer ids precede it in every window.
+void NGramIndex::link_last() {
+  if (length_ - first_ >= rule_.size - 1) {
+    Link &latest = head();
+    earlier(length_) = latest;
+    latest = link_to(length_);
+  }
+}
+
+// Remove the positions of the last context that have a later one with the same id, or an id that is never denied.
+// `denied`: the distinct ids of all positions with this context in the window, ascending.
+void NGramIndex::remove_superseded(const History &history, const std::vector<std::int32_t> &denied) {
+  const std::int64_t stable = std::max(history.prompt_length(), length_ - unstable);
+  std::vector<bool> seen(denied.size());
+  Link *link = &head();
+  while (*link != 0 && position_of(*link) >= earliest()) {
+    const std::int64_t position = position_of(*link);
+    if (position < stable && has_last_context(history, position)) {
+      const auto found = std::lower_bound(denied.begin(), denied.end(), history.at(position));
+      const auto place = static_cast<std::size_t>(found - denied.begin());
+      if (found == denied.end() || *found != history.at(position) || seen[place]) {
+        *link = earlier(position);
+        continue;
+      }
+      seen[place] = true;
+    }
+    link = &earlier(position);
+  }
+  rewindable_to_ = std::max(rewindable_to_, stable);
+}
+
+bool NGramIndex::may_be_denied(std::int32_t id) const {
+  return id >= 0 && id < vocab_size_ && !std::binary_search(rule_.whitelist.begin(), rule_.whitelist.end(), id);
+}
+
+// Whether the ids before the position equal the last ids.
+bool NGramIndex::has_last_context(const History &history, std::int64_t position) const noexcept {
+  const std::int32_t *there = history.data() + position;
+  const std::int32_t *last = history.data() + length_;
+  const std::int64_t count = rule_.size - 1;
+  return count == 0 || (there[-1] == last[-1] && std::equal(there - count, there - 1, last - count));
+}
+
+// The first position of which the n-gram lies in the window.
+std::int64_t NGramIndex::earliest() const noexcept {
+  return std::max<std::int64_t>(0, length_ - rule_.window) + rule_.size - 1;
+}
+
+// The id that the context loses when the id before `length_` joins it.
+std::int32_t NGramIndex::leaving_id(const std::int32_t *ids) const noexcept {
+  return length_ - first_ >= rule_.size ? ids[length_ - rule_.size] : 0;
+}
+
+}  // namespace logitport

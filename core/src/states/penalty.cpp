@@ -1,0 +1,97 @@
+#include "penalty.h"
+
+#include <algorithm>
+#include <random>
+
+#include "../errors.h"
+
+namespace logitport {
+
+std::size_t TokenCounts::Hash::operator()(std::int32_t id) const noexcept {
+  static const std::uint64_t odd = (std::uint64_t{std::random_device{}()} << 32U) | std::random_device{}() | 1U;
+  return static_cast<std::size_t>((static_cast<std::uint32_t>(id) * odd) >> 32U);
+}
+
+void TokenCounts::count(const std::int32_t *ids, std::size_t size) {
+  std::vector<std::int32_t> sorted(ids, ids + size);
+  std::sort(sorted.begin(), sorted.end());
+  for (const std::int32_t id : sorted) {
+    add(id);
+  }
+}
+
+void TokenCounts::add(std::int32_t id) {
+  const auto [place, is_new] = places_.try_emplace(id, ids_.size());
+  if (is_new) {
+    ids_.push_back(id);
+    counts_.push_back(0);
+  }
+  ++counts_[place->second];
+}
+
+void TokenCounts::remove(std::int32_t id) {
+  const auto found = places_.find(id);
+  if (found == places_.end()) {
+    throw Error(ErrorCode::internal, "the counts of a penalty did not follow this history");
+  }
+  const std::size_t place = found->second;
+  if (--counts_[place] != 0) {
+    return;
+  }
+  places_.erase(found);
+  if (place + 1 < ids_.size()) {  // the last one takes the place
+    ids_[place] = ids_.back();
+    counts_[place] = counts_.back();
+    places_[ids_[place]] = place;
+  }
+  ids_.pop_back();
+  counts_.pop_back();
+}
+
+std::size_t TokenCounts::bytes() const noexcept {
+  // A node of the map has its entry and a link.
+  return (ids_.capacity() + counts_.capacity()) * sizeof(std::int32_t) + places_.bucket_count() * sizeof(void *) +
+         places_.size() * (sizeof(std::pair<const std::int32_t, std::size_t>) + sizeof(void *));
+}
+
+void Penalty::rewind(const History &history) {
+  if (history.length() >= counted_) {
+    return;
+  }
+  if (counts_) {
+    const std::int32_t *cut = history.cut_ids(counted_);
+    std::for_each(cut, cut + (counted_ - history.length()), [this](std::int32_t id) { tokens_.remove(id); });
+  }
+  counted_ = history.length();
+}
+
+void Penalty::edit(const History &history, EditsWriter &edits) {
+  if (penalty_ == 0.0F) {
+    return;
+  }
+  if (history.length() < counted_) {
+    throw Error(ErrorCode::internal, "the counts of a penalty did not follow this history");
+  }
+  if (!counts_) {
+    tokens_.count(history.data() + history.prompt_length(),
+                  static_cast<std::size_t>(history.length() - history.prompt_length()));
+    counts_ = true;
+  } else {
+    std::for_each(history.data() + counted_, history.data() + history.length(),
+                  [this](std::int32_t id) { tokens_.add(id); });
+  }
+  counted_ = history.length();
+  std::vector<std::int32_t> &ids = edits.scratch();
+  std::vector<float> values;
+  values.reserve(tokens_.ids().size());
+  for (std::size_t place = 0; place < tokens_.ids().size(); ++place) {
+    const std::int32_t id = tokens_.ids()[place];
+    if (id >= 0 && id < edits.vocab_size()) {
+      ids.push_back(id);
+      values.push_back(per_occurrence_ ? -penalty_ * static_cast<float>(tokens_.counts()[place]) : -penalty_);
+    }
+  }
+  edits.bias(ids.data(), values.data(), ids.size());
+}
+
+}  // namespace logitport

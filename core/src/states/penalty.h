@@ -1,0 +1,56 @@
+// The state of `presence_penalty` and `frequency_penalty`: how often each id was generated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "../state.h"
+
+namespace logitport {
+
+// Distinct ids and how often each occurs, in the order of `TokenCounts` in client/logitport/core/token_counts.py.
+class TokenCounts {
+ public:
+  void count(const std::int32_t *ids, std::size_t size);  // the first ids: distinct ones become ascending
+  void add(std::int32_t id);
+  void remove(std::int32_t id);  // an id that was counted
+
+  [[nodiscard]] const std::vector<std::int32_t> &ids() const noexcept { return ids_; }
+  [[nodiscard]] const std::vector<std::int32_t> &counts() const noexcept { return counts_; }
+  [[nodiscard]] std::size_t bytes() const noexcept;
+
+ private:
+  // An odd multiplier, drawn at random by each process: nobody can prepare ids that share a bucket.
+  struct Hash {
+    std::size_t operator()(std::int32_t id) const noexcept;
+  };
+
+  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> counts_;
+  std::unordered_map<std::int32_t, std::size_t, Hash> places_;
+};
+
+// Subtracts the penalty from the logit of each generated id, once or as often as it was generated.
+//
+// Ids are counted from the first edit on, and then at each edit, as by `RequestTokens` in
+// client/logitport/programs/request_tokens.py: the order of the ids in the edits depends on it.
+class Penalty : public State {
+ public:
+  Penalty(const History &history, float penalty, bool per_occurrence)
+      : penalty_(penalty), per_occurrence_(per_occurrence), counted_(history.length()) {}
+
+  void rewind(const History &history) override;
+  void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] std::size_t bytes() const noexcept override { return tokens_.bytes(); }
+
+ private:
+  float penalty_;
+  bool per_occurrence_;
+  bool counts_ = false;   // whether the first edit was made
+  std::int64_t counted_;  // ids that are in `tokens_`, and those of the prompt
+  TokenCounts tokens_;
+};
+
+}  // namespace logitport

@@ -1,0 +1,98 @@
+#include "thinking_blocks.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace logitport {
+namespace {
+
+constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
+
+bool ends_with(const History &history, std::int64_t length, const std::vector<std::int32_t> &tag) {
+  const auto size = static_cast<std::int64_t>(tag.size());
+  return length >= size && std::equal(tag.begin(), tag.end(), history.data() + length - size);
+}
+
+std::int64_t length_of(std::int64_t event) { return event < 0 ? -event : event; }
+
+}  // namespace
+
+ThinkingBlocks::ThinkingBlocks(const History &history, ThinkingLimit limit)
+    : limit_(std::move(limit)), start_first_(limit_.start.size() >= limit_.end.size()) {
+  find_tags(history);
+}
+
+void ThinkingBlocks::advance(const History &history, std::int32_t /*token_id*/) {
+  if (record_tag(history, history.length())) {
+    update();
+  }
+}
+
+void ThinkingBlocks::rewind(const History &history) {
+  while (length_of(events_.back()) > history.length()) {
+    events_.pop_back();
+  }
+  update();
+}
+
+void ThinkingBlocks::edit(const History &history, EditsWriter &edits) {
+  if (history.length() >= due_) {
+    edits.force(closing_id(history));
+  }
+}
+
+std::size_t ThinkingBlocks::bytes() const noexcept {
+  return (limit_.start.capacity() + limit_.end.capacity()) * sizeof(std::int32_t) +
+         events_.capacity() * sizeof(std::int64_t);
+}
+
+// Find the tags of a history: only the last one of the prompt, which is never rewound, and all of the output.
+void ThinkingBlocks::find_tags(const History &history) {
+  for (std::int64_t length = history.prompt_length(); length > 0 && events_.size() == 1; --length) {
+    record_tag(history, length);
+  }
+  for (std::int64_t length = history.prompt_length() + 1; length <= history.length(); ++length) {
+    record_tag(history, length);
+  }
+  update();
+}
+
+// Record the tag that ends at this length. Returns whether there is one.
+bool ThinkingBlocks::record_tag(const History &history, std::int64_t length) {
+  const std::int32_t last = history.at(length - 1);
+  if (last != limit_.start.back() && last != limit_.end.back()) {
+    return false;
+  }
+  const bool start = ends_with(history, length, limit_.start);
+  const bool end = ends_with(history, length, limit_.end);
+  if (start && (start_first_ || !end)) {
+    events_.push_back(length);
+  } else if (end) {
+    events_.push_back(-length);
+  }
+  return start || end;
+}
+
+void ThinkingBlocks::update() noexcept {
+  const std::int64_t opened_at = events_.back();
+  due_ = opened_at > 0 && limit_.budget < never - opened_at ? opened_at + limit_.budget : never;
+}
+
+// The next id that closes the open block: the newline, or an id of the end tag.
+std::int32_t ThinkingBlocks::closing_id(const History &history) const {
+  const std::vector<std::int32_t> &end = limit_.end;
+  // How many ids of the end tag the history ends with, of those in the block.
+  std::int64_t written = std::min(history.length() - events_.back(), static_cast<std::int64_t>(end.size()) - 1);
+  const std::int32_t *after = history.data() + history.length();
+  while (!std::equal(end.begin(), end.begin() + written, after - written)) {
+    --written;
+  }
+  const bool has_output = history.length() > history.prompt_length();
+  if (written == 0 && limit_.newline && !(has_output && after[-1] == *limit_.newline)) {
+    return *limit_.newline;
+  }
+  return end[static_cast<std::size_t>(written)];
+}
+
+}  // namespace logitport
