@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logitport_server.cli.play import Play
 from logitport_server.cli.root import COMMANDS
 from logitport_server.config import ServerConfig
 from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections
@@ -74,6 +75,9 @@ def test_commands_exist(title: str) -> None:
         words = shlex.split(line)
         if words[0] == "logitport":
             assert words[1] in COMMANDS, line
+        if words[:2] == ["logitport", "play"]:  # the only command that is not run below
+            assert {word.removeprefix("--") for word in words if word.startswith("--")} <= set(Play.model_fields), line
+            assert all((ROOT / word).is_file() for word in words if word.endswith(".py")), line
 
 
 @pytest.mark.slow
