@@ -83,5 +83,5 @@ def test_a_child_process_gets_the_same_choice(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_core
 def test_errors_of_the_core_are_those_of_the_package() -> None:
-    with pytest.raises(NeedSync, match="^the history differs$"):
+    with pytest.raises(NeedSync, match=r"^the history differs$"):
         compiled.core.raise_error(16, "the history differs")
