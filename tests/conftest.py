@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 _UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 # Continuous integration uses fixed examples, so that its result depends only on the change. New examples run locally.
 hypothesis.settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=_UNSUITABLE, derandomize="CI" in os.environ
+    "untimed",
+    deadline=None,
+    suppress_health_check=_UNSUITABLE,
+    derandomize="CI" in os.environ,
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "100")),  # `make sanitize` sets it
 )
 hypothesis.settings.load_profile("untimed")
 

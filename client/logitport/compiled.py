@@ -38,11 +38,9 @@ def load() -> tuple[Any, str]:
         return None, f"{VARIABLE} is 1"
     try:
         module: Any = importlib.import_module(_MODULE)
-    except ModuleNotFoundError as error:
-        if error.name not in {"logitport_core", _MODULE}:
-            raise
-        return None, "logitport-core is not installed"
-    except ImportError as error:  # built for another Python, or against another C++ library
+    except ImportError as error:  # one of another Python, or for another C++ library, is found and cannot be loaded
+        if isinstance(error, ModuleNotFoundError) and error.name in {"logitport_core", _MODULE}:
+            return None, "logitport-core is not installed"
         return _unusable(f"logitport-core cannot be imported ({error})")
     found = getattr(module, "INTERFACE", None)
     if found != INTERFACE:
@@ -69,5 +67,10 @@ NAME = "python" if core is None else "compiled"
 
 
 def describe() -> str:
-    """Which of the two runs, and why, for people."""
+    """Describe for a reader which of the two runs, with the reason."""
     return f"compiled, {core.__file__}" if core is not None else f"pure Python: {REASON}"
+
+
+def environment() -> dict[str, str]:
+    """Return the variable that lets a child process with an environment of its own choose as this process has."""
+    return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}

@@ -12,6 +12,9 @@ def set_error_factory(factory: object) -> None:
     Set the callable (code, message) that makes the exception for an error of the core.
     """
 
+def raise_error(code: int, message: str) -> None:
+    """Raise the error of a code, as the core does: for tests."""
+
 @overload
 def extend_crc(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """

@@ -87,8 +87,8 @@ class Matrix {
     if (view_.ndim != 2 || view_.itemsize != size) {
       return std::nullopt;
     }
-    const Logits logits{static_cast<char *>(view_.buf), view_.shape[0], view_.shape[1], view_.strides[0],
-                        view_.strides[1], datatype};
+    const Logits logits{
+        static_cast<char *>(view_.buf), view_.shape[0], view_.shape[1], view_.strides[0], view_.strides[1], datatype};
     const std::int64_t row = std::abs(logits.row_stride), id = std::abs(logits.id_stride);
     const bool apart = (id >= size && row / id >= logits.width) || (row >= size && id / row >= logits.rows);
     const bool aligned = (reinterpret_cast<std::uintptr_t>(view_.buf) % static_cast<std::uintptr_t>(size)) == 0 &&

@@ -28,7 +28,8 @@ NumpyArray<T> to_numpy(std::vector<T> &&values) {
   auto kept = std::make_unique<std::vector<T>>(std::move(values));
   T *data = kept->data();
   const std::size_t size = kept->size();
-  const nanobind::capsule owner(kept.get(), [](void *pointer) noexcept { delete static_cast<std::vector<T> *>(pointer); });
+  const nanobind::capsule owner(kept.get(),
+                                [](void *pointer) noexcept { delete static_cast<std::vector<T> *>(pointer); });
   kept.release();
   return NumpyArray<T>(data, {size}, owner);
 }

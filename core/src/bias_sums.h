@@ -30,7 +30,8 @@ class BiasSums {
     }
     values_.clear();
     for_each(span, [this](std::int32_t id, float value) { values_.emplace_back(id, value); });
-    std::stable_sort(values_.begin(), values_.end(), [](const auto &one, const auto &two) { return one.first < two.first; });
+    std::stable_sort(values_.begin(), values_.end(),
+                     [](const auto &one, const auto &two) { return one.first < two.first; });
     for (auto value = values_.begin(); value != values_.end();) {
       const std::int32_t id = value->first;
       double sum = 0.0;

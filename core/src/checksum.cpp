@@ -14,8 +14,8 @@ namespace nb = nanobind;
 namespace logitport {
 namespace {
 
-// An own table instead of zlib: zlib's headers are missing on many machines, and a table for words of 4 bytes is as fast
-// for the few ids of a step.
+// An own table instead of zlib: zlib's headers are missing on many machines, and a table for words of 4 bytes is as
+// fast for the few ids of a step.
 constexpr std::uint32_t polynomial = 0xEDB88320U;  // IEEE 802.3, bits reversed
 constexpr std::size_t slices = 8;
 
@@ -60,12 +60,14 @@ std::uint32_t extend_crc_of_sequence(std::uint32_t crc, const std::vector<std::i
 
 }  // namespace
 
-// Slicing by 8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators", 2005.
+// Slicing by 8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators",
+// 2005.
 std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
   crc = ~crc;
   std::size_t position = 0;
   for (; position + 2 <= count; position += 2) {
-    crc = word(crc ^ static_cast<std::uint32_t>(ids[position]), 4) ^ word(static_cast<std::uint32_t>(ids[position + 1]), 0);
+    crc = word(crc ^ static_cast<std::uint32_t>(ids[position]), 4) ^
+          word(static_cast<std::uint32_t>(ids[position + 1]), 0);
   }
   if (position < count) {
     crc = word(crc ^ static_cast<std::uint32_t>(ids[position]), 0);

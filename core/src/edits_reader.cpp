@@ -16,7 +16,8 @@ namespace {
 bool columns_fit(const EditColumns &edits) noexcept {
   const std::int64_t count = edits.size();
   if (edits.kinds.size() != count || edits.offsets.size() != count + 1 || edits.offsets[0] != 0 ||
-      edits.offsets[count] != edits.ids.size() || (edits.values.size() != 0 && edits.values.size() != edits.ids.size())) {
+      edits.offsets[count] != edits.ids.size() ||
+      (edits.values.size() != 0 && edits.values.size() != edits.ids.size())) {
     return false;
   }
   bool ascending = true;

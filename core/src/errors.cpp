@@ -1,9 +1,11 @@
 #include "errors.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <exception>
 #include <new>
+#include <string>
 
 #include "bindings.h"
 
@@ -20,7 +22,7 @@ void set_error_factory(const nb::object &factory) {
   error_factory = nb::object(factory).release().ptr();
 }
 
-void raise_error(ErrorCode code, const char *message) {
+void set_python_error(ErrorCode code, const char *message) {
   if (error_factory == nullptr) {
     PyErr_SetString(PyExc_RuntimeError, message);
     return;
@@ -33,12 +35,17 @@ void raise_error(ErrorCode code, const char *message) {
   }
 }
 
+[[noreturn]] void raise_error(int code, const std::string &message) {
+  const nb::gil_scoped_release unlocked;
+  throw Error(static_cast<ErrorCode>(code), message);
+}
+
 // Exceptions that nanobind makes from Python's stay as they are; any other one that is not ours is a defect.
 void translate(const std::exception_ptr &exception, void * /*payload*/) {
   try {
     std::rethrow_exception(exception);
   } catch (const Error &error) {
-    raise_error(error.code(), error.what());
+    set_python_error(error.code(), error.what());
   } catch (const nb::python_error &) {
     throw;
   } catch (const nb::builtin_exception &) {
@@ -46,7 +53,7 @@ void translate(const std::exception_ptr &exception, void * /*payload*/) {
   } catch (const std::bad_alloc &) {
     throw;
   } catch (const std::exception &error) {
-    raise_error(ErrorCode::internal, error.what());
+    set_python_error(ErrorCode::internal, error.what());
   }
 }
 
@@ -55,6 +62,8 @@ void translate(const std::exception_ptr &exception, void * /*payload*/) {
 void bind_errors(nb::module_ &module) {
   module.def("set_error_factory", &set_error_factory, nb::arg("factory"),
              "Set the callable (code, message) that makes the exception for an error of the core.");
+  module.def("raise_error", &raise_error, nb::arg("code"), nb::arg("message"),
+             "Raise the error of a code, as the core does: for tests.");
   nb::register_exception_translator(translate);
 }
 

@@ -7,13 +7,13 @@
 namespace logitport {
 
 inline float float_of(std::uint32_t bits) noexcept {
-  float value;
+  float value = 0;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
 inline std::uint32_t bits_of(float value) noexcept {
-  std::uint32_t bits;
+  std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }

@@ -24,7 +24,7 @@ NumpyArray<std::int32_t> view(const History &history, std::int64_t begin, std::i
   auto kept = std::make_unique<Buffer>(history.buffer());
   std::int32_t *data = kept->get() + begin;
   const nb::capsule owner(kept.get(), [](void *pointer) noexcept { delete static_cast<Buffer *>(pointer); });
-  kept.release();
+  [[maybe_unused]] const Buffer *owned = kept.release();
   return NumpyArray<std::int32_t>(data, {static_cast<std::size_t>(end - begin)}, owner);
 }
 
@@ -56,13 +56,14 @@ void bind_history(nb::module_ &module) {
       .def_prop_ro("length", &History::length)
       .def_prop_ro("prompt_length", &History::prompt_length)
       .def_rw("draft_tokens", &History::draft_tokens)
-      .def_prop_ro("token_ids", [](const History &self) { return view(self, 0, self.length()); },
-                   nb::rv_policy::reference)
-      .def_prop_ro("prompt_token_ids", [](const History &self) { return view(self, 0, self.prompt_length()); },
-                   nb::rv_policy::reference)
-      .def_prop_ro("output_token_ids",
-                   [](const History &self) { return view(self, self.prompt_length(), self.length()); },
-                   nb::rv_policy::reference)
+      .def_prop_ro(
+          "token_ids", [](const History &self) { return view(self, 0, self.length()); }, nb::rv_policy::reference)
+      .def_prop_ro(
+          "prompt_token_ids", [](const History &self) { return view(self, 0, self.prompt_length()); },
+          nb::rv_policy::reference)
+      .def_prop_ro(
+          "output_token_ids", [](const History &self) { return view(self, self.prompt_length(), self.length()); },
+          nb::rv_policy::reference)
       .def_prop_ro("last_output", &last_output)
       .def("at", &at, nb::arg("position"))
       .def("append", &History::append, nb::arg("token_id"))

@@ -91,7 +91,8 @@ class Row {
       bit_of_lane[lane] = static_cast<Bits>(1U << lane);
     }
     for (unsigned first = 0; first < 32; first += lanes) {
-      const Vector bits = Vector{} + static_cast<Bits>((word >> first) & ((1U << lanes) - 1U));
+      const auto part = static_cast<Bits>((word >> first) & ((1U << lanes) - 1U));
+      const Vector bits = Vector{} + part;
       const auto denied = reinterpret_cast<Vector>((bits & bit_of_lane) == 0);
       Vector values;
       std::memcpy(&values, elements + first, sizeof values);

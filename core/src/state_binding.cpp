@@ -78,7 +78,8 @@ void make_ngram_index(NGramIndex *self, const History &history, std::int64_t siz
   constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
   check(size >= 1 && window >= 0);
   std::sort(whitelist.begin(), whitelist.end());
-  new (self) NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(whitelist)}, vocab_size);
+  new (self)
+      NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(whitelist)}, vocab_size);
 }
 
 void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int64_t budget, Tokens start, Tokens end,
@@ -103,10 +104,11 @@ void bind_states(nb::module_ &module) {
       .def("edit", &edit, nb::arg("history"), nb::arg("vocab_size"),
            "The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.")
       .def_prop_ro("nbytes", &State::bytes, "Bytes of memory.");
-  module.def("edit_rows", &edit_rows, nb::arg("states"), nb::arg("histories"), nb::arg("vocab_size"),
-             nb::arg("uses_bitmasks") = false,
-             "The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, "
-             "lists that are longer than a bitmask become one.");
+  module.def(
+      "edit_rows", &edit_rows, nb::arg("states"), nb::arg("histories"), nb::arg("vocab_size"),
+      nb::arg("uses_bitmasks") = false,
+      "The edits of the rows of states: rows, kinds, offsets, ids and values, as in `Edits`. With `uses_bitmasks`, "
+      "lists that are longer than a bitmask become one.");
   nb::class_<TokenList, State>(module, "TokenList", "Denies ids, always or below a length.")
       .def(
           "__init__",

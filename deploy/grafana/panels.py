@@ -406,8 +406,8 @@ PROCESSES = Row(
         number(
             "Versions",
             "Number of servers of each version.",
-            f"count by (version, python, torch) (logitport_build_info{{{S}}})",
-            legend="logitport {{version}}, Python {{python}}, torch {{torch}}",
+            f"count by (version, core, python, torch) (logitport_build_info{{{S}}})",
+            legend="logitport {{version}} ({{core}}), Python {{python}}, torch {{torch}}",
             width=24,
         ),
     ),

@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import logitport_builtins
-from logitport import ops
+from logitport import compiled, ops
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
 from logitport_proto import (
@@ -367,9 +367,8 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
     shipped, programs = announce(config, server.gpu), "accepted" if config.programs else "refused"
-    logger.info(
-        "logitport %s on %s; shipped processors are %s; programs are %s", VERSION, server.device, shipped, programs
-    )
+    text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
+    logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)
     on_ready(ready)
     await stopping.wait()
     collecting.cancel()

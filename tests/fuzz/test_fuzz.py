@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FINDINGS = Path(__file__).with_name("findings")
 CORPORA = seeds.corpora()
-EXAMPLES = 300
+EXAMPLES = 3 * settings().max_examples
 
 PLACE = st.integers(0, 1 << 16)
 CHANGE = st.one_of(
@@ -91,7 +91,6 @@ def fuzzed(target: Callable[[bytes], None], corpus: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=100)
 @given(data=st.binary(max_size=200))
 def test_random_bytes(name: str, data: bytes) -> None:
     TARGETS[name](data)

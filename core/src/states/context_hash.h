@@ -15,7 +15,8 @@ class ContextHash {
   explicit ContextHash(std::int64_t count);
 
   // The next context: appends an id, and removes the first one (0 while there are fewer than `count`).
-  [[nodiscard]] std::uint64_t roll(std::uint64_t context, std::int32_t leaving_id, std::int32_t joining_id) const noexcept {
+  [[nodiscard]] std::uint64_t roll(std::uint64_t context, std::int32_t leaving_id,
+                                   std::int32_t joining_id) const noexcept {
     return reduce(multiply(context, base_) + as_number(joining_id) + prime - multiply(as_number(leaving_id), leaving_));
   }
   // The context before: the inverse of `roll`.

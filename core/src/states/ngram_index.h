@@ -51,15 +51,17 @@ class NGramIndex : public State {
   [[nodiscard]] std::int64_t earliest() const noexcept;
   [[nodiscard]] std::int32_t leaving_id(const std::int32_t *ids) const noexcept;
   [[nodiscard]] Link &head() noexcept { return heads_[hash_.bucket(context_, bits_)]; }
-  [[nodiscard]] Link &earlier(std::int64_t position) noexcept { return earlier_[static_cast<std::size_t>(position - first_)]; }
+  [[nodiscard]] Link &earlier(std::int64_t position) noexcept {
+    return earlier_[static_cast<std::size_t>(position - first_)];
+  }
   [[nodiscard]] Link link_to(std::int64_t position) const noexcept { return static_cast<Link>(position - first_ + 1); }
   [[nodiscard]] std::int64_t position_of(Link link) const noexcept { return first_ + link - 1; }
 
   NGramRule rule_;
   std::int64_t vocab_size_;
   ContextHash hash_;
-  std::int64_t first_;       // ids before it are outside every window
-  std::int64_t length_ = 0;  // of the history that is indexed
+  std::int64_t first_;              // ids before it are outside every window
+  std::int64_t length_ = 0;         // of the history that is indexed
   std::int64_t rewindable_to_ = 0;  // for shorter histories, superseded positions are missing
   std::uint64_t context_ = 0;       // hash of the last ids
   int bits_ = 0;                    // of a bucket's number

@@ -29,7 +29,8 @@ class TokenList : public State {
 class BiasList : public State {
  public:
   // As many values as ids; the caller checks it.
-  BiasList(std::vector<std::int32_t> ids, std::vector<float> values) : ids_(std::move(ids)), values_(std::move(values)) {}
+  BiasList(std::vector<std::int32_t> ids, std::vector<float> values)
+      : ids_(std::move(ids)), values_(std::move(values)) {}
 
   void edit(const History & /*history*/, EditsWriter &edits) override {
     edits.bias(ids_.data(), values_.data(), ids_.size());

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
+from logitport import compiled
 from logitport_server.config.sandbox import Layers
 from logitport_server.sandbox import LAYERS, SandboxError
 from logitport_server.sandbox.assessment import assess
@@ -49,6 +50,7 @@ def _machine() -> Table:
     table = Table("this machine", "", show_header=False)
     table.add_row("system", f"{platform.system()} {platform.release()} {platform.machine()}")
     table.add_row("Python", f"{platform.python_version()}, {sys.executable}")
+    table.add_row("core", compiled.describe())
     table.add_row("torch", torch.__version__)
     table.add_row("CUDA", cuda)
     table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")

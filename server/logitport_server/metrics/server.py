@@ -14,6 +14,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from logitport import compiled
 from logitport_proto import processing_pb2
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
@@ -104,10 +105,14 @@ class Metrics:
         hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
         registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
         registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
-        build = Gauge(
-            "logitport_build_info", "Versions; the value is 1", ["version", "python", "torch"], registry=registry
-        )
-        build.labels(VERSION, platform.python_version(), importlib.metadata.version("torch")).set(1)
+        labels = {
+            "version": VERSION,
+            "python": platform.python_version(),
+            "torch": importlib.metadata.version("torch"),
+            "core": compiled.NAME,
+        }
+        build = Gauge("logitport_build_info", "Versions; the value is 1", [*labels], registry=registry)
+        build.labels(**labels).set(1)
         ProcessCollector(registry=registry)
 
     def gauge(self, name: str, documentation: str, value: Callable[[], float]) -> None:

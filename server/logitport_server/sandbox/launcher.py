@@ -6,6 +6,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from logitport import compiled
 from logitport_server.sandbox import gpu
 from logitport_server.sandbox.interpreter import readable_paths
 from logitport_server.sandbox.layers import LAYERS
@@ -59,7 +60,7 @@ def launch(
     if "seccomp" not in waived:
         alone = "namespaces" not in waived and not devices
         filtered = compile_filter(in_pid_namespace=alone, devices=bool(devices))
-    readable, environment = readable_paths(python), _ENVIRONMENT
+    readable, environment = readable_paths(python), _ENVIRONMENT | compiled.environment()
     if devices:
         readable, environment = (*readable, *gpu.readable_paths()), environment | gpu.environment()
     plan = Plan(waived, readable, tuple(devices), filtered)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logitport import compiled
 from logitport_server.cli import doctor as doctor_module
 from logitport_server.cli.root import run
 from logitport_server.sandbox import LAYER_NAMES, LAYERS
@@ -34,6 +35,9 @@ def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert active == set(LAYER_NAMES)
     tried = {row[1].strip(): row[2].strip() for row in rows if row[2].strip() in ("yes", "no")}
     assert tried.pop("local transport") == "yes"
+    (core,) = [row[2].strip() for row in rows if row[1].strip() == "core"]
+    assert core
+    assert compiled.describe().startswith(core)  # a long path goes on in the next line
     assert len(tried) > 20
     assert set(tried.values()) == {"yes"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport import LoadFailed, payload
+from logitport import LoadFailed, compiled, payload
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.executors import Gpu
 from logitport_server.metrics import Metrics
@@ -210,5 +210,6 @@ def test_over_http(server: Any, client: Any) -> None:
         kind = "counter" if name.endswith("_total") else ""
         assert f"# TYPE {name} {kind}" in text
     assert "_created" not in text
-    assert re.search(r'^logitport_build_info{python="3[.\d]+",torch="[^"]+",version="[^"]+"} 1.0$', text, re.MULTILINE)
+    labels = rf'core="{compiled.NAME}",python="3[.\d]+",torch="[^"]+",version="[^"]+"'
+    assert re.search(rf"^logitport_build_info{{{labels}}} 1.0$", text, re.MULTILINE)
     assert "\nprocess_resident_memory_bytes " in text

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from logitport import compiled
 from logitport_server.sandbox import LAYER_NAMES, SandboxError, launch
 from logitport_server.sandbox.interpreter import readable_paths
 
@@ -46,6 +47,7 @@ fork(inside)
 
 def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     monkeypatch.setenv("A_SECRET", "of the server")
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
     with run(AT_START) as program:
         state = program.receive()
     assert "A_SECRET" not in state["environment"]
@@ -55,6 +57,12 @@ def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     assert 0 not in state["user"]
     assert state["folder"]
     assert set(state["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
+
+
+def test_a_worker_chooses_the_core_as_the_server_does(run, monkeypatch):
+    monkeypatch.setenv(compiled.VARIABLE, "1")
+    with run("fork(lambda: __import__('logitport.compiled').compiled.NAME)") as program:
+        assert program.receive() == "python"
 
 
 MANY_DESCRIPTORS = """

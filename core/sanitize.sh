@@ -1,0 +1,20 @@
+#!/bin/sh
+# Build the compiled core with AddressSanitizer and UndefinedBehaviorSanitizer, in core/build/sanitize, and run a command
+# with it. The first finding ends the command.
+#
+#   core/sanitize.sh PYTHON COMMAND...    # PYTHON: of the environment in which the core was built before
+set -eu
+python=$1
+shift
+compiler=${CXX:-$(command -v c++ || command -v g++)}
+folder=$(cd "$(dirname "$0")" && pwd)/build/sanitize
+mkdir -p "$folder"
+"$python" -m pip install -q --no-build-isolation --no-deps --upgrade --target "$folder/site" \
+    -C build-dir="$folder/cmake" -C cmake.build-type=RelWithDebInfo -C cmake.define.LOGITPORT_SANITIZE=ON \
+    "$folder/../.." >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
+
+# Python is built without the sanitizers, so their runtime must be loaded before it, and libstdc++ with it: else it misses
+# exceptions. Python's own leaks are not reported. Its allocator would hide reads beyond the end of bytes.
+LD_PRELOAD="$($compiler -print-file-name=libasan.so) $($compiler -print-file-name=libstdc++.so)" \
+    ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-} UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+    PYTHONPATH="$folder/site${PYTHONPATH:+:$PYTHONPATH}" exec "$@"
