@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_YEAR_10000 = 253_402_300_800  # in seconds since the Unix epoch
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
@@ -18,7 +21,7 @@ def _is_count(value: Any) -> bool:
 # By the annotations. Values of other ones are made of columns, which have types.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
-    "float": lambda value: type(value) in (int, float),
+    "float": lambda value: type(value) in (int, float) and 0 <= value < _YEAR_10000,
     "int": _is_count,
     "str": lambda value: isinstance(value, str),
     "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_is_count, value)),
@@ -27,7 +30,9 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_types(event: Any) -> None:
-    """Check the fields of an event, or of a part of one. Integers are counts or indices, in [0, 2**31).
+    """Check the fields of an event, or of a part of one.
+
+    Integers are counts or indices, in [0, 2**31). Other numbers are times until the year 9999.
 
     Raises:
         InvalidRecording: a value has another type than the annotation of its field.

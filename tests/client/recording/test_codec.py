@@ -127,6 +127,7 @@ STEPPED = {"key": 1, "index": 0, "base": 0, "new": 0, "rows": []}
         (1, {**OPENED, "vocab_size": True}),
         (1, {**OPENED, "eos_token_ids": ["a"]}),
         (1, {**OPENED, "datatype": 1}),
+        (1, {**OPENED, "started": 1e300}),
         (2, {**BEGAN, "key": [1]}),
         (2, {**BEGAN, "request_id": 5}),
         (2, {**BEGAN, "sampling_params": []}),
