@@ -51,6 +51,8 @@ def parts_of(codes: Iterable[CodeType]) -> tuple[SourcePart, ...]:
             continue
         for first, last in _ranges(numbers):
             part = SourcePart(name, first, "".join(text[first - 1 : last]))
+            if not _is_unicode(part):
+                continue
             length += len(part.text)
             if part.text and length <= _MAX_LENGTH and len(parts) < _MAX_PARTS:
                 parts.append(part)
@@ -76,6 +78,15 @@ def from_json(content: object) -> tuple[SourcePart, ...]:
 def digest_of(parts: Sequence[SourcePart]) -> str:
     """Return the SHA-256 that signatures cover, as hexadecimal digits."""
     return hashlib.sha256(orjson.dumps([list(part) for part in parts])).hexdigest()
+
+
+def _is_unicode(part: SourcePart) -> bool:
+    """Whether it can be written as JSON: the name of a file may be bytes that are not UTF-8."""
+    try:
+        (part.file + part.text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _ranges(numbers: set[int]) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from logitport.recording.events import (
     StepsDropped,
     TopLogits,
 )
+from logitport.recording.field_types import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,9 +74,11 @@ def decode(data: bytes) -> Iterator[Event]:
                 raise InvalidRecording("an event ends after its chunk")
             if kind in _TYPES:
                 meta = orjson.loads(data[at : at + text_length])
-                yield _event(_TYPES[kind], meta, _Reader(data, at + text_length, end))
+                event = _event(_TYPES[kind], meta, _Reader(data, at + text_length, end))
+                check_types(event)
+                yield event
             at = end
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidRecording):
             raise
         raise InvalidRecording(f"an event cannot be read: {error!r}") from error
@@ -167,7 +170,7 @@ def _event(kind: type[Any], meta: Mapping[str, Any], columns: _Reader) -> Event:
             meta["request_id"],
             columns.take(meta["prompt"], "<i4"),
             columns.take(meta["output"], "<i4"),
-            tuple(RecordedProcessor(**_known(RecordedProcessor, one)) for one in meta["processors"]),
+            tuple(map(_processor, meta["processors"])),
             meta["sampling_params"],
             meta["on_error"],
         )
@@ -190,15 +193,25 @@ def _event(kind: type[Any], meta: Mapping[str, Any], columns: _Reader) -> Event:
     return event
 
 
+def _processor(meta: Mapping[str, Any]) -> RecordedProcessor:
+    processor = RecordedProcessor(**_known(RecordedProcessor, meta))
+    check_types(processor)
+    return processor
+
+
 def _row(meta: Mapping[str, Any], columns: _Reader) -> RecordedRow:
     recorded = meta.get("edits", ())
     edits = None if recorded is None else tuple(_edit(edit, columns) for edit in recorded)
     before, after = (_top(meta[name], columns) if name in meta else None for name in ("before", "after"))
-    return RecordedRow(meta.get("offset", 0), edits, before, after)
+    row = RecordedRow(meta.get("offset", 0), edits, before, after)
+    check_types(row)
+    return row
 
 
 def _edit(counts: list[int], columns: _Reader) -> Edit:
     kind, ids, values = counts
+    if values not in (0, ids):
+        raise InvalidRecording(f"an edit has {ids} ids and {values} values")
     return EditKind(kind), columns.take(ids, "<i4"), columns.take(values, "<f4") if values else None
 
 

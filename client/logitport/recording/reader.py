@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidRecording
+from logitport.core.row_edits import EditKind, check_edit
+from logitport.errors import InvalidArgument, InvalidRecording, InvalidTokenId
 from logitport.recording import chunks, codec
 from logitport.recording.events import (
     RecordingStopped,
@@ -129,6 +130,7 @@ class _SessionBuilder:
         if isinstance(event, RequestBegan):
             self._begin(self.session, event)
         elif isinstance(event, RequestStepped):
+            _check_ids(event, self.session.opened.vocab_size)
             self._request(event.key).parts[-1].steps.append(event)
         elif isinstance(event, RequestEnded):
             self._request(event.key).ended = True
@@ -150,3 +152,16 @@ class _SessionBuilder:
         if key not in self._by_key:
             raise InvalidRecording(f"request {key} has events before its first one")
         return self._by_key[key]
+
+
+def _check_ids(step: RequestStepped, vocab_size: int) -> None:
+    """Raise InvalidRecording if rows do not have these ids. The history may have any, as the engine has sent them."""
+    try:
+        for row in step.rows:
+            for kind, ids, _ in row.edits or ():
+                check_edit(kind, ids, vocab_size)
+            for top in (row.before, row.after):
+                if top is not None:
+                    check_edit(EditKind.DENY, top.ids, vocab_size)
+    except (InvalidArgument, InvalidTokenId) as error:
+        raise InvalidRecording(f"step {step.index} of request {step.key}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
+
+logger = logging.getLogger(__name__)
 
 # Raises LogitportError or msgspec.ValidationError, which the page shows.
 Function = Callable[[bytes], dict[str, Any]]
@@ -58,11 +61,14 @@ def _answer(function: Function) -> Callable[[Request], Awaitable[Response]]:
             return body
         try:
             result = await run_in_threadpool(function, body)
+            return Response(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY), media_type=_JSON)
         except msgspec.DecodeError as error:  # with ValidationError
             return _error(f"the request cannot be read: {error}")
         except LogitportError as error:
             return _error(str(error))
-        return Response(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY), media_type=_JSON)
+        except Exception as error:  # for example, names and defaults of the user's file that JSON cannot have
+            logger.exception("a call of the page has failed")
+            return _error(f"{type(error).__name__}: {error}", 500)
 
     return endpoint
 
@@ -80,7 +86,8 @@ async def _body(request: Request) -> bytes | Response:
 
 
 def _error(message: str, status: int = 400) -> Response:
-    return Response(orjson.dumps({"error": message}), status, media_type=_JSON)
+    text = message.encode(errors="backslashreplace").decode()  # may have a lone surrogate
+    return Response(orjson.dumps({"error": text}), status, media_type=_JSON)
 
 
 def _page() -> dict[str, bytes]:

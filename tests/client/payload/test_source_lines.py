@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -62,6 +63,17 @@ def test_class_without_a_file_is_shipped_without_lines() -> None:
     exec("class Made(EditProcessor):\n def edit(self, request, edits): pass", made)
 
     assert "source" not in orjson.loads(payload.dumps(made["Made"]))
+
+
+def test_lines_that_are_not_unicode_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a file may be bytes that are not UTF-8. A payload with it could not be read."""
+    text = "class Made(EditProcessor):\n    def edit(self, request, edits):\n        return\n"
+    for name in ("made_\udcff.py", "made.py"):
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    for name, shipped in (("made_\udcff.py", []), ("made.py", ["made.py"])):
+        made: dict[str, Any] = {"__name__": "made", "EditProcessor": EditProcessor}
+        exec(compile(text, name, "exec"), made)
+        assert [part.file for part in payload.parse(payload.dumps(made["Made"])).source] == shipped
 
 
 def test_long_functions_are_left_out(tmp_path: Path) -> None:

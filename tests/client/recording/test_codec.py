@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,3 +104,50 @@ def test_a_chunk_that_expands_to_more_than_it_says_is_refused() -> None:
 def test_a_minor_version_is_read() -> None:
     head = struct.pack("<8sHHI", b"\x89LPREC\r\n", chunks.MAJOR, chunks.MINOR + 1, 0)
     assert list(chunks.read(io.BytesIO(head))) == [0]
+
+
+def encoded(kind: int, meta: object, columns: bytes = b"") -> bytes:
+    text = orjson.dumps(meta)
+    return struct.pack("<BII", kind, len(text), len(columns)) + text + columns
+
+
+OPENED = {"vocab_size": 100, "datatype": "FP32"}
+BEGAN = {"key": 1, "request_id": "a", "prompt": 0, "output": 0, "processors": [], "sampling_params": {}, "on_error": ""}
+STEPPED = {"key": 1, "index": 0, "base": 0, "new": 0, "rows": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        (1, []),
+        (1, "text"),
+        (1, None),
+        (1, {**OPENED, "vocab_size": "100"}),
+        (1, {**OPENED, "vocab_size": 1 << 40}),
+        (1, {**OPENED, "vocab_size": True}),
+        (1, {**OPENED, "eos_token_ids": ["a"]}),
+        (1, {**OPENED, "datatype": 1}),
+        (1, {**OPENED, "started": 1e300}),
+        (2, {**BEGAN, "key": [1]}),
+        (2, {**BEGAN, "request_id": 5}),
+        (2, {**BEGAN, "sampling_params": []}),
+        (2, {**BEGAN, "on_error": {}}),
+        (2, {**BEGAN, "processors": [[]]}),
+        (2, {**BEGAN, "processors": [{"params": [1]}]}),
+        (2, {**BEGAN, "processors": [{"payload": 1}]}),
+        (3, {**STEPPED, "index": "q"}),
+        (3, {**STEPPED, "base": "q"}),
+        (3, {**STEPPED, "base": -1}),
+        (3, {**STEPPED, "error": 1}),
+        (3, {**STEPPED, "greedy": 1}),
+        (3, {**STEPPED, "rows": [[]]}),
+        (3, {**STEPPED, "rows": [{"offset": "q"}]}),
+        (3, {**STEPPED, "rows": [{"edits": [[4, 0, 1]]}]}),
+        (4, {"key": [1]}),
+        (5, {"steps": "q"}),
+        (6, {"reason": "closed", "dropped_steps": "q"}),
+    ],
+)
+def test_values_of_other_types_are_an_error(kind: int, meta: object) -> None:
+    with pytest.raises(InvalidRecording):
+        list(decode(encoded(kind, meta, bytes(4))))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport.testing import StoryModel, simulate
-from tests.server.play.conftest import SPEC
+from logitport_server.play.serving import PlayServer
+from tests.server.play.conftest import SPEC, Client
 
 if TYPE_CHECKING:
-    from tests.server.play.conftest import Client
+    from pathlib import Path
 
 NGRAM = {"processor": "no_repeat_ngram", "params": {"ngram_size": 2}}
 STORY = StoryModel()
@@ -128,6 +131,31 @@ def test_bodies_that_are_no_request(client: Client, name: str, body: bytes) -> N
     status, answer = client.post(name, body)
     assert status == 400
     assert "cannot be read" in answer["error"]
+
+
+def test_bodies_that_are_nested_too_deeply(client: Client) -> None:
+    deep = b'{"chain": [{"processor": "top_k", "params": {"x": ' + b"[" * 5000 + b"]" * 5000 + b"}}]}"
+    status, answer = client.post("run", deep)
+    assert status == 500
+    assert "recursion" in answer["error"]
+
+
+@pytest.mark.parametrize("default", ["10**30", "'\\udc80'"])
+def test_a_failure_of_a_call_is_shown(tmp_path: Path, default: str) -> None:
+    """JSON has neither integers of over 64 bits nor parts of characters."""
+    file = tmp_path / "wide.py"
+    file.write_text(f"def wide(input_ids, scores, much={default}):\n    return scores\n")
+    server = PlayServer([file])
+    thread = Thread(target=server.run, args=(lambda: None,))
+    thread.start()
+    try:
+        client = Client(server.url)
+        status, body, _ = client.call("GET", f"{client.path}api/state")
+        assert status == 500
+        assert json.loads(body)["error"]
+    finally:
+        server.stop()
+        thread.join(60)
 
 
 def test_a_body_that_is_too_large(client: Client) -> None:

@@ -68,7 +68,9 @@ class ComparedRow:
     @property
     def chosen_denied(self) -> bool:
         """Whether the new version denies the id that the engine chose."""
-        return self.chosen is not None and self.new is not None and bool(np.isneginf(self.new[self.chosen]))
+        if self.chosen is None or self.new is None or not 0 <= self.chosen < len(self.new):
+            return False
+        return bool(np.isneginf(self.new[self.chosen]))
 
 
 class PartPlayer:
