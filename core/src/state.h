@@ -24,6 +24,8 @@ class State {
   virtual void advance(const History & /*history*/, std::int32_t /*token_id*/) {}
   // Follow a history that was just cut back to its present length.
   virtual void rewind(const History & /*history*/) {}
+  // Begin to load the memory that `edit` will read. It helps if a few edits of other requests come before.
+  virtual void prefetch(const History & /*history*/) noexcept {}
   // Add the edits of the row that samples the history's next id. Not const: a state may put its index in order.
   virtual void edit(const History &history, EditsWriter &edits) = 0;
   // Bytes of memory, without this object.

@@ -23,12 +23,13 @@ ContextHash::ContextHash(std::int64_t count) {
 }
 
 std::uint64_t ContextHash::power(std::uint64_t base, std::uint64_t exponent) noexcept {
+  const auto remainder = [](std::uint64_t number) { return fold(number) % prime; };
   std::uint64_t result = 1;
   for (; exponent != 0; exponent >>= 1U) {
     if ((exponent & 1U) != 0) {
-      result = multiply(result, base);
+      result = remainder(multiply(result, base));
     }
-    base = multiply(base, base);
+    base = remainder(multiply(base, base));
   }
   return result;
 }

@@ -61,6 +61,14 @@ void NGramIndex::rewind(const History &history) {
   }
 }
 
+void NGramIndex::prefetch(const History &history) noexcept {
+  if (const Link link = head(); link != 0) {
+    const std::int64_t position = position_of(link);
+    __builtin_prefetch(history.data() + position);
+    __builtin_prefetch(&earlier(position));
+  }
+}
+
 void NGramIndex::edit(const History &history, EditsWriter &edits) {
   if (history.length() != length_) {
     fail();

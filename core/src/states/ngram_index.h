@@ -36,6 +36,7 @@ class NGramIndex : public State {
   [[nodiscard]] bool advances() const noexcept override { return true; }
   void advance(const History &history, std::int32_t token_id) override;
   void rewind(const History &history) override;
+  void prefetch(const History &history) noexcept override;
   void edit(const History &history, EditsWriter &edits) override;
   [[nodiscard]] std::size_t bytes() const noexcept override;
 

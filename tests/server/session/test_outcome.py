@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from logitport import History, ProcessorFailed
-from logitport.core.edits import Edits, RowEdits
+from logitport.core.edits import EditKind, Edits, RowEdits
 from logitport_server.dialects.base import by_row
 from logitport_server.session.active_request import ActiveRequest
 from logitport_server.session.grouping import Group, Row
@@ -63,12 +63,29 @@ def denied_ids(edits: Edits) -> list[tuple[int, list[int]]]:
     return [(row, edits.ids[begin:end].tolist()) for row, begin, end in spans]
 
 
-@pytest.mark.parametrize("form", [as_rows, as_columns])
+def as_lists(edits: Sequence[RowEdits]) -> EditsResult:
+    """Return the form in which the compiled core returns edits: columns without bitmasks."""
+    packed = Edits.pack(enumerate(edits), 100_000)
+    assert EditKind.BITMASK not in packed.kinds
+    return packed
+
+
+@pytest.mark.parametrize("form", [as_rows, as_columns, as_lists])
 def test_edits_of_one_processor(requests: list[ActiveRequest], form: Form) -> None:
     outcome = StepOutcome([group_result(requests, "one", [1, 3], form)])
     assert denied_ids(outcome.pack(VOCAB)) == [(1, [0, 1]), (3, [0, 1, 2, 3])]
     assert outcome.applied == {"key of one": 2}
     assert sorted(outcome.edits) == [1, 3]
+
+
+@pytest.mark.parametrize("form", [as_rows, as_columns, as_lists])
+def test_long_lists_become_bitmasks(requests: list[ActiveRequest], form: Form) -> None:
+    edits = RowEdits()
+    edits.deny(range(14))  # a bitmask has 13 words
+    dialect: Any = NamedDialect("one")
+    outcome = StepOutcome([(Group(dialect, [Row(2, requests[2])]), form([edits]))])
+    packed = outcome.pack(VOCAB)
+    assert (packed.rows.tolist(), packed.kinds.tolist(), len(packed.ids)) == ([2], [EditKind.BITMASK], 13)
 
 
 @pytest.mark.parametrize("first", [as_rows, as_columns])
