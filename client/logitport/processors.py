@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import dialects, payload
-from logitport.core.declared import complete_params
+from logitport.core.declared import check_declared, complete_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
 from logitport.core.parameter_help import show_parameters
-from logitport.errors import LoadFailed
+from logitport.errors import InvalidArgument, LoadFailed
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
 from logitport.tokenizers import operator_tokenizer
@@ -146,6 +146,10 @@ class EditProcessor(CustomLogitProcessor):
 
     takes_long: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check_declared(cls)
+
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         """Check a request's parameters when it is admitted; by default against the declared ones.
@@ -188,7 +192,7 @@ class EditProcessor(CustomLogitProcessor):
     def edit_batch(self, requests: Sequence[EditRequest], edits: Sequence[RowEdits]) -> None:
         """Call `edit` for all rows that share this processor in one step. Override to compute them together."""
         for request, row_edits in zip(requests, edits, strict=True):
-            self.edit(request, row_edits)
+            _edit(self, request, row_edits)
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
         """Apply the edits to a tensor, in place, as an SGLang processor; for use without a service.
@@ -205,7 +209,17 @@ class EditProcessor(CustomLogitProcessor):
             request = EditRequest(complete_params(type(self), params or {}), history, logits.shape[-1])
             self.start(request)
             row_edits = RowEdits()
-            self.edit(request, row_edits)
+            _edit(self, request, row_edits)
             rows.append((row, row_edits))
         apply_edits(Edits.pack(rows, logits.shape[-1]), logits)
         return logits
+
+
+def _edit(processor: EditProcessor, request: EditRequest, edits: RowEdits) -> None:
+    """Call `edit`. Raises InvalidArgument if it returns something: that would have no effect."""
+    returned: object = processor.edit(request, edits)
+    if returned is not None:
+        raise InvalidArgument(
+            f"edit returned {type(returned).__name__}: call methods of `edits`, such as edits.deny(ids), and return "
+            "nothing"
+        )

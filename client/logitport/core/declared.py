@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument, InvalidParams
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,6 +46,21 @@ def declared_params(processor: type) -> Mapping[str, Declared]:
     if isinstance(declared, Mapping) and all(isinstance(one, Declared) for one in declared.values()):
         return declared
     return {}
+
+
+def check_declared(processor: type) -> None:
+    """Check that a class with a dict in `params` declares each of its parameters there.
+
+    Raises:
+        InvalidArgument: a value is something else, such as the class `Int` instead of `Int()`.
+    """
+    declared = getattr(processor, "params", None)
+    for name, one in declared.items() if isinstance(declared, Mapping) else ():
+        if not isinstance(one, Declared):
+            raise InvalidArgument(
+                f"{processor.__qualname__}.params[{name!r}]: declare Float, Int, Bool or TokenIds, such as Int(ge=0), "
+                f"and not {one!r:.100}"
+            )
 
 
 def complete_params(processor: type, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -55,6 +55,7 @@ class RecordableRequest(Protocol):
     request_id: str
     history: History
     processors: tuple[str, ...]
+    names: tuple[str, ...]
     removed: bool
 
     @property
@@ -126,6 +127,7 @@ class _Began:
     request_id: str
     message: common_pb2.Request
     processors: tuple[str, ...]
+    names: tuple[str, ...]
     prompt: NDArray[np.int32]
     output: NDArray[np.int32]
 
@@ -332,7 +334,10 @@ class Recorder:
             began.request_id,
             began.prompt,
             began.output,
-            tuple(self._processor(call, digest) for call, digest in zip(message.processors, digests, strict=False)),
+            tuple(
+                self._processor(call, digest, name)
+                for call, digest, name in zip(message.processors, digests, began.names, strict=False)
+            ),
             orjson.loads(message.sampling_params or b"{}"),
             "skip" if message.on_error == common_pb2.ON_ERROR_SKIP else "abort",
         )
@@ -366,6 +371,7 @@ class Recorder:
                 handle.request_id,
                 handle.message,
                 handle.processors,
+                handle.names,
                 ids[:prompt_length].copy(),
                 ids[prompt_length:base].copy(),
             )
@@ -374,12 +380,12 @@ class Recorder:
         tracked.steps += 1
         return part
 
-    def _processor(self, call: common_pb2.ProcessorCall, admitted: str) -> RecordedProcessor:
+    def _processor(self, call: common_pb2.ProcessorCall, admitted: str, name: str) -> RecordedProcessor:
+        """Make the part of a processor; at its admission its digest has replaced its registered name."""
         by = call.processor.WhichOneof("by")
         params = orjson.loads(call.params or b"{}")
         if by == "builtin":
             return RecordedProcessor(builtin=call.processor.builtin, params=params)
-        name = call.processor.name if by == "name" else ""
         digest = call.processor.digest if by == "digest" else admitted
         text = call.processor.payload if by == "payload" else self._payload_of(digest)
         class_name = ""

@@ -38,6 +38,7 @@ class Handle:
         reads_logits: whether its chain reads logits: its steps end with `PendingStep.apply`, on the logits.
         sends_logits: whether they are sent to the server at each step.
         processors: the key of each processor of its chain, as `AdmittedChain.processors`; empty from an older server.
+        names: the registered name under which each was requested, "" for none.
         programs: the programs of its chain that the engine runs, in their order.
         programs_on_server: whether the server runs its programs, although this process runs others.
         follows_from_history: whether the state of its processors follows from the history, even if they read logits.
@@ -51,8 +52,8 @@ class Handle:
     """
 
     __slots__ = (
-        *("_message", "crc", "follows_from_history", "generation", "history", "processed", "processors", "programs"),
-        *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot"),
+        *("_message", "crc", "follows_from_history", "generation", "history", "names", "processed", "processors"),
+        *("programs", "programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot"),
         *("tokens", "trace"),
     )
 
@@ -66,6 +67,7 @@ class Handle:
         self.tokens = RequestTokens(self.history)
         self.crc = self.history.crc()
         self.processors: tuple[str, ...] = ()
+        self.names = tuple(call.processor.name for call in self._message.processors)
         self.programs: tuple[ProgramCall, ...] = ()
         self.programs_on_server = False
         self.follows_from_history = False

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from logitport.tokenizers.registry import Unread
     from logitport.tokenizers.tokenizer import Tokenizer
 
-_HOW = "the server's option --tokenizer NAME=PATH configures one, and the argument `tokenizer` that of `simulate`"
+_HOW = (
+    "the server's option --tokenizer NAME=PATH configures one, the argument `tokenizer` that of `simulate`, and the "
+    "option --tokenizer PATH that of `logitport replay`"
+)
 
 
 def configure(tokenizers: Mapping[str, Tokenizer | LogitportError]) -> None:

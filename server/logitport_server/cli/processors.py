@@ -32,7 +32,7 @@ _DIGEST_LENGTH = 12
 # Time for a payload of megabytes, and for its verification.
 _REGISTER_SECONDS = 60.0
 _COLUMNS = (
-    Column("NAME", max_cells=60),
+    Column("NAME", max_cells=120),
     Column("CLASS"),
     Column("DIALECT"),
     Column("DIGEST", max_cells=64),
@@ -40,7 +40,7 @@ _COLUMNS = (
     Column("STATE"),
     Column("AGE"),
 )
-_WIDE_COLUMNS = (Column("SHARED"), Column("PYTHON"), number("SIZE"), Column("OTHER NAMES", max_cells=200))
+_WIDE_COLUMNS = (Column("SHARED"), Column("PYTHON"), number("SIZE"))
 _NAME = Field(description="a name or a digest")
 
 
@@ -198,7 +198,7 @@ def _fields(server: str, ref: ProcessorRef) -> Iterator[Text]:
 
 def _row(ref: ProcessorRef, *, wide: bool) -> tuple[object, ...]:
     row: tuple[object, ...] = (
-        ref.names[0] if ref.names else NOTHING,
+        ",".join(ref.names) or NOTHING,
         ref.class_name or NOTHING,
         ref.dialect or NOTHING,
         (ref.digest if wide else ref.digest[:_DIGEST_LENGTH]) or NOTHING,
@@ -213,7 +213,6 @@ def _row(ref: ProcessorRef, *, wide: bool) -> tuple[object, ...]:
         "yes" if ref.shared else "no",
         ref.python or NOTHING,
         NOTHING if ref.builtin else size(ref.size_bytes),
-        ", ".join(ref.names[1:]) or NOTHING,
     )
 
 

@@ -17,8 +17,11 @@ from logitport_server.cli.display.tables import show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.play.token_texts import TokenTexts, read_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from logitport.testing.replaying.chains import Replacement
 
 
@@ -39,6 +42,11 @@ class Replay(BaseModel):
         "name or digest",
     )
     request: Annotated[str | None, Metavar("ID")] = Field(None, description="only the requests with this id")
+    tokenizer: Annotated[Path | None, Metavar("PATH")] = Field(
+        None,
+        description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors, and the texts "
+        "of ids",
+    )
     as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
     def cli_cmd(self) -> None:
@@ -53,7 +61,9 @@ class Replay(BaseModel):
         from logitport.testing.replaying.replay import replay
 
         recording = read_recording(self.recording)
-        result = replay(recording, [_replacement(one) for one in self.versions], request_id=self.request)
+        texts: Mapping[int, str] = {} if self.tokenizer is None else TokenTexts(read_tokenizer(self.tokenizer))
+        versions = [_replacement(one) for one in self.versions]
+        result = replay(recording, versions, request_id=self.request, tokenizer=self.tokenizer)
         if not any(request.compared or request.error for request in result.requests):
             raise InvalidArgument(
                 "no step can be compared: the chains read logits, and no logits were recorded; record with a smaller "
@@ -62,10 +72,12 @@ class Replay(BaseModel):
         if self.as_json:
             _print_json(result.to_json())
         else:
-            show(replay_lines(result))
+            show(replay_lines(result, texts))
         return result.differs
 
     def _list(self) -> bool:
+        if self.tokenizer is not None:
+            raise UsageError("--tokenizer is that of the versions: give --with [NAME=]FILE:CLASS, too")
         recording = read_recording(self.recording)
         if self.as_json:
             _print_json(content_of(recording, self.request))

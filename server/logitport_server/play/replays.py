@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import logitport_builtins
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.rows import PartPlayer
+from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
 from logitport_server.play.token_texts import TokenTexts, read_tokenizer
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 MAX_ROWS = 2000
 # A request returns after this time; the page calls again, and shows the rows so far.
 _BUDGET_SECONDS = 0.25
-_TOKENIZER = "recorded"  # name of the tokenizer of sessions that name none
 
 
 class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,8 +95,7 @@ class Replays:
         if not self.requests:
             raise InvalidArgument("the recording has no request")
         self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
-        names = {opened.tokenizer_id or _TOKENIZER for opened, _ in self.requests}
-        self._tokenizers = {} if tokenizer is None else dict.fromkeys(names, tokenizer)
+        self._tokenizers = session_tokenizers((opened for opened, _ in self.requests), tokenizer)
         self._files = files
         self._run: _Run | None = None
         self._lock = Lock()
@@ -128,7 +127,7 @@ class Replays:
                 except InvalidArgument as error:
                     return ReplayResult(request, versions, (), True, str(error), 0)
                 if self._tokenizers:
-                    opened = replace(opened, tokenizer_id=opened.tokenizer_id or _TOKENIZER)
+                    opened = with_tokenizer(opened)
                 self._run = _Run(key, opened, request, chain, self.texts)
                 since = 0
             self._run.advance(deadline)

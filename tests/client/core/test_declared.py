@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Bool, Client, EditProcessor, Float, Int, InvalidParams, Request, TokenIds
+from logitport import (
+    Bool,
+    Client,
+    EditProcessor,
+    Float,
+    Int,
+    InvalidArgument,
+    InvalidParams,
+    Request,
+    TokenIds,
+)
 from logitport.testing import ToyModel, simulate
 from logitport_server.dialects.edits import EditDialect
 
@@ -96,3 +106,9 @@ def test_only_declarations_are_checked(processor: type[EditProcessor], checks: b
     assert EditDialect(processor, "it", shipped=False).checks_params is checks
     if not checks:
         assert simulate([(processor, {"ids": [1], "more": 2})], ToyModel(8), [1], steps=1).steps[0].moved >= 0
+
+
+@pytest.mark.parametrize("declared", [Int, int, 3], ids=["class", "type", "value"])
+def test_what_declares_nothing_is_refused_with_the_class(declared: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^Mistyped\.params\['n'\]: declare Float, Int, Bool or TokenIds"):
+        type("Mistyped", (Plain,), {"params": {"m": Int(), "n": declared}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -315,3 +316,18 @@ def test_processors_have_the_given_tokenizer(tmp_path: Path) -> None:
         simulate([(ForcesText, {})], ToyModel(313), [5], 3)
     with pytest.raises(InvalidArgument, match="options has a tokenizer, too"):
         simulate([], ToyModel(313), [5], 3, tokenizer=tmp_path, options={"tokenizer": ["a=/b"]})
+
+
+@pytest.mark.parametrize("returned", [[1, 2], "yield"], ids=["value", "generator"])
+def test_what_edit_returns_is_refused(returned: Any) -> None:
+    class Returns(EditProcessor):
+        def edit(self, request: Any, edits: Any) -> Any:
+            return (one for one in ()) if returned == "yield" else returned
+
+    kind = "generator" if returned == "yield" else "list"
+    message = rf"Returns: edit returned {kind}: call methods of `edits`, such as edits\.deny\(ids\), and return nothing"
+    with pytest.raises(InvalidArgument, match=message):
+        simulate([(Returns, {})], ToyModel(), steps=1)
+    params = [{"__req__": SimpleNamespace(origin_input_ids=[1], output_ids=[])}]
+    with pytest.raises(InvalidArgument, match="edit returned"):
+        Returns()(torch.zeros(1, 8), params)

@@ -120,7 +120,7 @@ def test_processors_list(shown: Shown, logitport: Any, is_stored: Any) -> None:
     assert everything.status == registered.status == 0
     first = [line.split()[0] for line in everything.out.splitlines()]
     assert first[0] == "NAME"
-    assert {"min_p", "disallowed_tokens", "team/ban"} <= {*first}
+    assert {"min_p", "disallowed_tokens", "team/ban,team/ban:v2"} <= {*first}
     is_stored("processors-list", registered.out)
     is_stored("processors-list-wide", logitport("processors", "list", shown.target, "--registered", "-o", "wide").out)
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import CustomLogitProcessor, EditProcessor, RecordOptions, Request
+from logitport import Client, CustomLogitProcessor, EditProcessor, RecordOptions, Request
 from logitport_server.cli.root import run
+from tests.server.play.recordings import STORY, write_recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from logitport import Client
 
 VOCAB = 50
 COMMAND = str(Path(sys.executable).with_name("logitport"))
@@ -286,3 +285,61 @@ def test_the_exit_status_of_the_command(client: Client, path: Path, tmp_path: Pa
         for version in versions
     ]
     assert statuses == [0, 1, 2]
+
+
+def record_by_name(client: Client, path: Path) -> None:
+    """Record two requests that name registered processors, by a client that has not registered them: an engine's."""
+    client.register(Ban, name="team/ban:v1")
+    client.register(Halves, name="team/halves:v1")
+    with Client(client.target) as engine:
+        record(engine, path, {"one": [("team/ban:v1", {})], "two": [("team/halves:v1", {})]})
+
+
+def test_registered_names_are_recorded(client: Client, path: Path, replay: Any) -> None:
+    record_by_name(client, path)
+    assert [line.split()[-1] for line in replay(None).output.splitlines()[2:]] == ["team/ban:v1", "team/halves:v1"]
+    same = replay(AS_RECORDED, name="team/ban:v1=")
+    assert same.output == "no difference in 7 rows of 1 requests; 1 requests without the processor were left out\n"
+
+
+def test_a_version_that_would_replace_several_processors_needs_a_name(client: Client, path: Path, replay: Any) -> None:
+    """Without the names of classes, it fits the only shipped processor of each chain."""
+    record_by_name(client, path)
+    result = replay(AS_RECORDED)
+    assert (result.status, result.output) == (2, "")
+    assert "team/ban:v1, team/halves:v1" in result.errors
+    assert "--with NAME=FILE.py:CLASS" in result.errors
+
+
+WITH_TEXT = """
+from logitport import EditProcessor
+
+class NoRepeat(EditProcessor):
+    def edit(self, request, edits):
+        edits.deny([*request.tokenizer.ids_containing("king"), *request.history.output_token_ids])
+"""
+
+
+def test_processors_have_the_tokenizer(path: Path, tmp_path: Path, replay: Any) -> None:
+    write_recording(path)
+    (tmp_path / "with_text.py").write_text(WITH_TEXT)
+    options = ["--request", "chat-edits", "--with", f"{tmp_path / 'with_text.py'}:NoRepeat"]
+    found = replay(None, *options, "--tokenizer", str(STORY.tokenizer_path))
+    assert found.status == 1
+    assert "  step 0, after 4 ids: denies 9 ' king'\n" in found.output
+    assert "    new       5 ' there' 0.9" in found.output
+    del sys.modules["with_text"]
+    without = replay(None, *options)
+    assert "the new version fails: no tokenizer is named" in without.output
+    assert "the option --tokenizer PATH that of `logitport replay`" in without.output
+    del sys.modules["with_text"]
+
+
+def test_a_tokenizer_that_cannot_be_used(path: Path, replay: Any) -> None:
+    write_recording(path)
+    missing = replay(AS_RECORDED, "--tokenizer", str(path.parent / "missing"))
+    assert missing.status == 2
+    assert "missing" in missing.errors
+    alone = replay(None, "--tokenizer", str(STORY.tokenizer_path))
+    assert alone.status == 2
+    assert "--tokenizer is that of the versions" in alone.errors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import author_of
@@ -45,6 +45,31 @@ class Replacement:
         shipped = [place for place, one in enumerate(chain) if not one.builtin]
         places = same or shipped
         return places[0] if len(places) == 1 else None
+
+
+def named_replacements(
+    replacements: Sequence[Replacement], chains: Sequence[Sequence[RecordedProcessor]]
+) -> list[Replacement]:
+    """Return the replacements with the class that each replaces, if a chain has it.
+
+    Raises:
+        InvalidArgument: no chain has its class, and it would take the places of several processors.
+    """
+    named = []
+    for one in replacements:
+        name = one.class_name
+        if not one.replaces and any(recorded.class_name == name for chain in chains for recorded in chain):
+            named.append(replace(one, replaces=name))
+            continue
+        places = [] if one.replaces else [(chain, one.place_in(chain)) for chain in chains]
+        others = sorted({chain[place].display_name for chain, place in places if place is not None})
+        if len(others) > 1:
+            raise InvalidArgument(
+                f"{name} would replace several processors ({', '.join(others)}); name the one that it replaces, as in "
+                "--with NAME=FILE.py:CLASS"
+            )
+        named.append(one)
+    return named
 
 
 def replaced_chain(

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.testing.replaying.chains import replaced_chain
+from logitport.testing.replaying.chains import named_replacements, replaced_chain
 from logitport.testing.replaying.effects import best_of
 from logitport.testing.replaying.rows import PartPlayer
+from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from logitport.recording.events import SessionOpened
     from logitport.recording.reader import RecordedRequest, Recording
@@ -139,7 +141,13 @@ class Replay:
         }
 
 
-def replay(recording: Recording, replacements: Sequence[Replacement], *, request_id: str | None = None) -> Replay:
+def replay(
+    recording: Recording,
+    replacements: Sequence[Replacement],
+    *,
+    request_id: str | None = None,
+    tokenizer: Path | None = None,
+) -> Replay:
     """Run the recorded requests with new processors, on the recorded histories, and compare.
 
     The histories stay the recorded ones: where the new version would have led to another id, later steps do not follow.
@@ -148,9 +156,12 @@ def replay(recording: Recording, replacements: Sequence[Replacement], *, request
         recording: as `read_recording` returns it.
         replacements: the new processors.
         request_id: only requests with this id; None for all.
+        tokenizer: a tokenizer.json, or a folder with one, for processors that use the tokenizer of their session; None
+            for none.
 
     Raises:
-        InvalidArgument: no request has this id, or a chain that a replacement fits; or a processor is not recorded.
+        InvalidArgument: no request has this id, or a chain that a replacement fits; a replacement without a name fits
+            several processors; or a processor is not recorded.
         NotInstalled: the server is not installed.
     """
     chosen = [
@@ -161,9 +172,12 @@ def replay(recording: Recording, replacements: Sequence[Replacement], *, request
     ]
     if not chosen:
         raise InvalidArgument("the recording has no request" + ("" if request_id is None else f" {request_id!r}"))
+    replacements = named_replacements(replacements, [request.began.processors for _, request in chosen])
     result = Replay([])
-    with load_backend().open_runner("here") as runner:
-        for opened, request in chosen:
+    tokenizers = session_tokenizers((opened for opened, _ in chosen), tokenizer)
+    with load_backend().open_runner("here", None, tokenizers) as runner:
+        for recorded, request in chosen:
+            opened = with_tokenizer(recorded) if tokenizers else recorded
             chain = replaced_chain(request.began.processors, replacements)
             if chain is None:
                 result.left_out += 1

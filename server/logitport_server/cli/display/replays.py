@@ -11,7 +11,7 @@ from logitport_server.cli.display.tables import Column, lines_of, number
 from logitport_server.cli.display.text import escape_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from logitport.recording.reader import RecordedSession, Recording
     from logitport.testing.replaying.effects import RowDifference
@@ -77,11 +77,17 @@ def content_of(recording: Recording, request_id: str | None = None) -> dict[str,
     }
 
 
-def replay_lines(replay: Replay) -> Iterator[Text]:
-    """Describe the differences, request by request, and then in one line."""
+def replay_lines(replay: Replay, texts: Mapping[int, str]) -> Iterator[Text]:
+    """Describe the differences, request by request, and then in one line.
+
+    Args:
+        replay: the replay.
+        texts: the texts of ids; empty for none.
+    """
+    shown = _Ids(texts)
     for request in replay.requests:
         if request.differs:
-            yield from _request_lines(request)
+            yield from _request_lines(request, shown)
             yield Text()
     yield _summary(replay)
 
@@ -98,66 +104,75 @@ def _session_title(session: RecordedSession) -> str:
     if session.dropped_steps:
         parts.append(f"{session.dropped_steps} steps dropped")
     if session.stopped is None:
-        parts.append("not closed: its process ended, or could not write")
+        parts.append("not closed: it is still open, or its process has ended or could not write")
     elif session.stopped.reason != "closed":
         parts.append(f"stopped: {session.stopped.message}")
     return ", ".join(parts)
 
 
-def _request_lines(request: ReplayedRequest) -> Iterator[Text]:
+class _Ids:
+    """Shows ids with their texts."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._texts = texts
+
+    def one(self, token_id: int) -> str:
+        return f"{token_id} {self._texts[token_id]!r}" if self._texts else str(token_id)
+
+    def some(self, ids: Sequence[int]) -> str:
+        return _listed([self.one(token_id) for token_id in ids[:_MAX_IDS]], len(ids))
+
+    def best(self, best: Sequence[tuple[int, float]]) -> str:
+        shown = (f"{self.one(token_id)} {probability:.3f}" for token_id, probability in best)
+        return "   ".join(shown) or "no id is left"
+
+
+def _request_lines(request: ReplayedRequest, ids: _Ids) -> Iterator[Text]:
     title = f"request {request.request_id or '(without id)'}: {', '.join(request.chain) or 'refused'}"
     yield Text(escape_lines(title), style="bold")
     for row in request.rows:
-        yield from _row_lines(row)
+        yield from _row_lines(row, ids)
     if request.error and not any(row.error for row in request.rows):
         yield Text(escape_lines(f"  the new version fails: {request.error}"), style="red")
 
 
-def _row_lines(row: ReplayedRow) -> Iterator[Text]:
+def _row_lines(row: ReplayedRow, ids: _Ids) -> Iterator[Text]:
     line = Text(f"  step {row.step}{f' draft {row.offset}' if row.offset else ''}, after {row.length} ids: ")
     if row.difference is not None:
-        _describe(line, row.difference)
+        _describe(line, row.difference, ids)
     elif row.error:
         line.append(escape_lines(f"the new version fails: {row.error}"), style="red")
     else:
         line.append(escape_lines(f"the recorded version has failed: {row.recorded_error}"), style="yellow")
     yield line
-    if row.chosen_denied:
-        yield Text(f"    the engine chose {row.chosen}, which the new version denies", style="red")
+    if row.chosen_denied and row.chosen is not None:
+        yield Text(f"    the engine chose {ids.one(row.chosen)}, which the new version denies", style="red")
     if row.recorded is not None and row.new is not None:
-        yield Text(f"    recorded  {_best(row.recorded)}", style="dim")
-        yield Text(f"    new       {_best(row.new)}")
+        yield Text(f"    recorded  {ids.best(row.recorded)}", style="dim")
+        yield Text(f"    new       {ids.best(row.new)}")
 
 
-def _describe(line: Text, found: RowDifference) -> None:
+def _describe(line: Text, found: RowDifference, ids: _Ids) -> None:
     if found.forced != found.was_forced:
-        was = "several ids" if found.was_forced is None else str(found.was_forced)
-        now = "several ids" if found.forced is None else str(found.forced)
+        was, now = ("several ids" if one is None else ids.one(one) for one in (found.was_forced, found.forced))
         line.append(f"leaves {now} instead of {was}; ", style="yellow")
     parts = [
-        *([(f"denies {_ids(found.denied.tolist())}", "red")] if found.denied.size else []),
-        *([(f"allows {_ids(found.allowed.tolist())}", "green")] if found.allowed.size else []),
+        *([(f"denies {ids.some(found.denied.tolist())}", "red")] if found.denied.size else []),
+        *([(f"allows {ids.some(found.allowed.tolist())}", "green")] if found.allowed.size else []),
     ]
     if found.biased.size:
         shown = [
-            f"{token_id} by {bias:+g}" for token_id, bias in zip(found.biased[:_MAX_IDS], found.bias, strict=False)
+            f"{ids.one(token_id)} by {bias:+g}"
+            for token_id, bias in zip(found.biased[:_MAX_IDS].tolist(), found.bias, strict=False)
         ]
         parts.append((f"shifts {_listed(shown, found.biased.size)}", "cyan"))
     for index, (text, style) in enumerate(parts):
         line.append("; " if index else "").append(text, style=style)
 
 
-def _ids(ids: Sequence[int]) -> str:
-    return _listed([str(token_id) for token_id in ids[:_MAX_IDS]], len(ids))
-
-
 def _listed(shown: Sequence[str], count: int) -> str:
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
     return ", ".join(shown) + more
-
-
-def _best(best: Sequence[tuple[int, float]]) -> str:
-    return "   ".join(f"{token_id} {probability:.3f}" for token_id, probability in best) or "no id is left"
 
 
 def _summary(replay: Replay) -> Text:
