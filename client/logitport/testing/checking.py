@@ -12,6 +12,7 @@ from logitport import dialects
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LawBroken, NotInstalled, ProcessorFailed
 from logitport.testing.runner import load_backend
+from logitport.testing.tokenizer_option import with_tokenizer
 
 try:
     from logitport.testing.examples import Examples, Logits, Run, integers_in
@@ -23,6 +24,7 @@ from logitport.testing.playing import Subject, play
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from os import PathLike
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
@@ -45,6 +47,7 @@ def check(
     max_examples: int = 50,
     seed: int = 0,
     tolerance: float = 1e-4,
+    tokenizer: str | PathLike[str] | None = None,
     tokenizer_id: str = "",
     eos_token_ids: TokenIds = (),
     sampling_params: Mapping[str, Any] | None = None,
@@ -64,7 +67,9 @@ def check(
         seed: of the examples.
         tolerance: how far two logits may differ that should be equal, absolutely and relatively: sums of several rows
             may be rounded in another order.
-        tokenizer_id: the engine's name for its tokenizer.
+        tokenizer: a tokenizer.json, or a folder with one: the only tokenizer of the operator. Pass a `vocab_size` of
+            all its ids.
+        tokenizer_id: the engine's name for its tokenizer; by default the tokenizer's path.
         eos_token_ids: the engine's ids that end a sequence.
         sampling_params: the engine's parameters of each request.
         options: options of `logitport serve` by name.
@@ -76,6 +81,8 @@ def check(
         NotInstalled: the server, or hypothesis, is not installed.
     """
     chosen = _chosen(laws)
+    if tokenizer is not None:
+        tokenizer_id, options = with_tokenizer(tokenizer, tokenizer_id, options)
     given = [dict(one) for one in params]
     if not given or max_examples < 1:
         raise InvalidArgument("pass at least one dict of parameters ({} for none), and max_examples of 1 or more")

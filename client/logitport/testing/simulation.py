@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.history import listed_ids
-from logitport.errors import InvalidArgument
 from logitport.testing.models import as_model
 from logitport.testing.stepper import Stepper
+from logitport.testing.tokenizer_option import with_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +80,7 @@ def simulate(
     model, count = as_model(model_or_logits, steps)
     further: dict[str, Path] = {}
     if tokenizer is not None:
-        tokenizer_id, options = _with_tokenizer(tokenizer, tokenizer_id, options)
+        tokenizer_id, options = with_tokenizer(tokenizer, tokenizer_id, options)
     elif "tokenizer" not in (options or {}) and (path := _tokenizer_path(model_or_logits)) is not None:
         tokenizer_id = tokenizer_id or str(path)
         further = {tokenizer_id: path}
@@ -116,13 +115,3 @@ def _tokenizer_path(model: ModelLike) -> Path | None:
         folder = getattr(model, "name_or_path", None)
         path = Path(folder) if isinstance(folder, str) and folder else None
     return path if path is not None and (path / "tokenizer.json").is_file() else None
-
-
-def _with_tokenizer(
-    path: str | PathLike[str], name: str, options: Mapping[str, Any] | None
-) -> tuple[str, dict[str, Any]]:
-    """Return the tokenizer's name, and the options with the tokenizer. Raises InvalidArgument."""
-    if "tokenizer" in (options or {}):
-        raise InvalidArgument("tokenizer is given, and options has a tokenizer, too: leave one of them out")
-    name = name or os.fspath(path).replace("=", "_")
-    return name, {**(options or {}), "tokenizer": [f"{name}={os.fspath(path)}"]}

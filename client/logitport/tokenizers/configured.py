@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from logitport.tokenizers.tokenizer import Tokenizer
 
 _HOW = (
-    "the server's option --tokenizer NAME=PATH configures one, the argument `tokenizer` that of `simulate`, and the "
-    "option --tokenizer PATH that of `logitport replay`"
+    "the server's option --tokenizer NAME=PATH configures one, the argument `tokenizer` that of `simulate` and "
+    "`check`, and the option --tokenizer PATH that of `logitport replay`"
 )
 
 

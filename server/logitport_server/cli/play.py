@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidRecording, NotInstalled
+from logitport_server import stubs
 from logitport_server.config import UsageError
 from logitport_server.config.option import Metavar
 from logitport_server.config.values import Folder, Port
@@ -49,6 +50,7 @@ class Play(BaseModel):
         except ModuleNotFoundError as error:
             raise NotInstalled(f"{error.name} is not installed: pip install 'logitport[server,play]'") from error
         self._check()
+        stubs.offer()
         try:
             server = PlayServer(
                 self.files,

@@ -12,6 +12,7 @@ from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.recording.reader import read_recording
+from logitport_server import stubs
 from logitport_server.cli.display.replays import content_lines, content_of, replay_lines
 from logitport_server.cli.display.tables import show
 from logitport_server.cli.processor_file import read_processor
@@ -60,6 +61,7 @@ class Replay(BaseModel):
     def _compare(self) -> bool:
         from logitport.testing.replaying.replay import replay
 
+        stubs.offer()
         recording = read_recording(self.recording)
         texts: Mapping[int, str] = {} if self.tokenizer is None else TokenTexts(read_tokenizer(self.tokenizer))
         versions = [_replacement(one) for one in self.versions]

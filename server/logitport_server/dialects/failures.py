@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from logitport.errors import (
@@ -24,7 +25,7 @@ from logitport.errors import (
     StateLost,
     UnknownProcessor,
 )
-from logitport_server import descriptors
+from logitport_server import descriptors, stubs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -92,7 +93,7 @@ def _of_code(error: BaseException, processor: str, *, shipped: bool) -> Logitpor
         trace = _end(_text(getattr(error, "remote_traceback", ""))) or _third_party_traceback(error)
     else:
         kind = ProcessorFailed
-        message = f"processor {processor} raised {type(error).__name__}: {_text(error)}"
+        message = f"processor {processor} raised {type(error).__name__}: {_text(error)}{_missing_engine(error)}"
         trace = remote_traceback(error)
     if trace and not shipped:
         logger.info("%s\n%s", message, trace)
@@ -133,6 +134,17 @@ def _refused_by_the_system(error: BaseException) -> bool:
         (isinstance(cause, OSError) and not isinstance(cause, TimeoutError) and cause.errno is not None)
         or _RUST_OS_ERROR.search(_text(cause)) is not None
         for cause in chain(error)
+    )
+
+
+def _missing_engine(error: BaseException) -> str:
+    """Return advice if the error is the import of an engine that has stubs in other processes."""
+    engine = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if engine not in stubs.ENGINES or find_spec(engine) is not None:
+        return ""
+    return (
+        f"; install {engine} here, or use `logitport play`, `logitport replay` or the workers of a server, which have "
+        f"stubs of {engine}"
     )
 
 

@@ -1,8 +1,8 @@
 """Stubs of engines' packages, for processors that import from engines that are not installed.
 
 Each folder is the stub of an engine's package. It has modules with the engine's names and exactly the names that a
-processor may use. The folder comes last on the import path, so an installed engine takes precedence. Only workers use
-stubs: a server that imports an engine gets the real one, or an ImportError.
+processor may use. The folder comes last on the import path, so an installed engine takes precedence. Workers use stubs,
+and so do `logitport play` and `logitport replay`: a server that imports an engine gets the real one, or an ImportError.
 """
 
 from __future__ import annotations

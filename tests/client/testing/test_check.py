@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, InvalidArgument, LogitportError, NotInstalled, UnknownProcessor
-from logitport.testing import LAWS, LawBroken, check
+from logitport.testing import LAWS, LawBroken, StoryModel, check
 from tests.client.testing.correct import CORRECT
 from tests.client.testing.defects import ChecksNothing, CountsInAdvance, NormalizesTheBatch
 
@@ -123,3 +123,16 @@ def test_no_package_provides_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitport.testing.runner.entry_points", lambda group: [])
     with pytest.raises(NotInstalled, match=r"no package provides the entry point group 'logitport\.testing\.runners'"):
         check(CountsInAdvance)
+
+
+class DeniesText(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        edits.deny(request.tokenizer.ids_containing("king"))
+
+
+def test_a_processor_with_a_tokenizer() -> None:
+    story = StoryModel()
+    laws = ["params", "vocabulary"]
+    check(DeniesText, vocab_size=story.vocab_size, laws=laws, max_examples=3, tokenizer=story.tokenizer_path)
+    with pytest.raises(LawBroken, match="`simulate` and `check`"):
+        check(DeniesText, laws=laws, max_examples=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -331,3 +332,12 @@ def test_what_edit_returns_is_refused(returned: Any) -> None:
     params = [{"__req__": SimpleNamespace(origin_input_ids=[1], output_ids=[])}]
     with pytest.raises(InvalidArgument, match="edit returned"):
         Returns()(torch.zeros(1, 8), params)
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_an_engine_that_is_missing_here() -> None:
+    def imports(output_ids: Any, logits: Any) -> Any:
+        import vllm.v1  # noqa: F401
+
+    with pytest.raises(ProcessorFailed, match=r"No module named 'vllm'; install vllm here, or use `logitport play`"):
+        simulate([(imports, {})], ToyModel(), steps=1)

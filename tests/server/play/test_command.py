@@ -17,6 +17,31 @@ from tests.server.play.conftest import FILE, Client
 from tests.server.play.recordings import NEW, write_recording
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
+FOR_VLLM = """
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+class Ban(LogitsProcessor):
+    def __init__(self, vllm_config, device, is_pin_memory):
+        self.banned = {}
+
+    def is_argmax_invariant(self):
+        return False
+
+    def update_state(self, batch_update):
+        process_dict_updates(self.banned, batch_update, lambda params, prompt, output: params.extra_args["ban"])
+
+    def apply(self, logits):
+        for row, token_id in self.banned.items():
+            logits[row, token_id] = -float("inf")
+        return logits
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the stubs of engines, which the command offers to its process, from other tests."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.mark.slow
@@ -34,6 +59,18 @@ def test_the_command(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=60)
         assert process.returncode == -signal.SIGINT
         assert (output, errors) == ("", "")
+
+
+@pytest.mark.slow
+def test_processors_for_vllm_have_stubs_of_it(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(FOR_VLLM)
+    command = [COMMAND, "play", "my.py", "--no-browser"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        client = Client(process.stdout.readline().split()[-1])
+        result = client.run(steps=1, chain=[{"processor": "my.py:Ban", "params": {"ban": 5}}])
+        process.send_signal(signal.SIGINT)
+    assert (result["steps"], result["errors"], result["failed_steps"]) == (1, {}, [])
 
 
 @pytest.mark.slow
