@@ -102,7 +102,9 @@ def _zig(folder: Path, glibc: str) -> Path:
     """Write a program that compiles as CMake's C++ compiler."""
     compiler = folder / "c++"
     target = f"{platform.machine()}-linux-gnu.{glibc}"
-    compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ -target {target} "$@"\n')
+    # nanobind takes stderr from another header, which libc++ does not include if Python's ABI is the stable one.
+    options = f"-target {target} -include cstdio"
+    compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ {options} "$@"\n')
     compiler.chmod(0o755)
     return compiler
 
