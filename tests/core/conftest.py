@@ -13,7 +13,8 @@ from logitport import compiled
 from tests.core.implementations import PYTHON, Implementation, compiled_implementation
 
 
-def _can_build() -> bool:
+def can_build() -> bool:
+    """Whether there is a compiler, and the headers of Python."""
     headers = Path(sysconfig.get_path("include"), "Python.h")
     return headers.exists() and any(map(shutil.which, ("c++", "g++", "clang++")))
 
@@ -22,7 +23,7 @@ def _compiled_or_skip() -> Implementation:
     if (found := compiled_implementation()) is not None:
         return found
     reason = f"the compiled core does not run: {compiled.REASON}"
-    if os.environ.get("CI") and os.environ.get(compiled.VARIABLE) != "1" and _can_build():
+    if os.environ.get("CI") and os.environ.get(compiled.VARIABLE) != "1" and can_build():
         pytest.fail(f"{reason}, though it can be built here; see core/build/install.log")
     pytest.skip(f"{reason}; run `make test`, which builds it where there is a C++ compiler")
 

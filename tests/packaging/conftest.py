@@ -1,4 +1,4 @@
-"""The sdist and the wheel, built once for all tests."""
+"""The sdists and the wheel, built once for all tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Distributions(NamedTuple):
-    """Paths of both distributions."""
+    """Paths of the sdist and the wheel, and of the compiled core's sdist."""
 
     sdist: Path
     wheel: Path
+    core: Path
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     folder: Path = tmp_path_factory.mktemp("dist") / "dist"
     done = subprocess.run(["make", "dist", f"DIST={folder}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("PASSED") == 2
-    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-    return Distributions(sdist, wheel)
+    assert done.stdout.count("PASSED") == 3
+    (sdist,), (wheel,), (core,) = (
+        folder.glob(f"logitport{rest}") for rest in ("-*.tar.gz", "-*.whl", "_core-*.tar.gz")
+    )
+    return Distributions(sdist, wheel, core)

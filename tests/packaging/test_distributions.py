@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.core.conftest import can_build
 from tests.packaging.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ WITH_TORCH = {
     "play": "import starlette, uvicorn",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")
+COMPILED = "core"  # on a machine with a compiler
 # The Makefile installs them.
 OF_DEVELOPERS = ("bench", "demo", "fleet-test", "fuzz", "test")
 
@@ -107,6 +109,8 @@ def test_the_sdist_builds_the_wheel_again(distributions: Distributions, tmp_path
 def test_the_version_is_in_one_place(distributions: Distributions) -> None:
     (version,) = re.findall(r'^version = "(.*?)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert metadata(distributions)["Version"] == version
+    assert distributions.core.name == f"logitport_core-{version}.tar.gz"
+    assert f"logitport-core=={version}; extra == '{COMPILED}'" in metadata(distributions).get_all("Requires-Dist")
     assert f"-{version}-" in distributions.wheel.name
     for package in PACKAGES:
         for folder in ROOT.glob(f"*/{package}"):
@@ -116,8 +120,24 @@ def test_the_version_is_in_one_place(distributions: Distributions) -> None:
 
 def test_every_extra_is_tested(distributions: Distributions) -> None:
     assert {*metadata(distributions).get_all("Provides-Extra")} == {
-        *(*USES, *WITH_TORCH, *RESOLVED, *OF_DEVELOPERS)
+        *(*USES, *WITH_TORCH, *RESOLVED, COMPILED, *OF_DEVELOPERS)
     } - {""}
+
+
+def test_the_sdist_of_the_core_is_complete(distributions: Distributions) -> None:
+    with tarfile.open(distributions.core) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    command = ["git", "ls-files", "-z", "core"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {path.removeprefix("core/") for path in tracked.split("\0") if path} <= names
+    assert not [name for name in names if name.startswith("build/")]
+
+
+@pytest.mark.skipif(not can_build(), reason="the compiled core cannot be built here")
+def test_the_core_is_built_from_its_sdist(distributions: Distributions, tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.install(f"{distributions.wheel}[{COMPILED}]", "--find-links", str(distributions.core.parent))
+    environment.python("from logitport import compiled; assert compiled.NAME == 'compiled', compiled.describe()")
 
 
 @pytest.mark.parametrize("extra", USES)
