@@ -64,7 +64,9 @@ class LogitportError(Exception):
         processor: the processor concerned, as its request named it; "" if there is none.
         remote_traceback: the traceback inside the processor's own code; "" if there is none.
         output: the end of what the processor printed and logged in the call that failed, if it runs in a worker and the
-            call served no other request; "" otherwise. It may have control characters; `str` of the error escapes them.
+            call served no other request; "" otherwise.
+
+    The message and these texts may have control characters of the processor. `str` of the error escapes them.
     """
 
     def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "", output: str = "") -> None:
@@ -79,8 +81,8 @@ class LogitportError(Exception):
         if self.remote_traceback:
             parts.append(f"Remote traceback:\n{self.remote_traceback.rstrip()}")
         if self.output:
-            parts.append(f"Output of the processor:\n{escaped(self.output).rstrip()}")
-        return "\n\n".join(parts)
+            parts.append(f"Output of the processor:\n{self.output.rstrip()}")
+        return escaped("\n\n".join(parts))
 
 
 class InvalidArgument(LogitportError, ValueError):

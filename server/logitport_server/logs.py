@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+from logitport.output import escaped
 from logitport_server import scope, tracing
 
 LogFormat = Literal["text", "json"]
@@ -43,11 +44,12 @@ def add_fields(record: logging.LogRecord) -> bool:
 def formatter(log_format: LogFormat) -> logging.Formatter:
     """Return the formatter of log lines. Several servers may have one log: each line has the process.
 
-    Times in JSON are UTC in the form of RFC 3339. JSON is ASCII: readers may end a line at U+2028, and terminals obey
-    U+009B.
+    Messages have texts of clients, such as names and errors, and terminals obey control characters. Text has them
+    escaped, except the ends of lines. JSON is ASCII: readers may end a line at U+2028. Times in JSON are UTC in the
+    form of RFC 3339.
     """
     if log_format == "text":
-        return logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s")
+        return _TextFormatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s")
     from pythonjsonlogger.json import JsonFormatter  # not at the top: text does not need it
 
     return JsonFormatter(
@@ -55,3 +57,8 @@ def formatter(log_format: LogFormat) -> logging.Formatter:
         rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
         timestamp="time",
     )
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))

@@ -28,6 +28,15 @@ def test_output_is_shown_escaped_and_kept_as_it_is() -> None:
     assert printed.text == "a\x1b[2J\n"
 
 
+def test_error_is_shown_escaped_and_kept_as_it_is() -> None:
+    """Another principal may have shipped the processor that raises it."""
+    error = LogitportError("raised \x1b[2J", remote_traceback="a\x1b]0;b\x07\n")
+
+    assert str(error) == "raised \\x1b[2J\n\nRemote traceback:\na\\x1b]0;b\\x07"
+    assert error.message == "raised \x1b[2J"
+    assert error.remote_traceback == "a\x1b]0;b\x07\n"
+
+
 def test_error_keeps_its_output_on_the_wire() -> None:
     error = LogitportError("it failed", remote_traceback="a traceback\n", output="a\x1b[2J\n")
     received = from_proto(to_proto(error))

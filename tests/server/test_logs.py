@@ -88,6 +88,12 @@ def test_text_has_the_message_alone() -> None:
     assert line.endswith(f" WARNING logitport_server.x[{os.getpid()}]: lost ünï\ntwo")
 
 
+def test_text_has_no_control_characters() -> None:
+    made = record()
+    made.args = ("\x1b[2J\x9b31m", "\u2028\ud800\r")
+    assert logs.formatter("text").format(made).endswith(": lost \\x1b[2J\\x9b31m\n\\u2028\\ud800\\r")
+
+
 def test_a_call_without_its_scope_has_its_principal(
     serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
 ) -> None:

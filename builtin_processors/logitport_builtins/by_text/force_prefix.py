@@ -13,7 +13,7 @@ from logitport_builtins.by_text.reading import read_tokenizer_name, tokenizer_of
 from logitport_builtins.params import Params
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -79,7 +79,7 @@ class Prefix:
         self.first, self.later = tokenizer.texts(first=True), tokenizer.texts()
         self._possible = [False] * self.length + [True]  # whether the rest can be written
         for place in reversed(range(1, self.length)):
-            self._possible[place] = bool(len(self._find(place, self.later)))
+            self._possible[place] = any(map(len, self._find(place, self.later)))  # the first ones are enough
         if not len(self.next_ids(0)):
             raise InvalidParams(
                 f"force_prefix: the tokenizer {tokenizer.name!r} has no ids for the text: give a text in its alphabet"
@@ -88,15 +88,16 @@ class Prefix:
     @functools.lru_cache(_MAX_PREFIXES)  # noqa: B019 - ends with `prefix_for`, which keeps as many
     def next_ids(self, done: int) -> NDArray[np.int32]:
         """The ids that agree with the text after so many of its bytes, int32[n]."""
-        return self._find(done, self.later if done else self.first)
+        return np.concatenate([*self._find(done, self.later if done else self.first)])
 
     def after(self, done: int, text: bytes) -> int:
         """How many bytes are done after this text; `_DIVERGED` if it differs."""
         rest = self._text[done : done + len(text)]
         return done + len(rest) if text.startswith(rest) else _DIVERGED
 
-    def _find(self, place: int, texts: Texts) -> NDArray[np.int32]:
-        found = [texts.starting_with(self._text[place:])]
+    def _find(self, place: int, texts: Texts) -> Iterator[NDArray[np.int32]]:
+        """Yield the ids that go beyond the text or end with it, and then those that end at each of its places."""
+        yield texts.starting_with(self._text[place:])
         for end in range(place + 1, self.length):
             starting = texts.starting_with(self._text[place:end])
             if not len(starting):
@@ -104,8 +105,7 @@ class Prefix:
             if self._possible[end]:
                 # In the order of their bytes: those that are exactly this text come first.
                 longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - place), None)
-                found.append(starting[:longer])
-        return np.concatenate(found)
+                yield starting[:longer]
 
 
 @functools.lru_cache(_MAX_PREFIXES)
