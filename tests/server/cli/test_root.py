@@ -1,4 +1,4 @@
-"""What the command imports: `--version` and `--help` must not wait for libraries that only commands need."""
+"""Imports of the command: `--version` and `--help` must not wait for libraries that only commands need."""
 
 from __future__ import annotations
 

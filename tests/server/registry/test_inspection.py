@@ -1,4 +1,4 @@
-"""What a payload would do, found out without doing it."""
+"""Effects of a payload, found without loading it."""
 
 from __future__ import annotations
 
