@@ -115,6 +115,7 @@ def test_a_folder_with_a_path_too_long_for_a_socket(
     assert not any(folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
 def test_an_address_in_use(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
