@@ -76,7 +76,7 @@ def _step(report: Report) -> dict[tuple[str, str], Timing]:
 
 
 def _caption(report: Report) -> str:
-    """What the picture shows, for and against the service."""
+    """Return the text below the picture: results for and against the service."""
     step = {key: duration(timing.median) for key, timing in _step(report).items()}
     bars = [line for line in report.bar if line.bar is not None]
     met = sum(line.met for line in bars)

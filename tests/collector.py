@@ -37,7 +37,7 @@ class Received:
 
 @dataclass
 class Collector:
-    """What has arrived.
+    """Collector with the spans that it has received.
 
     Attributes:
         endpoint: value of OTEL_EXPORTER_OTLP_ENDPOINT.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -16,40 +17,46 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 
 from logitport import Client
 from logitport_server.sandbox import LAYERS
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
-from tests.tiers import is_fleet, is_slow
+from tests.tiers import is_fleet, is_slow, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# The duration of an example depends on the load of the machine. Fixtures return the same objects for all examples.
-_UNSUITABLE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
-# Continuous integration uses fixed examples, so that its result depends only on the change. New examples run locally.
-hypothesis.settings.register_profile(
-    "untimed",
-    deadline=None,
-    suppress_health_check=_UNSUITABLE,
-    derandomize="CI" in os.environ,
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "100")),  # `make sanitize` sets it
-)
-hypothesis.settings.load_profile("untimed")
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the test run a cache folder of its own, and register classes as code.
+    """Set the number of examples, give the test run a cache folder of its own, and register classes as code.
 
     Servers keep the results of the sandbox probe there. The workers of pytest-xdist inherit the folder and share them.
     """
+    load_profile(config.option.markexpr)
     os.environ["LOGITPORT_LIFT"] = "off"  # most tests of registration are about code; lifting takes seconds
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        # One process of pytest-xdist for each core. With more threads, those of torch would wait for each other.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:
         folder = tempfile.TemporaryDirectory(prefix="logitport-tests-")
         os.environ["XDG_CACHE_HOME"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Pause the garbage collector, then exempt all modules and tests from it.
+
+    They are a million objects that stay until the end. Each `gc.collect` of a test would go through them for 0.5 s.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,11 +3,16 @@
 A file belongs here if it takes long and the fast files reach almost all of the same branches: most start servers with
 options of their own, or wait for deadlines. A new file is fast until it is listed. One slow test of a fast file is
 marked `@pytest.mark.slow` there.
+
+Tests by Hypothesis run in both tiers: `make test` with a quarter of the examples, `make test-all` with all of them.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import hypothesis
 
 ROOT = Path(__file__).parent
 
@@ -117,3 +122,31 @@ def is_slow(path: Path) -> bool:
 def is_fleet(path: Path) -> bool:
     """Whether the file tests fleets: these tests need what `make test-fleet` installs."""
     return path.is_relative_to(ROOT / "fleet")
+
+
+# Examples of a test that sets no number.
+_FULL_EXAMPLES, _FAST_EXAMPLES, _MIN_EXAMPLES = 100, 25, 10
+
+
+def load_profile(marks: str) -> None:
+    """Set what Hypothesis does in a run with this expression of marks (`pytest -m`).
+
+    HYPOTHESIS_EXAMPLES sets the number of examples of any run.
+    """
+    count = _FAST_EXAMPLES if "not slow" in marks else _FULL_EXAMPLES
+    hypothesis.settings.register_profile(
+        "logitport",
+        max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", count)),
+        # The duration of an example depends on the load of the machine. Fixtures return the same objects for all.
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+        # Continuous integration uses fixed examples, so that its result depends only on the change.
+        derandomize="CI" in os.environ,
+    )
+    hypothesis.settings.load_profile("logitport")
+
+
+def examples(count: int) -> int:
+    """Return the number of examples in this run, for a test that has this many in `make test-all`."""
+    share = hypothesis.settings().max_examples / _FULL_EXAMPLES
+    return min(count, max(_MIN_EXAMPLES, int(count * share)))

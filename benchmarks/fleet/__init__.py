@@ -1,1 +1,1 @@
-"""What a fleet adds: balancers, the replay of a lost server's requests, and more servers."""
+"""Measurements of a fleet: balancers, the replay of a lost server's requests, and more servers."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TARGET, AFTER_LOSS = 0.6, 0.8
 # An A record that refers to the name of the question, and the header with the question: RFC 1035, 3.2.1 and 4.1.
 _RECORD_BYTES, _HEADER_BYTES = 16, 60
-# What fits an answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020.
+# Largest answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020.
 UDP_BYTES = 1232
 MAX_RECORDS = (UDP_BYTES - _HEADER_BYTES) // _RECORD_BYTES
 MAX_CONNECTIONS: int = ServerConfig.model_fields["max_connections"].get_default()
@@ -90,7 +90,7 @@ def lost_of(servers: int) -> int:
 
 
 class Directory(NamedTuple):
-    """What a directory and the servers of one list bear.
+    """Load of a directory and of the servers of one list.
 
     Attributes:
         engines, servers: of the fleet, or of the cell.

@@ -120,7 +120,7 @@ class Chooser:
 
 
 class SimulatedServer:
-    """What `Servers` calls of a `logitport.servers.Server`."""
+    """The methods of a `logitport.servers.Server` that `Servers` calls."""
 
     def __init__(self, fleet: Fleet, chooser: Chooser, address: Address) -> None:
         self._fleet = fleet

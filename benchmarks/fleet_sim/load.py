@@ -28,7 +28,7 @@ STEP_JITTER = 0.05
 
 
 class Load(NamedTuple):
-    """What the engines send.
+    """Load that the engines send.
 
     Attributes:
         target: the server.
@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
 
 class Latencies(NamedTuple):
-    """What the engines received.
+    """Times of the engines' steps.
 
     Attributes:
         begun: when each step of the engines that were there from the start was sent, in seconds since the start.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Network:
-    """What was not measured.
+    """Parameters that were not measured.
 
     Attributes:
         round_trip: seconds of a frame and its reply on the network.

@@ -34,7 +34,7 @@ class Steady(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What follows the loss of servers.
+    """Effects of a loss of servers.
 
     Attributes:
         case: what is lost.

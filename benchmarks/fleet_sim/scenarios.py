@@ -1,4 +1,4 @@
-"""What is simulated: fleets of three sizes, losses, ways to choose a server, session ages, and the measured checks."""
+"""The simulations: fleets of three sizes, losses, ways to choose a server, session ages, and the measured checks."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def import_vllm() -> Any:
         imported = contextmanager(PartialPackage(folder, "vllm", [_VLLM]).imported)
         with imported() as modules:
             module: Any = modules[_VLLM]
-    # What the file imports from vLLM, which is replaced by mocks above.
+    # Imports of the file from vLLM, which is replaced by mocks above.
     module.cdiv = lambda count, size: -(-count // size)
     module.PIN_MEMORY = torch.cuda.is_available()
     module.async_tensor_h2d = _copy_to_device

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What a job gets.
+    """Arguments of a job.
 
     Attributes:
         name: of the part.

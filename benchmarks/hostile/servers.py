@@ -26,7 +26,7 @@ _SCOPES = ["apply", "register"]
 
 
 class Usage(NamedTuple):
-    """What a server uses at one time.
+    """Resources that a server uses at one time.
 
     Attributes:
         server_bytes: resident memory of the server's own process.
@@ -70,7 +70,7 @@ class HostileServer:
         return self._running.process.poll() is None
 
     def usage(self) -> Usage:
-        """What it uses now."""
+        """Return the resources that it uses now."""
         pids = [self._pid, *descendants(self._pid)]
         proportional = sum(map(_proportional_bytes, pids))
         return Usage(_resident_bytes(self._pid), proportional, _descriptors(self._pid), len(pids) - 1)

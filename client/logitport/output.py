@@ -1,4 +1,4 @@
-"""What processors print and log in workers, as the SDK shows it."""
+"""Output of processors in workers, as the SDK shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessorOutput:
-    """What a processor in a worker printed and logged in one call. `print` it: its text may have control characters.
+    """Output of a processor in a worker during one call. `str` escapes its control characters.
 
     Attributes:
         processor: digest of the processor.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# What the variables of the dashboard select: servers, and processors.
+# Selectors of the dashboard's variables: servers, and processors.
 S = 'job=~"$job",instance=~"$instance"'
 P = f'{S},processor=~"$processor"'
 RATE = "[$__rate_interval]"

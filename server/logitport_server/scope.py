@@ -1,4 +1,4 @@
-"""What the running thread, or coroutine, works for: fields that its log records and spans have."""
+"""Context of the running thread or coroutine: fields for its log records and spans."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from logitport.processors import EditRequest
 from logitport_builtins import Grammar
 from logitport_builtins.grammar import compiled, masks, tokenizers, trial_process
 from tests.builtin_processors import regexes
+from tests.tiers import examples
 from tests.tokenizer_files import write_vocabulary
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=12)
 
 
 @pytest.mark.parametrize("form", ["regex", "ebnf"])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(regexes.REGEXES, MOVES)
 def test_exactly_the_ids_that_can_be_completed_are_allowed(
     no_trials: None, form: str, regex: regexes.Regex, moves: list[tuple[bool, int]]
@@ -148,7 +149,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(masks, "_executor", lambda: executor)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(regexes.REGEXES, st.integers(0, 100)), min_size=2, max_size=6), st.lists(MOVES, min_size=1))
 def test_each_request_of_a_batch_has_its_own_grammar(
     no_trials: None, threads: None, spec: list[tuple[regexes.Regex, int]], moves: list[list[tuple[bool, int]]]
@@ -166,7 +167,7 @@ def test_each_request_of_a_batch_has_its_own_grammar(
             assert is_right(allowed_by(row_edits), regex, request.text)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(regexes.REGEXES, st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=4), st.integers(0, 3))
 def test_rejected_drafts_leave_nothing_behind(
     no_trials: None, regex: regexes.Regex, drafts: list[int], accepted: int
@@ -244,7 +245,7 @@ def test_the_session_defines_the_end_ids_even_those_with_text() -> None:
     assert allowed_by(edits) == [piece, OTHER_EOS, VOCAB_SIZE - 1]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.text("abcd", max_size=5), min_size=1, max_size=5), st.integers(0, 100))
 def test_choices(no_trials: None, choices: list[str], number: int) -> None:
     request = Follow({"choice": choices})

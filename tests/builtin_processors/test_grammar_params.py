@@ -140,6 +140,7 @@ def test_the_error_for_unusable_parameters_names_them(params: dict[str, Any], me
     assert len(str(raised.value)) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_rejected_quickly_at_admission(name: str) -> None:
     began = time.process_time()

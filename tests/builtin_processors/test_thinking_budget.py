@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logitport.errors import InvalidParams, InvalidTokenId
 from logitport_builtins import ThinkingBudget
 from logitport_builtins.thinking_budget import PRESETS
+from tests.tiers import examples
 
 START, END, NEWLINE = 100, 101, 102
 ONE_ID = {"thinking_start_ids": [START], "thinking_end_ids": [END], "newline_id": NEWLINE}
@@ -155,7 +156,7 @@ MOVES = st.lists(st.integers(0, 3) | st.tuples(st.floats(0, 1)), max_size=40)
 IDS = st.lists(st.integers(0, 3), max_size=12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(PARAMS, IDS, IDS, MOVES)
 def test_any_appends_and_rewinds_follow_the_rule(follow, params, prompt, output, moves):
     params = MappingProxyType(params)  # may be shared with other requests, so it is never written

@@ -1,4 +1,4 @@
-"""What is shipped of a processor: a program, or code with the reason."""
+"""The shipped form of a processor: a program, or code with the reason."""
 
 from __future__ import annotations
 

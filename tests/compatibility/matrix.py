@@ -1,4 +1,4 @@
-"""What the tests of every engine share: requests, and the marks by which cells reach docs/compatibility.md.
+"""Requests that the tests of all engines share, and the marks by which cells reach docs/compatibility.md.
 
 A cell is one dialect on one engine. Its test runs the same requests twice: with the engine's own kind of processor, and
 through logitport with the same effect in that dialect. The tokens must be equal. If an engine refuses, with a message

@@ -102,6 +102,7 @@ def test_the_output_of_the_command(
     assert capsys.readouterr().out == output
 
 
+@pytest.mark.slow
 def test_an_implementation_out_of_tree(tmp_path: Path) -> None:
     (manifest,) = blocks("Add an implementation out of tree", "toml")
     plugin, comparison = blocks("Add an implementation out of tree", "python")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
 from logitport import Client, Request
@@ -14,13 +15,12 @@ from tests.tokenizer_files import write_trained
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from tests.conftest import RunningServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "processor-reference.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_processor_with_a_tokenizer(
     start_server: Callable[..., RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,6 +39,7 @@ def test_the_processor_with_a_tokenizer(
     assert logits[0].isinf().nonzero().flatten().tolist() == [denied]
 
 
+@pytest.mark.slow
 def test_the_processor_with_the_operators_tokenizer(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:
     tokenizer = write_trained(tmp_path)
     section = PAGE[PAGE.index("## Tokenizers\n") :].partition("\n## ")[0]
@@ -63,6 +64,7 @@ def test_the_detector_of_the_watermark(capsys: pytest.CaptureFixture[str]) -> No
     assert (z_score < 0) == (p_value > 0.5)
 
 
+@pytest.mark.slow
 def test_output_reaches_the_author(
     start_server: Callable[..., RunningServer], capsys: pytest.CaptureFixture[str]
 ) -> None:

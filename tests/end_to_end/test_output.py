@@ -1,4 +1,4 @@
-"""What shipped processors print and log reaches the principal of their requests, and no other one."""
+"""Output of shipped processors reaches the principal of their requests, and no other one."""
 
 from __future__ import annotations
 

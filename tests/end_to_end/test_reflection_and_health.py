@@ -73,6 +73,7 @@ def test_health_of_an_unknown_service(channel: grpc.Channel) -> None:
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.slow
 def test_health_reports_that_the_server_shuts_down(start_server: Callable[..., Any]) -> None:
     running = start_server()
     with grpc.insecure_channel(running.target) as connected:

@@ -110,7 +110,7 @@ LATE = [KNOWN_LATE, NEW_LATE, PLAIN_LATE]
 
 @dataclass
 class Report:
-    """What the users got.
+    """Answers to the users.
 
     Attributes:
         alone: answer to each innocent user's request, one after the other.

@@ -1,4 +1,4 @@
-"""What must hold when twenty users share an engine, some of them hostile: `many_users` produces the reports."""
+"""Conditions to hold when twenty users share an engine, some of them hostile: `many_users` produces the reports."""
 
 from __future__ import annotations
 

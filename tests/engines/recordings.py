@@ -1,4 +1,4 @@
-"""What the tests of all engines expect of a recording: histories, and replays with and without a difference."""
+"""Checks of a recording for the tests of all engines: histories, and replays with and without a difference."""
 
 from __future__ import annotations
 

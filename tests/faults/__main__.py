@@ -90,7 +90,7 @@ def _with_retries(call: Any) -> Any:
 
 @dataclass
 class Report:
-    """What the sessions came to.
+    """Results of the sessions.
 
     Attributes:
         counts: of sessions, reconnects and faults.

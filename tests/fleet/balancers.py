@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.certificates import Authority
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-# What the files have for the address of the balancer, and those of the servers.
+# Addresses in the files: that of the balancer, and those of the servers.
 _ADDRESSES = ("127.0.0.1:50050", "10.0.0.1:50051", "10.0.0.2:50051")
 _SECONDS = 60.0
 # The name in the certificates of servers behind nginx.

@@ -21,7 +21,7 @@ class Distributions(NamedTuple):
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """What `make dist` builds and checks."""
+    """The distributions that `make dist` builds and checks."""
     folder: Path = tmp_path_factory.mktemp("dist") / "dist"
     done = subprocess.run(["make", "dist", f"DIST={folder}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What `make dist` builds: its content, and its installation with each extra."""
+"""Distributions that `make dist` builds: their content, and their installation with each extra."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.packaging.conftest import Distributions
 
 PACKAGES = ("logitport", "logitport_builtins", "logitport_proto", "logitport_server")
-# What each extra for users lets a program do. Those with large packages are only looked up.
+# Extras for users, each with a program that uses it. Those with large packages are only looked up.
 USES = {
     "": "import logitport; logitport.Client('127.0.0.1:1').close(); logitport.payload",
     "signing": "from logitport.payload.signing import read_private_key",

@@ -15,7 +15,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.b
 
 
 class Orchestrator(SimpleNamespace):
-    """What penalizers read; they keep a weak reference."""
+    """The attributes that penalizers read; they keep a weak reference."""
 
 
 def penalized(modules, module, name, logits, params, outputs):

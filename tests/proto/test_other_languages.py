@@ -14,7 +14,7 @@ SOURCES = sorted(str(path.relative_to(PROTO)) for path in PROTO.glob("logitport/
 
 
 class Language(NamedTuple):
-    """What protoc generates for a language: one of the files, and the line that declares its package."""
+    """Code that protoc generates for a language: one of the files, and the line that declares its package."""
 
     file: str
     package: str

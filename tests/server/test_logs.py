@@ -94,6 +94,7 @@ def test_text_has_no_control_characters() -> None:
     assert logs.formatter("text").format(made).endswith(": lost \\x1b[2J\\x9b31m\n\\u2028\\ud800\\r")
 
 
+@pytest.mark.slow
 def test_a_call_without_its_scope_has_its_principal(
     serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_call_without_its_scope_has_its_principal(
     ]
 
 
+@pytest.mark.slow
 def test_a_server_logs_events_as_json(
     serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> None:

@@ -9,6 +9,7 @@ import urllib.request
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from logitport import Client
@@ -19,8 +20,6 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    import pytest
 
     from tests.conftest import RunningServer
 
@@ -85,6 +84,7 @@ def test_a_loop_that_does_not_run_is_not_alive(monkeypatch: pytest.MonkeyPatch) 
     assert not Heartbeat(CollectorRegistry()).is_alive()
 
 
+@pytest.mark.slow
 def test_a_server_that_drains_is_alive_and_not_ready(
     serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 
-# What commands print with --json, besides "server".
+# Classes of the objects that commands print with --json, besides "server".
 _JSON: dict[str, Any] = {"processors": ProcessorRef, "sessions": SessionInfo, "status": ServerStatus}
 
 

@@ -70,6 +70,7 @@ def test_the_string_for_sglangs_engine_is_unchanged(version: Path) -> None:
     assert RemoteLogitProcessor.to_str() == stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder",
     [

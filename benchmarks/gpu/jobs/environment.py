@@ -1,4 +1,4 @@
-"""What the machine has: the driver, the GPU, the versions, and the packages of `logitport[server]` that are missing."""
+"""The machine: the driver, the GPU, the versions, and the packages of `logitport[server]` that are missing."""
 
 from __future__ import annotations
 

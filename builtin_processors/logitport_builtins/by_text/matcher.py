@@ -25,7 +25,7 @@ _MAX_NODES = 64
 
 
 class Position(NamedTuple):
-    """What the end of an output's text has in common with the strings: nodes of the automaton.
+    """Common part of the end of an output's text and the strings: nodes of the automaton.
 
     Attributes:
         first: with the first id as the tokenizer decodes it at the start of a text.

@@ -1,4 +1,4 @@
-"""What authors declare about the parameters of a processor."""
+"""Declarations of a processor's parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class Declaration(Declared):
-    """What an author declares about one parameter."""
+    """Declaration of one parameter."""
 
     def read(self, name: str, params: Mapping[str, Any]) -> Checked:
         return check_param(self.parameter(name), params)

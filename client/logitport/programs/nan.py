@@ -29,7 +29,7 @@ _NUMPY = {Element.FLOAT32: "<f4", Element.INT64: "<i8", Element.BOOL: "?"}
 
 
 class Fact(NamedTuple):
-    """What is known of a value.
+    """Facts about the elements of a value.
 
     Attributes:
         nan: whether an element may be NaN.
@@ -51,7 +51,7 @@ class Fact(NamedTuple):
         return self.low <= 0 <= self.high
 
     def join(self, other: Fact) -> Fact:
-        """What is known of elements of either value."""
+        """Return the facts that hold for the elements of either value."""
         return Fact(self.nan or other.nan, min(self.low, other.low), max(self.high, other.high))
 
 

@@ -28,7 +28,7 @@ MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a request may set: one number, which the program reads as a value [rows], or a list of token ids.
+    """Parameter that a request may set: one number, which the program reads as a value [rows], or a list of token ids.
 
     Attributes:
         name: the key in the request's parameters.

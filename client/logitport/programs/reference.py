@@ -81,7 +81,7 @@ def run(
 
 
 class _Row(NamedTuple):
-    """What a program reads in one row."""
+    """Inputs of a program for one row."""
 
     logits: Array
     params: dict[str, Any]

@@ -96,7 +96,7 @@ class Handle:
 
     @property
     def admission(self) -> tuple[Any, ...]:
-        """What servers have reported of the request, and the choice of the side that runs its programs. Can be set."""
+        """Reports of servers about the request, and the choice of the side that runs its programs. Can be set."""
         return tuple(getattr(self, name) for name in _ADMISSION)
 
     @admission.setter

@@ -49,7 +49,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """What laws are tested with.
+    """Arguments of the tests of laws.
 
     Attributes:
         subject: the processor.

@@ -1,4 +1,4 @@
-"""What `simulate` takes logits from: a function, a transformers model, or recorded logits."""
+"""Sources of the logits of `simulate`: a function, a transformers model, or recorded logits."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class RunningServer(Protocol):
 
 
 class Backend(Protocol):
-    """What the entry point names: the server's side of tests."""
+    """The server's side of tests, which the entry point names."""
 
     def open_runner(
         self,

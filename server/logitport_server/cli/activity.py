@@ -1,4 +1,4 @@
-"""What servers have done between two looks at them."""
+"""Activity of servers between two looks at them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ProcessorActivity:
 
 @dataclass(frozen=True)
 class Activity:
-    """What servers have done between two looks.
+    """Activity of servers between two looks.
 
     Attributes:
         servers: in the order of the target.
@@ -133,7 +133,7 @@ def compare(earlier: Sequence[Look], later: Sequence[Look]) -> Activity:
 
 @dataclass(frozen=True)
 class _Change:
-    """What has been added to the times of a processor at one server."""
+    """Increase of a processor's counts and times at one server."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

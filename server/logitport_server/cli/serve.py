@@ -16,7 +16,7 @@ from logitport_server.config.sources import origins
 
 
 class PrintConfig(ConfigFile):
-    """What is printed instead of serving."""
+    """The option that prints the configuration instead of serving."""
 
     print_config: Annotated[bool, FlagOnly] = Field(
         False,

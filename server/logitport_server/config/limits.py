@@ -12,7 +12,7 @@ from logitport_server.config.values import CallRate, Rate
 
 
 class Limits(OptionGroup):
-    """What clients may use at most."""
+    """Limits for clients."""
 
     heading: ClassVar[str] = "Limits"
 

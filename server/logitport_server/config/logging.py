@@ -16,7 +16,7 @@ def _lower(value: Any) -> Any:
 
 
 class Logging(OptionGroup):
-    """What is logged and traced, and how."""
+    """Options of logs and traces."""
 
     heading: ClassVar[str] = "Logging and traces"
 

@@ -1,4 +1,4 @@
-"""What the help and the completion of an option show besides its pydantic field."""
+"""Metadata for the help and the completion of an option, besides its pydantic field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processors in workers print and log, kept for the principals whose requests they served."""
+"""Output of processors in workers, kept for the principals of the requests."""
 
 from __future__ import annotations
 

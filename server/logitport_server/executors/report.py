@@ -1,4 +1,4 @@
-"""What a worker does at one moment, for operators."""
+"""State of a worker at one moment, for operators."""
 
 from __future__ import annotations
 

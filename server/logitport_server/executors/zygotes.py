@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ZygoteKind(NamedTuple):
-    """What the workers of a zygote have.
+    """Properties of a zygote's workers.
 
     Attributes:
         python: minor version of their Python.

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _CHECK_SECONDS = 1.0
-# What a server may need beyond its own deadlines to end.
+# Time beyond its own deadlines that a server may need to end.
 _MARGIN_SECONDS = 10.0
 
 

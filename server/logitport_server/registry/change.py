@@ -16,7 +16,7 @@ Item = Union[Entry, Binding, Quarantined]
 
 
 class Held(NamedTuple):
-    """What is known of a key of the store.
+    """Known content of a key of the store.
 
     Attributes:
         revision: the revision of its value.

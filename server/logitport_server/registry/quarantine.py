@@ -74,7 +74,7 @@ class Quarantine:
         self._records: dict[str, dict[_Key, _Record]] = {}
         # The quarantined records, by digest, then by trust domain.
         self._quarantined: dict[str, dict[TrustDomain | None, _Record]] = {}
-        # What began or ended since `take_changes`; None if no store is to get it.
+        # Quarantines that began or were forgotten since `take_changes`; None without a store.
         self._changes: set[_Key] | None = None
         self._on_change: Callable[[], object] = lambda: None
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a worker that holds a GPU needs: device nodes, the driver's libraries, and the files that the driver reads.
+"""Files that a worker with a GPU needs: device nodes, the driver's libraries, and the files that the driver reads.
 
 None of this has been tested with a GPU yet. The list follows reports of CUDA inside bubblewrap, Landlock and seccomp:
 read access to `/sys` and `/proc`, write access to thread names in `/proc`, `memfd_create`, its own Unix sockets and

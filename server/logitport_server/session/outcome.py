@@ -30,7 +30,7 @@ _MAX_OUTPUTS = 64
 
 
 class Printed(NamedTuple):
-    """What a processor printed in one call: its key, its display name, the text, and the time since the Unix epoch."""
+    """Output of a processor in one call: its key, its display name, the text, and the time since the Unix epoch."""
 
     processor: str
     name: str

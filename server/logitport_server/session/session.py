@@ -72,7 +72,7 @@ _WORK_OF_A_NEW_ID = 0.25
 
 @dataclass(slots=True)
 class Admitted:
-    """What a session has admitted.
+    """Counts of a session's admissions.
 
     Attributes:
         replayed_requests: requests that came with ids that were generated before, or again for their slot: after a

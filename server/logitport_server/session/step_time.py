@@ -18,7 +18,7 @@ def longest_wait(seconds: float) -> float:
 
 @dataclass(slots=True)
 class Spending:
-    """What a step, or a part of one, has spent its time on, in seconds.
+    """Time of a step, or of a part of one, in seconds.
 
     Attributes:
         processors: by the display name of the processor, also where its calls failed.

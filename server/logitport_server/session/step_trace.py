@@ -1,4 +1,4 @@
-"""What a sampled step has done, for its spans."""
+"""Record of a sampled step, for its spans."""
 
 from __future__ import annotations
 

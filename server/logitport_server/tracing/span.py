@@ -33,7 +33,7 @@ class Span:
 
     @property
     def context(self) -> object:
-        """What other spans name it by, as parent or in a link; None if it is not recorded."""
+        """Its identity for other spans, as their parent or in a link; None if it is not recorded."""
         return None
 
     @property

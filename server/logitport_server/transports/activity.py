@@ -1,4 +1,4 @@
-"""What an open session is and has done, for operators."""
+"""Description and activity of an open session, for operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PEER_SCHEME = re.compile(r"ipv[46]:(?=.)")
 
 
 class SessionActivity:
-    """What one open session is and has done. One thread records at a time; others may describe.
+    """Description and activity of one open session. One thread records at a time; others may describe.
 
     Args:
         session: the session.

@@ -18,7 +18,7 @@ _MAX_REASON = 160
 # In characters. `failures` cuts the texts of an error to less; longer ones are invalid.
 MAX_TEXT_LENGTH = 2000
 MAX_TRACE_LENGTH = 5000
-# What the processor printed and logged: in a call, and before an error.
+# Length of a processor's output: of a call, and before an error.
 MAX_OUTPUT_LENGTH = 4096
 MAX_ERROR_OUTPUT_LENGTH = 2000
 

@@ -1,4 +1,4 @@
-"""What shipped code prints and logs in a worker: kept for the reply to the call, within a limit.
+"""Output of shipped code in a worker: kept for the reply to the call, within a limit.
 
 Only output of the main thread during a call is kept. A thread that shipped code has started may write at any time, also
 in a call for another request.

@@ -145,6 +145,7 @@ def test_all_engines_return_to_servers_that_start_again() -> None:
     assert found.longest > 3.0
 
 
+@pytest.mark.slow
 def test_sessions_spread_evenly_after_a_loss_of_all() -> None:
     """Replays take long here. Before the servers have admitted them, engines must not take them for idle."""
     fullest = {}

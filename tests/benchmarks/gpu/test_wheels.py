@@ -76,6 +76,7 @@ print(*(point.name for point in importlib.metadata.entry_points(group="logitport
 """
 
 
+@pytest.mark.slow
 def test_the_python_has_logitport_and_the_packages_of_this_one(tmp_path: Path) -> None:
     made = python.make(tmp_path / "python", wheels=tmp_path)
     done = subprocess.run([made, "-I", "-c", SHOWN], capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -15,6 +15,7 @@ from logitport.core.edits import EditKind, Edits, RowEdits, pack_bits
 from logitport.errors import InvalidLogits
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +173,7 @@ def batches(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]], int]:
     return width, rows, num_rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(batch=batches(), dtype=st.sampled_from(sorted(DTYPES)), seed=st.integers(0, 2**32 - 1))
 def test_random_edits_equal_the_reference(implementation: Any, batch: Any, dtype: str, seed: int) -> None:
     width, rows, num_rows = batch

@@ -122,6 +122,7 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "LoadFailed: plugin 'fast' (a_plugin) could not be imported" in ran.stderr
 
 
+@pytest.mark.slow
 def test_an_op_of_a_plugin_can_be_configured_and_is_listed(tmp_path: Path) -> None:
     ran = run_beside_plugin(tmp_path, NEW_OP, OPERATOR)
     assert ran.stdout == "['apply_edits', 'theirs']\n", ran.stderr

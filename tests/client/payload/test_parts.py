@@ -1,4 +1,4 @@
-"""What has changed in a processor since it was shipped."""
+"""Changes of a processor since it was shipped."""
 
 from __future__ import annotations
 

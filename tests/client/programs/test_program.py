@@ -13,6 +13,7 @@ from logitport.programs.program import MAX_BYTES, Parameter, Program, Value
 from logitport.programs.types import Element, Size
 from logitport_proto import program_pb2
 from tests.client.programs.strategies import broken_programs, programs
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ def test_the_digest_is_the_same_in_each_release() -> None:
     assert PROGRAM.digest == "11a48441432a2b869b309e1bc2b6751a5cb7b8462b58a8d747fcc69a59f4bc72"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs() | broken_programs())
 def test_bytes_are_read_back(program: Program) -> None:
     data = program.to_bytes()

@@ -13,13 +13,14 @@ from logitport.programs.reference import run
 from logitport.programs.rules import OPERATORS
 from logitport.programs.verifier import Verified, verify
 from tests.client.programs.strategies import Case, approximate_programs, broken_programs, cases, programs
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from numpy.typing import NDArray
 
-drawn = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+drawn = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def run_case(verified: Verified, case: Case) -> dict[int, NDArray[Any]]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from logitport.core.history import History
 from logitport.programs.request_tokens import RequestTokens
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,7 @@ def counts_of(ids: np.ndarray) -> dict[int, int]:
     return {int(each): int((ids == each).sum()) for each in ids}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(IDS, IDS, st.lists(IDS | st.integers(0, 40), max_size=6), st.booleans())
 def test_counts_are_those_of_the_history(
     prompt: list[int], output: list[int], edits: list[list[int] | int], reads_each_time: bool

@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Connection:
-    """What the watch uses of a transport."""
+    """The part of a transport that the watch uses."""
 
     target = "there:1"
 
@@ -43,7 +43,7 @@ class Connection:
 
 
 class Channel:
-    """What the watch uses of a channel: it waits for the reply to a frame."""
+    """The part of a channel that the watch uses: it waits for the reply to a frame."""
 
     def __init__(self) -> None:
         self.connection = Connection()

@@ -19,7 +19,7 @@ _STORED = Path(__file__).parent / "printed"
 # Set it to write the files again.
 _UPDATE = "UPDATE_PRINTED"
 
-# What differs from run to run, and what replaces it. Times come after addresses and digests.
+# Patterns of text that differs from run to run, and their replacements. Times come after addresses and digests.
 _VOLATILE = (
     (r"127\.0\.0\.1:1\b", "HOST:CLOSED"),
     (r"127\.0\.0\.1:\d+", "HOST:PORT"),

@@ -27,8 +27,13 @@ NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU h
 
 
 @pytest.fixture
-def logitport(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int | str | None, str]]:
+def logitport(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int | str | None, str]]:
     """Runs the command in this process. Returns exit status and stderr."""
+    # `serve` sets these for its whole process; here they would stay for the tests after this one.
+    monkeypatch.setattr("logitport_server.processes.single.keep_large_blocks", lambda: None)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
 
     def run_to_exit(*arguments: str) -> tuple[int | str | None, str]:
         with pytest.raises(SystemExit) as ended:
@@ -115,6 +120,7 @@ def test_a_folder_with_a_path_too_long_for_a_socket(
     assert not any(folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
 def test_an_address_in_use(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -25,6 +25,7 @@ COMMAND = str(Path(sys.executable).with_name("logitport"))
 LACKING = {layer.name: reason for layer in LAYERS if (reason := layer.missing()) is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(LACKING, reason=f"this machine lacks layers: {LACKING}")
 def test_a_machine_that_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")

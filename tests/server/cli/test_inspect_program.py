@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from logitport import payload
 from logitport.programs.program import Parameter, Program, Value
@@ -51,6 +52,7 @@ def test_a_program_that_breaks_a_rule() -> None:
     assert done.stderr == "logitport: value 1 of program 'Broken': exp: an input is not an earlier value\n"
 
 
+@pytest.mark.slow
 def test_a_program_is_signed(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
     trusted.mkdir()

@@ -1,4 +1,4 @@
-"""What each command prints about a real server."""
+"""Output of each command for a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command imports: `--version` and `--help` must not wait for libraries that only commands need."""
+"""Imports of the command: `--version` and `--help` must not wait for libraries that only commands need."""
 
 from __future__ import annotations
 
@@ -35,11 +35,20 @@ def test_nothing_slow_is_imported_before_a_command(arguments: list[str]) -> None
     assert not imported & SLOW
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_options_of_a_command_need_no_torch(command: str) -> None:
-    imported = imported_by(command, "--help")
-    assert "pydantic" in imported
-    assert "torch" not in imported
+def test_the_options_of_a_command_need_no_torch() -> None:
+    """One process prints the help of all commands, one after the other."""
+    code = """
+import contextlib, sys
+from logitport_server.cli import root
+for command in root.COMMANDS:
+    with contextlib.suppress(SystemExit):
+        root.run([command, "--help"])
+    if "torch" in sys.modules:
+        sys.exit(f"{command} imports torch")
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: logitport ") >= len(COMMANDS)
 
 
 def test_serve_starts_the_zygote_before_it_imports_torch() -> None:

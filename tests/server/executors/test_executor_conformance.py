@@ -27,6 +27,7 @@ from logitport_builtins import BUILTIN_EDITS
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.source import Source
+from tests.tiers import examples
 from tests.toy_processors import RaisesInInit
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def test_built_ins_run_in_this_process(executor: Executor, name: str) -> None:
     assert not dialect.reads_logits
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4), operations=OPERATIONS)
 def test_state_follows_the_history(executor: Executor, ship: Ship, prompt: list[int], operations: list[Any]) -> None:
     dialect = executor.host(ship(DeniesHistory))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = (
     "proto/logitport_proto",
@@ -17,6 +19,7 @@ PACKAGES = (
 IMPORTING = {"server/logitport_server/fleet/launch.py", "server/logitport_server/fleet/ray_actors.py"}
 
 
+@pytest.mark.slow
 def test_an_engine_and_a_server_import_no_ray() -> None:
     code = (
         "import sys, logitport, logitport_builtins, logitport_server.server, logitport_server.cli.serve\n"

@@ -1,4 +1,4 @@
-"""What a payload would do, found out without doing it."""
+"""Effects of a payload, found without loading it."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def test_a_report_has_no_control_characters() -> None:
     assert "\nok" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_pickle_of_exponential_size_is_refused() -> None:
     bomb = io.BytesIO()
     bomb.write(b"\x80\x04N\x94")

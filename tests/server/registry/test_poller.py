@@ -31,7 +31,7 @@ def test_it_calls_until_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_last_call_is_after_the_close() -> None:
-    """What has changed since the last call is not lost."""
+    """Changes since the last call are not lost."""
     calls: list[int] = []
     poller = Poller(lambda: calls.append(1), interval_seconds=1e4)
     poller.start()

@@ -145,6 +145,7 @@ def test_a_second_executor_and_a_restart(root: Path, proc: Path) -> None:
     assert not (first.path / "worker-1-1").exists()
 
 
+@pytest.mark.slow
 def test_real_workers_are_moved(root: Path, proc: Path) -> None:
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
     cgroups = WorkerCgroups.open(root, proc)

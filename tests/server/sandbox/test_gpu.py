@@ -30,6 +30,7 @@ def all_layers(need_layers: Callable[..., None]) -> None:
     need_layers(*(layer.name for layer in LAYERS))
 
 
+@pytest.mark.slow
 def test_attempts_that_a_worker_with_a_gpu_gets_through(all_layers: None) -> None:
     """All other attempts are stopped, as in other workers."""
     assert {outcome.what for outcome in probe(devices=NODES) if not outcome.stopped} == LET_THROUGH

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from logitport import NeedSync, ProcessorFailed, StateLost
 from tests.server.conftest import Submitted
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,4 +216,4 @@ def test_random_actions_agree_with_the_model(open_engine: Any) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type("Bound", (Machine,), {"open_engine": staticmethod(open_engine)})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(60), stateful_step_count=25))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    """What was exported. All steps are sampled."""
+    """Exporter that keeps all spans. All steps are sampled."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -351,6 +351,7 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracing.span("x") is tracing.NO_SPAN
 
 
+@pytest.mark.slow
 def test_without_traces_nothing_is_imported_and_nothing_is_made() -> None:
     assert tracing.span("x", {"a": 1}) is tracing.NO_SPAN
     assert tracing.of_metadata([("traceparent", TRACEPARENT)]) is None

@@ -1,4 +1,4 @@
-"""What operators see of a session."""
+"""Description of a session for operators."""
 
 from __future__ import annotations
 

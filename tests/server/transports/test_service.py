@@ -58,7 +58,7 @@ def threads() -> Iterator[Threads]:
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What was done, and on which kind of thread."""
+    """Actions, each with the kind of its thread."""
     seen: list[tuple[str, str]] = []
 
     def record(what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a worker keeps of what shipped code prints."""
+"""The part of shipped code's output that a worker keeps."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ KEY = "logitport_tenant"
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What the operator's function gets.
+    """Argument of the operator's function.
 
     Attributes:
         headers: of HTTP, with lowercase names; empty if the request did not come over HTTP.

@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _StepDecision:
-    """What every rank does to the logits.
+    """Changes to the logits that every rank makes.
 
     Attributes:
         failed: indices of the step's failed requests.

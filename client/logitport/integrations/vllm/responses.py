@@ -1,4 +1,4 @@
-"""What vLLM's clients get for a request that is refused or fails: an exception with a status, counted in /metrics."""
+"""Responses of vLLM to a request that is refused or fails: an exception with a status, counted in /metrics."""
 
 from __future__ import annotations
 

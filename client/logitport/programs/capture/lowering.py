@@ -1,4 +1,4 @@
-"""What the lowering of each of torch's operators uses: types, sizes, broadcasting, casts."""
+"""Helpers for the lowering of torch's operators: types, sizes, broadcasting, casts."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _DTYPES = {Element.FLOAT32: torch.float32, Element.INT64: torch.int64, Element.B
 
 
 class Conditions(NamedTuple):
-    """What a program must not depend on.
+    """Conditions on which a program must not depend.
 
     Attributes:
         dtype: dtype of the logits.

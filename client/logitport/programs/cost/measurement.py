@@ -31,7 +31,7 @@ _STEPS = 64
 
 
 class Price(NamedTuple):
-    """What an operator takes, in nanoseconds.
+    """Time of an operator, in nanoseconds.
 
     Attributes:
         unit: for each unit of work.

@@ -1,4 +1,4 @@
-"""What each value of a program computes for logits of one width: by shape arithmetic alone."""
+"""Work of each value of a program, for logits of one width: by shape arithmetic alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COPIES = frozenset({"constant", "arange"})
 
 
 class Work(NamedTuple):
-    """What one value computes.
+    """Work of one value.
 
     Attributes:
         key: the price that applies, see `key_of`; "" if only memory is read and written.

@@ -109,7 +109,7 @@ class Fusing:
         logger.warning("program %r is not compiled, and runs as without %s: %s", name, VARIABLE, error)
 
     def _build(self, data: bytes) -> dict[str, Any]:
-        """What `build` reports. Little is done in this thread: a step could wait for the lock of the interpreter."""
+        """Return the report of `build`. Little is done in this thread: a step could wait for the interpreter's lock."""
         command = [sys.executable, "-I", "-c", _COMMAND, *map(str, sys.path)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = self._process = subprocess.Popen(  # noqa: S603 - this interpreter

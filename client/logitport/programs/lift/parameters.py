@@ -68,7 +68,7 @@ class Reads:
         return found
 
     def declarations(self) -> dict[str, Declaration]:
-        """What requests may set. Refuses a parameter of which no tensor is made."""
+        """Return a declaration of each parameter. Refuses a parameter of which no tensor is made."""
         if unused := [name for name in self._defaults if name not in self._elements]:
             raise NotCapturable(f"the parameter {unused[0]!r} is read, but no tensor is made of it: {_ADVICE}")
         return {name: self._declaration(name, element) for name, element in self._elements.items()}

@@ -1,4 +1,4 @@
-"""What a processor may keep between calls: attributes, class attributes, variables of its module and its closure."""
+"""State of a processor between calls: attributes, class attributes, variables of its module and its closure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 
 
 class State:
-    """What the functions of a processor can change.
+    """State that the functions of a processor can change.
 
     Args:
         processor: an instance or a function.

@@ -1,4 +1,4 @@
-"""What each operator requires of its inputs, and the type of its result. docs/programs-spec.md describes the values.
+"""Requirements of each operator for its inputs, and the type of its result. docs/programs-spec.md describes the values.
 
 Rows never mix: a value either has a leading dimension of rows or is the same for all rows, every operator works within
 a row, and no operator has an axis that is the rows.

@@ -1,4 +1,4 @@
-"""What several rules check, and the fields that they read."""
+"""Checks that several rules share, and the fields that they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of a program needs, by shape arithmetic alone.
+"""Memory and order of a program's run, by shape arithmetic alone.
 
 Every value has a root, of which it is a view, and every root has a place: in the arena, or the selected rows of the
 logits themselves. A place is free when the last reader of its root has run.
@@ -201,7 +201,7 @@ class _Planner:
         return step
 
     def _allocated_bytes(self, step: Step) -> int:
-        """What the operator allocates while it runs."""
+        """Return the size of the memory that the operator allocates while it runs."""
         kernel = KERNELS.get(step.call.value.operator)
         if kernel is None or self._is_view(step.position):
             return 0

@@ -32,7 +32,7 @@ _MAX_PLANS = 64
 
 
 class _RowFacts(NamedTuple):
-    """What is known of a program on one row.
+    """Properties of a program's plan for one row.
 
     Attributes:
         bytes: memory of its intermediate values.

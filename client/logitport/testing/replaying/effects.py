@@ -1,4 +1,4 @@
-"""What edits do to a row, and the differences of two rows."""
+"""Effects of edits on a row, and the differences of two rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each processor did in one step, in words."""
+"""Effects of each processor in one step, in words."""
 
 from __future__ import annotations
 

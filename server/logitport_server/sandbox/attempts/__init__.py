@@ -1,4 +1,4 @@
-"""What a malicious processor might try, as real attempts. Tests, `logitport doctor` and `serve` make them."""
+"""Attacks that a malicious processor might try, as real attempts. Tests, `logitport doctor` and `serve` make them."""
 
 from logitport_server.sandbox.attempts import files, network, privileges, processes, resources  # noqa: F401 - registers
 from logitport_server.sandbox.attempts.base import ATTEMPTS, Attempt, Targets

@@ -1,4 +1,4 @@
-"""What requests may name: built-ins and registered processors, and shipped ones by the operator's choice."""
+"""Processors that requests may name: built-ins and registered processors, and shipped ones by the operator's choice."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from logitport.programs.cost.operands import cases, keys
 from logitport.programs.cost.work import FILLED, key_of
 from logitport.programs.verifier import verify
 from tests.client.programs.strategies import programs
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def test_without_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prices.prices()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_each_value_has_a_price(program: Program) -> None:
     priced = prices.Prices(dict.fromkeys(ALL_KEYS, Price(1.0, 1.0)), 1.0, 1.0)

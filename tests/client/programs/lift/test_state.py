@@ -1,4 +1,4 @@
-"""What a processor may keep between calls."""
+"""State of a processor between calls."""
 
 from __future__ import annotations
 

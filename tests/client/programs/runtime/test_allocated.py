@@ -1,4 +1,4 @@
-"""What torch allocates in a run is at most what the plan says. Programs that need more than the limit are refused."""
+"""Torch allocates at most the memory of the plan in a run. Programs that need more than the limit are refused."""
 
 from __future__ import annotations
 

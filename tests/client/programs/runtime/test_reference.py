@@ -24,11 +24,12 @@ from tests.client.programs.strategies import (
     cases,
     programs,
 )
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-drawn = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+drawn = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.records import Record
 
 STORED = Path(__file__).parents[3] / "stored" / "0.1.0" / "registry"
-# What a server had to have after it was killed while it carried out a journal: tests/stored/README.md.
+# Required content after a server was killed while it carried out a journal: tests/stored/README.md.
 EXPECTED: dict[str, Any] = json.loads((STORED / "interrupted.json").read_text())
 
 

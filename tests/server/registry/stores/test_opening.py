@@ -38,7 +38,7 @@ def test_a_folder_with_a_key(tmp_path: Path, key: Path) -> None:
 
 
 def test_a_new_key_and_the_old_one(tmp_path: Path, key: Path) -> None:
-    """What the old key has sealed is sealed with the new one at the start."""
+    """Values sealed with the old key are sealed with the new one at the start."""
     options = {"store": str(tmp_path / "store"), "store_key": key}
     store, seal = open_store(ServerConfig(**options))
     store.commit([Write("a", seal.add("a", b"data"))])

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logitport_server.registry.stores.base import Conflict, Index, Write
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,9 @@ WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=3), st.booleans
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(commits=st.lists(st.tuples(st.integers(0, 1), WRITES), max_size=12))
 def test_any_commits_by_two_instances(
