@@ -105,8 +105,9 @@ def compare(implementation: Any, bits: Any, edits: Edits, storage: Any, view: Ca
     biased = biased_cells(edits, tuple(view(markers).shape))
     view(markers)[:] = torch.from_numpy(biased) if is_tensor else biased
     wide, wide_got = (np.asarray(values.cpu().double() if is_tensor else values) for values in (expected, got))
-    # Where something was added, a NaN may get another payload; and Triton's interpreter does not round bfloat16.
-    alike = np.isnan(wide) & np.isnan(wide_got)
+    # Where something was added, a NaN may get another payload, and the sum of two zeros another sign: a bias of -0.0
+    # alone is added as it is, and a sum of biases starts at 0.0. Triton's interpreter does not round bfloat16.
+    alike = (np.isnan(wide) & np.isnan(wide_got)) | ((wide == 0) & (wide_got == 0))
     if is_tensor and storage.dtype == torch.bfloat16 and not implementation.rounds_bfloat16:
         alike |= np.isclose(wide.clip(-3e38, 3e38), wide_got.clip(-3e38, 3e38), rtol=2**-7, atol=1e-38)
     differs = (bits(expected) != bits(got)) & ~(alike & np.asarray(markers))
@@ -181,6 +182,14 @@ def test_random_edits_equal_the_reference(implementation: Any, batch: Any, dtype
     storage = make_storage(num_rows, width, dtype, np.random.default_rng(seed))
     integers = torch.int32 if dtype == "float32" else torch.int16
     compare(implementation, lambda logits: logits.cpu().view(integers).numpy(), edits, storage, lambda whole: whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zeros_of_both_signs(implementation: Any, bits: Any, dtype: str) -> None:
+    row_edits = RowEdits()
+    row_edits.bias([0, 1, 2, 3], [0.0, -0.0, 0.0, -0.0])
+    storage = torch.tensor([[0.0, 0.0, -0.0, -0.0]]).to(DTYPES[dtype])
+    compare(implementation, bits, Edits.pack([(0, row_edits)], 4), storage, lambda whole: whole)
 
 
 def _apply(implementation: Any, logits: list[list[float]], *row_edits: RowEdits, vocab_size: int | None = None) -> Any:
