@@ -110,7 +110,7 @@ def test_a_section_of_the_author_is_kept() -> None:
     "params", [{}, {"limit": 3}, {"limit": Float(), "other": 3}, {"a": Annotated[float, "b"]}, [1]]
 )
 def test_params_with_another_meaning_are_left_as_they_are(params: Any) -> None:
-    cls = type("Own", (Edits,), {"params": params})
+    cls = type("Own", (CustomLogitProcessor,), {"params": params, "__call__": Rows.__call__})
     assert cls.params is params
     assert cls.__doc__ is None
 
