@@ -21,4 +21,5 @@ NB_MODULE(_core, module) {
   logitport::bind_states(module);
   logitport::bind_edits_reader(module);
   logitport::bind_apply_cpu(module);
+  logitport::bind_batch(module);
 }
