@@ -56,7 +56,6 @@ class Batch {
   [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
   [[nodiscard]] const std::vector<std::int64_t> &applied() const noexcept { return applied_; }
   [[nodiscard]] const std::vector<double> &seconds() const noexcept { return seconds_; }
-  [[nodiscard]] std::size_t num_rows() const noexcept { return layout_.rows.size(); }
 
  private:
   struct Request {

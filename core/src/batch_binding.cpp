@@ -78,7 +78,7 @@ class PyBatch {
     const EditsColumns &edits = batch_.edits();
     const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
                                         to_bytes(edits.ids), to_bytes(edits.values));
-    return nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied(), batch_.num_rows());
+    return nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied());
   }
 
  private:
