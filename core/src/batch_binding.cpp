@@ -1,8 +1,10 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +20,11 @@ namespace logitport {
 namespace {
 
 std::string_view view(const nb::bytes &column) { return {static_cast<const char *>(column.data()), column.size()}; }
+
+// The columns of the edits; the rows with no id left; and number, rows and seconds of each processor that was applied.
+using Columns = nb::typed<nb::tuple, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
+using Applied = nb::typed<nb::list, nb::typed<nb::tuple, int, int, float>>;
+using Result = nb::typed<nb::tuple, Columns, nb::bytes, Applied>;
 
 template <typename T>
 nb::bytes to_bytes(const std::vector<T> &elements) {
@@ -52,7 +59,7 @@ class PyBatch {
     kept_.erase(slot);
   }
 
-  nb::object step(const nb::bytes &slots, const nb::bytes &generations, const nb::bytes &base_lengths,
+  std::optional<Result> step(const nb::bytes &slots, const nb::bytes &generations, const nb::bytes &base_lengths,
                   const nb::bytes &history_crcs, const nb::bytes &new_token_counts, const nb::bytes &new_token_ids,
                   const nb::bytes &row_requests, const nb::bytes &row_draft_offsets, const nb::bytes &draft_counts,
                   const nb::bytes &draft_token_ids, bool partly) {
@@ -73,12 +80,12 @@ class PyBatch {
       done = batch_.step(frame, partly);
     }
     if (!done) {
-      return nb::none();
+      return std::nullopt;
     }
     const EditsColumns &edits = batch_.edits();
     const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
                                         to_bytes(edits.ids), to_bytes(edits.values));
-    return nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied());
+    return Result(nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied()));
   }
 
  private:
@@ -89,7 +96,6 @@ class PyBatch {
     return vocab_size;
   }
 
-  // Number, rows and seconds of each processor that was applied.
   [[nodiscard]] nb::list applied() const {
     nb::list found;
     for (std::size_t number = 0; number < batch_.applied().size(); ++number) {
@@ -116,7 +122,8 @@ void bind_batch(nb::module_ &module) {
       .def("step", &PyBatch::step, nb::arg("slots"), nb::arg("generations"), nb::arg("base_lengths"),
            nb::arg("history_crcs"), nb::arg("new_token_counts"), nb::arg("new_token_ids"), nb::arg("row_requests"),
            nb::arg("row_draft_offsets"), nb::arg("draft_counts"), nb::arg("draft_token_ids"), nb::arg("partly") = false,
-           "Compute a step from the columns of its frame. Returns None if it is refused.");
+           "Compute a step from the columns of its frame. Returns None if it is refused; else the edits (rows, kinds, "
+           "offsets, ids, values), the rows with no id left, and number, rows and seconds of each processor.");
 }
 
 }  // namespace logitport
