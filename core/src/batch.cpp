@@ -36,7 +36,8 @@ void Batch::remove(std::int32_t slot) {
 
 bool Batch::step(const StepFrame &frame, bool partly) {
   if (failed_) {
-    throw Error(ErrorCode::internal, "an earlier step of this session failed while it was computed; open a new session");
+    throw Error(ErrorCode::internal,
+                "an earlier step of this session failed while it was computed; open a new session");
   }
   if (frame.bytes() > limits_.max_bytes || !find_requests(frame) || !columns_.read(frame, layout_) ||
       !is_usual(partly)) {

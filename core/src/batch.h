@@ -30,8 +30,9 @@ struct ChainPlace {
 };
 
 // Runs the steps of requests with chains of states. Not thread-safe; it needs no interpreter.
-// A step that is in any way unusual is refused: Python computes it, with the same histories and states, and reports what
-// is wrong with it. So a refused step must have changed nothing but what Python would change again in the same way.
+// A step that is in any way unusual is refused: Python computes it, with the same histories and states, and reports
+// what is wrong with it. So a refused step must have changed nothing but what Python would change again in the same
+// way.
 class Batch {
  public:
   explicit Batch(const BatchLimits &limits) : limits_(limits), edits_(limits.vocab_size) {}
@@ -59,8 +60,8 @@ class Batch {
 
  private:
   struct Request {
-    std::int32_t generation;
-    History *history;
+    std::int32_t generation = 0;
+    History *history = nullptr;
     std::vector<ChainPlace> chain;
     std::vector<State *> advancing;  // the states that follow each id
     std::int64_t depth = 0;          // drafts that are appended at the moment

@@ -60,9 +60,10 @@ class PyBatch {
   }
 
   std::optional<Result> step(const nb::bytes &slots, const nb::bytes &generations, const nb::bytes &base_lengths,
-                  const nb::bytes &history_crcs, const nb::bytes &new_token_counts, const nb::bytes &new_token_ids,
-                  const nb::bytes &row_requests, const nb::bytes &row_draft_offsets, const nb::bytes &draft_counts,
-                  const nb::bytes &draft_token_ids, bool partly) {
+                             const nb::bytes &history_crcs, const nb::bytes &new_token_counts,
+                             const nb::bytes &new_token_ids, const nb::bytes &row_requests,
+                             const nb::bytes &row_draft_offsets, const nb::bytes &draft_counts,
+                             const nb::bytes &draft_token_ids, bool partly) {
     StepFrame frame;
     frame.slots = view(slots);
     frame.generations = view(generations);

@@ -10,7 +10,7 @@ namespace logitport {
 
 // Read before and after each state's edits. std::chrono takes 20 ns, and on some virtual machines ten times as long.
 inline std::uint64_t ticks() noexcept {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   return __builtin_ia32_rdtsc();
 #else
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
