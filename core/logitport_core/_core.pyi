@@ -5,7 +5,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 3
+INTERFACE: int = 4
 
 def set_error_factory(factory: object) -> None:
     """
@@ -140,3 +140,23 @@ def apply_edits(rows: object, kinds: object, offsets: object, ids: object, value
 
     Returns False, and has changed nothing, if it cannot.
     """
+
+class Batch:
+    """
+    The requests of one session whose chains the core runs, and their steps.
+    """
+
+    def __init__(self, vocab_size: int, max_draft_tokens: int, max_tokens: int, max_work: int, max_bytes: int) -> None: ...
+
+    def put(self, slot: int, generation: int, history: History, chain: list[tuple[State, int]]) -> None:
+        """
+        Add a request: a state, and the number of its processor, for each place of its chain.
+        """
+
+    def remove(self, slot: int) -> None:
+        """Remove the request of a slot, if there is one."""
+
+    def step(self, slots: bytes, generations: bytes, base_lengths: bytes, history_crcs: bytes, new_token_counts: bytes, new_token_ids: bytes, row_requests: bytes, row_draft_offsets: bytes, draft_counts: bytes, draft_token_ids: bytes, partly: bool = False) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[int, int, float]]] | None:
+        """
+        Compute a step from the columns of its frame. Returns None if it is refused; else the edits (rows, kinds, offsets, ids, values), the rows with no id left, and number, rows and seconds of each processor.
+        """

@@ -11,5 +11,6 @@ void bind_errors(nanobind::module_ &module);
 void bind_checksum(nanobind::module_ &module);
 void bind_history(nanobind::module_ &module);
 void bind_states(nanobind::module_ &module);
+void bind_batch(nanobind::module_ &module);
 
 }  // namespace logitport

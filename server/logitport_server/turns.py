@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Turns:
         # The time that each recent principal has used, and that of the holder when it got the turn.
         self._used: OrderedDict[str, float] = OrderedDict()
         self._now = 0.0
+        # Number of sessions and calls of each principal that has any.
+        self._present: Counter[str] = Counter()
         self._aside: Turns | None = None
         self._beside: set[AsideTurn] = set()
 
@@ -72,6 +74,23 @@ class Turns:
         with self._lock:
             self._aside = self._aside or Turns(self._slice_seconds, self._clock)
             return AsideTurn(self, self._aside.of(principal))
+
+    def join(self, principal: str) -> None:
+        """Record that a session or a call of a principal begins."""
+        with self._lock:
+            self._present[principal] += 1
+
+    def leave(self, principal: str) -> None:
+        """Record that it has ended."""
+        with self._lock:
+            self._present[principal] -= 1
+            if not self._present[principal]:
+                del self._present[principal]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several principals have sessions or calls. If not, short work needs no turn."""
+        return len(self._present) > 1
 
     @property
     def waiting(self) -> int:

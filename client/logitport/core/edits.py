@@ -126,6 +126,23 @@ class Edits:
         """Return the same edits with row i replaced by row `rows[i]`."""
         return replace(self, rows=np.array(rows, np.int32)[self.rows])
 
+    def joined(self, other: Edits) -> Edits:
+        """Return these edits and those of other rows, in the order of the rows. Rows ascend in both."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        rows, kinds = np.concatenate((self.rows, other.rows)), np.concatenate((self.kinds, other.kinds))
+        order = np.argsort(rows, kind="stable")
+        counts = np.concatenate((self.counts, other.counts))
+        begins = np.concatenate((self.offsets[:-1], other.offsets[:-1] + self.offsets[-1]))[order]
+        offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts[order], dtype=np.int32)))
+        sources = np.arange(offsets[-1], dtype=np.int32) + np.repeat(begins - offsets[:-1], counts[order])
+        values = self.values
+        if self.values.size or other.values.size:
+            values = np.concatenate(
+                [each.values if each.values.size else np.zeros(len(each.ids), np.float32) for each in (self, other)]
+            )[sources]
+        return Edits(rows[order], kinds[order], offsets, np.concatenate((self.ids, other.ids))[sources], values)
+
     def merged(self) -> Edits:
         """Return equivalent edits, with all DENYs of a row, and all BIASes of a row, joined.
 

@@ -35,7 +35,7 @@ class PythonHistory:
         draft_tokens: number of draft tokens at the end, which the engine may still reject.
     """
 
-    __slots__ = ("_buffer", "_ids", "draft_tokens", "length", "prompt_length")
+    __slots__ = ("_buffer", "_crc", "_crc_length", "_ids", "draft_tokens", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         prompt, output = int32_ids(prompt_token_ids), int32_ids(output_token_ids)
@@ -46,6 +46,8 @@ class PythonHistory:
         self._buffer[: self.prompt_length] = prompt
         self._buffer[self.prompt_length : self.length] = output
         self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
+        # The checksum of the first ids, and how many these are.
+        self._crc = self._crc_length = 0
 
     def __len__(self) -> int:
         return self.length
@@ -101,14 +103,20 @@ class PythonHistory:
             )
         self.draft_tokens = max(0, self.draft_tokens - (self.length - length))
         self.length = length
+        if length < self._crc_length:
+            self._crc = self._crc_length = 0
 
     def cut_token_ids(self, length: int) -> NDArray[np.int32]:
         """The ids that `rewind` has cut off a history of this length, int32. They are there until the next append."""
         return self._buffer[self.length : length]
 
     def crc(self) -> int:
-        """Compute `extend_crc` of all ids; reads the whole history."""
-        return zlib.crc32(self.token_ids.astype("<i4", copy=False).tobytes())
+        """Compute `extend_crc` of all ids. Reads those that are new since the last call; after a rewind, all."""
+        if self._crc_length < self.length:
+            added = self._buffer[self._crc_length : self.length]
+            self._crc = zlib.crc32(added.astype("<i4", copy=False).data, self._crc)
+            self._crc_length = self.length
+        return self._crc
 
 
 def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integer[Any]]:

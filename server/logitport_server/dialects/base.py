@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logitport.core.history import History
     from logitport.payload import Signature
     from logitport.programs.program import Program
+    from logitport_core._core import State
     from logitport_server.principals import TrustDomain
     from logitport_server.shared_memory.regions import Region
 
@@ -188,6 +189,10 @@ class Dialect(ABC):
     @abstractmethod
     def rebuild(self, state: Any) -> None:
         """Update a state that missed ids appended to its history. Raises StateLost like `check_rebuildable`."""
+
+    def compiled_state(self, state: Any) -> State | None:  # noqa: ARG002
+        """The request's state if it is one of the compiled core, and calls of the processor do nothing but call it."""
+        return None
 
     def check_rebuildable(self, state: Any) -> None:
         """Check that `start` would create this state again.

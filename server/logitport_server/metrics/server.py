@@ -19,6 +19,7 @@ from logitport_proto import processing_pb2
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
+from logitport_server.metrics.steps import STEP_BOUNDS, TRANSPORTS, StepMetrics
 from logitport_server.metrics.workers import add_worker_metrics
 from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
@@ -31,12 +32,9 @@ if TYPE_CHECKING:
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
-# Seconds. The range covers everything from a fast logits-free step to a batch of logits sent inline.
-_BUCKETS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
 # Seconds that an admission may wait, behind classes that load slowly.
 _ADMISSION_BUCKETS = (1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 
-_TRANSPORTS = ("unary", "grpc", "local")
 _PARTS = {
     processing_pb2.StepEdits: "edits",
     processing_pb2.StepLogitsEdited: "logits",
@@ -87,9 +85,11 @@ class Metrics:
         )
         self.processors = ProcessorMetrics(installed)
         self.refusals = RefusalMetrics()
+        self._steps = StepMetrics()
+        registry.register(self._steps)
         registry.register(self.processors)
         registry.register(self.refusals)
-        self._add_steps()
+        self._add_waits()
         self._replayed_requests = Counter(
             "logitport_requests_replayed",
             "Requests that were added with ids that had been generated before, or again",
@@ -100,8 +100,8 @@ class Metrics:
         )
         received = Counter("logitport_received_bytes", "Bytes of messages received", ["transport"], registry=registry)
         sent = Counter("logitport_sent_bytes", "Bytes of messages sent", ["transport"], registry=registry)
-        self.received = {transport: received.labels(transport).inc for transport in _TRANSPORTS}
-        self.sent = {transport: sent.labels(transport).inc for transport in _TRANSPORTS}
+        self.received = {transport: received.labels(transport).inc for transport in TRANSPORTS}
+        self.sent = {transport: sent.labels(transport).inc for transport in TRANSPORTS}
         hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
         registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
         registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
@@ -144,8 +144,7 @@ class Metrics:
     @property
     def num_steps(self) -> int:
         """Number of steps answered since the start, with the calls of Apply."""
-        (steps,) = self._steps.collect()
-        return round(sum(sample.value for sample in steps.samples if sample.name.endswith("_total")))
+        return self._steps.num_steps
 
     def step(
         self,
@@ -170,10 +169,7 @@ class Metrics:
             refused: how many of its failures are refused requests, which `refusals` counts. They come first.
         """
         spending = spending or Spending()
-        if type(reply) is not processing_pb2.StepLogitsEdited:
-            self._steps_by[transport].inc()
-        self._seconds_by[transport, type(reply)].observe(seconds)
-        self._queued_by[transport].observe(queue_seconds)
+        self._steps.step(transport, _PARTS[type(reply)], seconds, queue_seconds)
         if spending.worker_queue is not None:
             self._worker_queue.observe(spending.worker_queue)
         failures = reply.failures[refused:] if refused else reply.failures
@@ -201,42 +197,19 @@ class Metrics:
         self.received["local"](received_bytes)
         self.sent["local"](sent_bytes)
 
-    def _add_steps(self) -> None:
+    def _add_waits(self) -> None:
         registry = self.registry
-        self._steps = Counter("logitport_steps", "Steps answered, by transport", ["transport"], registry=registry)
-        seconds = Histogram(
-            "logitport_step_seconds",
-            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
-            ["transport", "part"],
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        queued = Histogram(
-            "logitport_step_queue_seconds",
-            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
-            ["transport"],
-            buckets=_BUCKETS,
-            registry=registry,
-        )
         read = Counter(
             "logitport_logits_read",
             "Steps that read logits, by the memory of the logits: inline, host, or device (a GPU)",
             ["memory"],
             registry=registry,
         )
-        # Children are kept, because looking one up by its labels takes longer than counting.
-        self._steps_by = {transport: self._steps.labels(transport) for transport in _TRANSPORTS}
-        self._seconds_by = {
-            (transport, reply): seconds.labels(transport, part)
-            for transport in _TRANSPORTS
-            for reply, part in _PARTS.items()
-        }
-        self._queued_by = {transport: queued.labels(transport) for transport in _TRANSPORTS}
         self._read_in = {memory: read.labels(memory) for memory in ("inline", "host", "device")}
         self._worker_queue = Histogram(
             "logitport_worker_queue_seconds",
             "Seconds that the calls of a step have waited for workers that were busy",
-            buckets=_BUCKETS,
+            buckets=STEP_BOUNDS,
             registry=registry,
         )
         self._admission_queue = Histogram(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.checksum import extend_crc
 from logitport.errors import LogitportError, NeedSync
 from logitport_server.dialects import failures
 from logitport_server.turns import pause, pausing
@@ -40,7 +39,6 @@ class ActiveRequest:
 
     Attributes:
         history: its tokens.
-        crc: checksum of the history without drafts.
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them reads logits.
         programs_before: for each place of the chain, the number of earlier programs that the engine runs; empty if it
@@ -48,6 +46,7 @@ class ActiveRequest:
         skip: whether the request continues without its processors after a failure.
         greedy: whether the engine samples the largest logit of its rows.
         failure: the error it failed with, or None.
+        is_compiled: whether the compiled core runs it in the steps of its session.
         trace: the span in which it was admitted, as `Span.context`; None if it has none.
     """
 
@@ -55,11 +54,11 @@ class ActiveRequest:
         "_needs_check",
         "_token_callbacks",
         "chain",
-        "crc",
         "failure",
         "generation",
         "greedy",
         "history",
+        "is_compiled",
         "programs_before",
         "reads_logits",
         "skip",
@@ -81,8 +80,8 @@ class ActiveRequest:
         self.slot = slot
         self.generation = generation
         self.history = history
-        self.crc = history.crc()
         self.chain = chain
+        self.is_compiled = False
         self.reads_logits = any(entry.dialect.reads_logits for entry in chain)
         runs = [entry.dialect.engine_program is not None for entry in chain]
         self.programs_before = tuple(accumulate(runs[:-1], initial=0)) if any(runs) else ()
@@ -93,6 +92,16 @@ class ActiveRequest:
         self._needs_check = False
         callbacks = ((entry.dialect.token_callback(entry.state), entry) for entry in chain)
         self._token_callbacks = [(callback, entry) for callback, entry in callbacks if callback is not None]
+
+    @property
+    def crc(self) -> int:
+        """Checksum of the history."""
+        return self.history.crc()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it has no failure, and no state that misses ids."""
+        return self.failure is None and not self._needs_check
 
     def synchronize(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
         """Cut the history back to `base_length` if it is longer, check its checksum, and append the new ids.
@@ -107,7 +116,6 @@ class ActiveRequest:
         if self.crc != history_crc:
             raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
         if new_token_ids:
-            self.crc = extend_crc(self.crc, new_token_ids)
             later = self._extend(new_token_ids)
             failure = failure or later
         if failure is not None:
@@ -156,7 +164,6 @@ class ActiveRequest:
             failure = self._update_states([entry for entry in self.chain if entry.stale])
         elif self.history.prompt_length <= length < own_length:
             self.history.rewind(length)
-            self.crc = self.history.crc()
             failure = self._update_states(self.chain)
         else:
             raise NeedSync(f"the engine's history has {length} ids, the server's {own_length}")

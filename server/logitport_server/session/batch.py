@@ -25,6 +25,7 @@ class StepBatch:
         layout: the layout that the frame gave.
         logits_free: the rows of chains that read no logits on the server in this step.
         has_engine_programs: whether the engine runs programs in any of the chains.
+        leaves_out: whether requests are left to the compiled core.
         chain_lengths: length of each request's chain; 0 for an unknown request.
         longest_chain: length of the longest chain.
         work: the rows of each request times its chain's length, added up. Draft tokens without rows count, too,
@@ -33,18 +34,25 @@ class StepBatch:
 
     __slots__ = (
         "_logits_reading",
+        "_own",
         "_requests",
         "_unknown",
         "chain_lengths",
         "has_engine_programs",
         "layout",
+        "leaves_out",
         "logits_free",
         "longest_chain",
         "work",
     )
 
-    def __init__(self, layout: StepLayout, active: Mapping[int, ActiveRequest]) -> None:
-        """Look up the requests of the layout among the session's active requests, by slot."""
+    def __init__(
+        self, layout: StepLayout, active: Mapping[int, ActiveRequest], *, leave_out_compiled: bool = False
+    ) -> None:
+        """Look up the requests of the layout among the session's active requests, by slot.
+
+        With `leave_out_compiled`, the rows and histories of requests that the compiled core runs are left to it.
+        """
         self.layout = layout
         self._unknown: dict[int, LogitportError] = {}
         self._requests: list[ActiveRequest | None] = []
@@ -64,12 +72,18 @@ class StepBatch:
             max(rows_of[place], draft_count) * length
             for place, (draft_count, length) in enumerate(zip(layout.draft_counts, self.chain_lengths, strict=True))
         )
+        greedy = all(request.greedy for request in self._requests if request is not None)
+        # Those whose histories and rows this object deals with.
+        self._own = [
+            None if request is not None and leave_out_compiled and request.is_compiled else request
+            for request in self._requests
+        ]
+        self.leaves_out = self._own != self._requests
         rows = [
             Row(index, request, offset)
             for index, (place, offset) in enumerate(layout.rows)
-            if (request := self._requests[place]) is not None
+            if (request := self._own[place]) is not None
         ]
-        greedy = all(request.greedy for request in self._requests if request is not None)
         parts: dict[bool, list[Row]] = {False: [], True: []}
         for row in rows:
             parts[needs_logits(row.request, greedy=greedy)].append(row)
@@ -91,7 +105,7 @@ class StepBatch:
             outcome.failures[slot] = Failed(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
         per_request = zip(
-            self._requests,
+            self._own,
             columns.invalid,
             columns.base_lengths,
             columns.history_crcs,

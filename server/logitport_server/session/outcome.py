@@ -38,6 +38,14 @@ class Printed(NamedTuple):
     time: float
 
 
+class AppliedRows(NamedTuple):
+    """A processor, and the number of rows that it was applied to."""
+
+    key: str
+    name: str
+    rows: int
+
+
 class Failed(NamedTuple):
     """The error of a request in a step, and whether the request continues without its processors."""
 
@@ -55,6 +63,7 @@ class StepOutcome:
         spending: the step's time by cause.
         trace: the record of the calls, if the step has spans.
         outputs: what processors in workers printed in the calls, if the engine asked for it; else None.
+        compiled: the rows by processor in the part of the step that the compiled core has computed.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
@@ -62,6 +71,7 @@ class StepOutcome:
     spending: Spending = field(default_factory=Spending)
     trace: StepTrace | None = None
     outputs: list[Printed] | None = None
+    compiled: Sequence[AppliedRows] = ()
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -83,6 +93,12 @@ class StepOutcome:
         if self.trace is not None:
             self.trace.add(group, rows, ended, seconds)
 
+    def add_compiled(self, applied: Sequence[AppliedRows], seconds: Iterable[tuple[str, float]]) -> None:
+        """Add the rows and the times by processor of the part that the compiled core has computed."""
+        self.compiled = applied
+        for name, elapsed in seconds:
+            self.spending.add(name, elapsed)
+
     def record_output(self, group: Group, text: str) -> None:
         """Keep what a processor printed in a call, if the engine asked for it, up to the limit of a step."""
         if self.outputs is not None and text and len(self.outputs) < _MAX_OUTPUTS:
@@ -96,12 +112,15 @@ class StepOutcome:
             rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
+        for part in self.compiled:
+            applied[part.key] += part.rows
         return applied
 
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
-        return {group.dialect.key: group.dialect.name for group, _ in self._groups()}
+        names = {group.dialect.key: group.dialect.name for group, _ in self._groups()}
+        return names | {part.key: part.name for part in self.compiled}
 
     @property
     def edits(self) -> dict[int, RowEdits]:

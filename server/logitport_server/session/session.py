@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from logitport.compiled import core
 from logitport.core import tensors
 from logitport.core.cuda_ipc import open_cuda
 from logitport.errors import (
@@ -31,6 +32,7 @@ from logitport_server.session.columns import (
     unpack_int32,
     write_outcome,
 )
+from logitport_server.session.compiled_batch import CompiledBatch
 from logitport_server.session.engine_programs import describe_chain, write_programs
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.hosting import HostedProcessors
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 # These fields are sent to workers with every request.
 _MAX_EOS_TOKEN_IDS = 1024
 _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
+
+_NOTHING_PENDING: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
 
 # Rows times processors that run on the event loop: at most a millisecond, while other principals have sessions.
 _MAX_SHORT_WORK = 128
@@ -166,6 +170,9 @@ class EngineSession:
         # Length of the longest chain since the session last had no request.
         self._longest_chain = 0
         self._run_chains = PipelineStage.get(RunChains.name)
+        self._compiled: CompiledBatch | None = None
+        if core is not None and type(self._run_chains) is RunChains:  # a replacement gets all requests
+            self._compiled = CompiledBatch(self.vocab_size, self._max_draft_tokens, limits)
         self._processors = HostedProcessors(registry, executor, principal)
         self._pending_admissions = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         # The batch of the last step; None after a change that makes it stale.
@@ -174,7 +181,7 @@ class EngineSession:
         # Of the last step: whether its replies include what processors print.
         self._wants_output = False
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
-        self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = (Rows(), 0, {})
+        self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = _NOTHING_PENDING
         self._step_time = StepTime(limits.processor_timeout_seconds)
         self.spending = Spending()
         self._admitted = Admitted()
@@ -267,8 +274,7 @@ class EngineSession:
         for slot, generation in zip(slots, generations, strict=True):
             request = self._requests.get(slot)
             if request is not None and request.generation == generation:
-                del self._requests[slot]
-                self._batch = None
+                self._drop(slot)
             self._pending_admissions.cancel(slot, generation)
         if not self._requests:
             self._longest_chain = 0
@@ -279,6 +285,27 @@ class EngineSession:
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
+        if not self.step_compiled(frame, reply):
+            self._step_in_python(frame, reply)
+
+    def step_compiled(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> bool:
+        """Do the same if all requests of the step are compiled, and the step is usual. Otherwise change nothing.
+
+        Returns:
+            Whether it is done.
+        """
+        if self._compiled is None or self.step_trace is not None:
+            return False
+        spending = self._compiled.step(frame, reply)
+        if spending is None:
+            return False
+        self.spending = spending
+        self._expected_requests = 0
+        self._pending = _NOTHING_PENDING
+        reply.ended_admissions = self._pending_admissions.num_ended
+        return True
+
+    def _step_in_python(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         self._check_size(frame)
         self._expected_requests = 0
         batch = self._batch_for(frame)
@@ -287,6 +314,11 @@ class EngineSession:
             self.step_trace.requests = batch.traces
         columns = StepColumns.read(frame, batch.layout, self.vocab_size, self._limits.max_tokens_per_request)
         self._check_new_ids(columns, batch)
+        compiled = None
+        if batch.leaves_out and self._compiled is not None:
+            compiled = self._compiled.step_partly(frame) if self.step_trace is None else None
+            if compiled is None:
+                batch = StepBatch(batch.layout, self._requests)
         self._wants_output = frame.wants_output
         outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
@@ -296,7 +328,13 @@ class EngineSession:
             parts = outcome.pack_around_programs(self.vocab_size)
         else:
             parts = [outcome.pack(self.vocab_size)]
+        leaves_ids = all(part.leaves_every_row_an_id(self.vocab_size // len(parts)) for part in parts)
+        denied_rows = [] if leaves_ids else outcome.all_denied(self.vocab_size)
         edits, *later = parts
+        if compiled is not None:
+            edits = edits.joined(compiled.edits)
+            denied_rows = sorted(denied_rows + compiled.denied_rows)
+            outcome.add_compiled(compiled.applied, compiled.seconds)
         reply.edits.CopyFrom(edits.to_proto())
         if later:
             reply.later_edits.extend(each.to_proto() for each in later)
@@ -304,10 +342,8 @@ class EngineSession:
         self._pending = (pending, len(batch.layout.rows), drafts)
         if pending:
             reply.logits_rows = pack_int32(row.index for row in pending)
-        leaves_ids = all(part.leaves_every_row_an_id(self.vocab_size // len(parts)) for part in parts)
-        write_outcome(reply, outcome, [] if leaves_ids else outcome.all_denied(self.vocab_size))
-        if outcome.failures:
-            self._batch = None
+        write_outcome(reply, outcome, denied_rows)
+        self._follow_failures(outcome)
         reply.ended_admissions = self._pending_admissions.num_ended
 
     def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
@@ -321,7 +357,7 @@ class EngineSession:
             with Released():
                 received = self._decode(frame.logits, step_rows if whole_step else len(pending))
                 logits = received.to(self._device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
-            self._pending = (Rows(), 0, {})
+            self._pending = _NOTHING_PENDING
             if self.step_trace is not None:
                 self.step_trace.rows = len(pending)
             outcome = self._begin_outcome()
@@ -356,6 +392,17 @@ class EngineSession:
         with Released():
             tensors.write(reply.logits, logits)
         write_outcome(reply, outcome, outcome.all_denied(self.vocab_size))
+
+    def _follow_failures(self, outcome: StepOutcome) -> None:
+        """Leave failed requests to Python, and give those that have recovered back to the compiled core."""
+        changed = bool(outcome.failures)
+        if self._compiled is not None:
+            for slot in outcome.failures:
+                if (request := self._requests.get(slot)) is not None:
+                    self._compiled.suspend(request)
+            changed |= self._compiled.resume()
+        if changed:
+            self._batch = None
 
     def _begin_outcome(self) -> StepOutcome:
         outcome = StepOutcome(trace=self.step_trace, outputs=[] if self._wants_output else None)
@@ -417,11 +464,20 @@ class EngineSession:
             self._admitted.replayed_requests += 1
             self._admitted.replayed_tokens += length
         self._requests[request.slot] = request
+        if self._compiled is not None:
+            self._compiled.add(request)
         self._longest_chain = max(self._longest_chain, len(request.chain))
         self._batch = None
         if self._lending.admitted(request):
             self.regions.retire()
             reply.regions_retired = True
+
+    def _drop(self, slot: int) -> None:
+        """Remove a request from the batch."""
+        del self._requests[slot]
+        if self._compiled is not None:
+            self._compiled.remove(slot)
+        self._batch = None
 
     def _report_ended(self, reply: processing_pb2.RequestsAdded) -> None:
         """Report the admissions that have ended in the background. Admitted requests join the batch."""
@@ -481,7 +537,8 @@ class EngineSession:
         if self._batch is None or columns != self._batch_columns:
             rows = max(len(frame.row_requests), len(frame.slots)) // 4
             self.check_work(rows, rows)  # rows without a chain are work, too
-            batch = StepBatch(StepLayout.read(frame, self._max_draft_tokens), self._requests)
+            layout = StepLayout.read(frame, self._max_draft_tokens)
+            batch = StepBatch(layout, self._requests, leave_out_compiled=True)
             self.check_work(batch.work, len(batch.layout.rows))
             self._batch, self._batch_columns = batch, columns
         return self._batch

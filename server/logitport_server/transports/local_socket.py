@@ -32,6 +32,8 @@ _PAUSE_SECONDS = 0.1
 # token when it connects, so that connections without one cannot keep engines out.
 MAX_HANDSHAKES = 64
 _LENGTH = struct.Struct("<I")
+# Of a system call that receives a frame, and of one that receives the rest of a large one.
+_RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
 
 
 class FrameHandler(Protocol):
@@ -221,21 +223,43 @@ class LocalConnection:
         self._handler = handler
         self._max_message_bytes = max_message_bytes
         self._count = count
+        self._received = b""  # the beginning of the next frame, received with the last one
 
     def run(self) -> None:
         """Receive frames and reply to each, until either end closes the connection."""
-        with self._peer.makefile("rb") as incoming:
-            while header := incoming.read(_LENGTH.size):
-                (length,) = _LENGTH.unpack(header)
-                if length > self._max_message_bytes:
-                    logger.warning("closed a local connection: a frame of %d bytes is over max_message_bytes", length)
-                    return
-                data = incoming.read(length)
-                if len(data) < length:
-                    return
-                sent = self._send(self._handler.answer(self._handler.parse(data), "local"))
-                self._handler.record()
-                self._count(length, sent)
+        while (frame := self._receive()) is not None:
+            sent = self._send(self._handler.answer(self._handler.parse(frame), "local"))
+            self._handler.record()
+            self._count(len(frame), sent)
+
+    def _receive(self) -> bytes | None:
+        """Receive a frame; one system call is enough for a usual one. None if no further frame can be received."""
+        data = self._received or self._peer.recv(_RECEIVED_BYTES)
+        while data and len(data) < _LENGTH.size:
+            more = self._peer.recv(_RECEIVED_BYTES)
+            data = data + more if more else b""
+        if not data:
+            return None
+        (length,) = _LENGTH.unpack_from(data)
+        if length > self._max_message_bytes:
+            logger.warning("closed a local connection: a frame of %d bytes is over max_message_bytes", length)
+            return None
+        end = _LENGTH.size + length
+        if len(data) < end:
+            data = self._receive_rest(data, end)
+        self._received = data[end:]
+        return data[_LENGTH.size : end] if data else None
+
+    def _receive_rest(self, data: bytes, end: int) -> bytes:
+        """Receive until there are `end` bytes. Returns b"" if the connection ends before."""
+        parts, missing = [data], end - len(data)
+        while missing > 0:
+            part = self._peer.recv(min(missing, _MAX_RECEIVED_BYTES))
+            if not part:
+                return b""
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
 
     def _send(self, reply: processing_pb2.SessionResponse) -> int:
         """Send a reply. Returns its bytes."""

@@ -229,7 +229,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._metrics.step(response, seconds, "unary", principal.name, spending, queue_seconds, refused=refused)
             return reply
 
-        return await on_thread(self._threads, work)
+        self._turns.join(principal.name)
+        try:
+            return await on_thread(self._threads, work)
+        finally:
+            self._turns.leave(principal.name)
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._metrics.load()

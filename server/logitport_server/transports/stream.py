@@ -88,7 +88,7 @@ class SessionStream:
         self._peer = peer
         self._activity: SessionActivity | None = None
         self.descriptors: list[int] = []
-        self._last = processing_pb2.SessionResponse()
+        self._last, self._last_seq = processing_pb2.SessionResponse(), 0
         self._update_metrics: Callable[[], None] | None = None
 
     def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
@@ -135,8 +135,8 @@ class SessionStream:
             error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
-            with Scope(self._log_fields), self._turn(frame) if may_wait else nullcontext():
-                return self._answer(frame, transport, arrived)
+            with Scope(self._log_fields):
+                return self._answer(frame, transport, arrived, may_wait=may_wait)
         finally:
             self._processing.release()
 
@@ -182,32 +182,28 @@ class SessionStream:
         if ended:
             self._close_session()
 
-    def _turn(self, frame: processing_pb2.SessionRequest) -> AbstractContextManager[None]:
-        """The turn of the session's principal, for frames that compute. Others may wait, for example for a GPU."""
-        if self._session is None or frame.WhichOneof("frame") not in _COMPUTING:
-            return nullcontext()
-        return self._turns.of(self._session.principal.name)
-
     def _answer(
-        self, frame: processing_pb2.SessionRequest, transport: str, arrived: float
+        self, frame: processing_pb2.SessionRequest, transport: str, arrived: float, *, may_wait: bool
     ) -> processing_pb2.SessionResponse:
-        if frame.seq == self._last.seq != 0:
+        seq, last_seq = frame.seq, self._last_seq
+        if seq == last_seq != 0:
             return self._last
         self.descriptors = []
-        reply = processing_pb2.SessionResponse(seq=frame.seq)
-        if frame.seq < 1 or (self._last.seq and frame.seq != self._last.seq + 1):
-            last = f"frame {self._last.seq}" if self._last.seq else "no frame"
-            error = InvalidArgument(f"frame {frame.seq} follows {last}; seq must be 1 or more, and increase by one")
+        reply = processing_pb2.SessionResponse(seq=seq)
+        if seq < 1 or (last_seq and seq != last_seq + 1):
+            last = f"frame {last_seq}" if last_seq else "no frame"
+            error = InvalidArgument(f"frame {seq} follows {last}; seq must be 1 or more, and increase by one")
             reply.error.CopyFrom(to_proto(error))
             return reply
         try:
-            self._dispatch(frame, reply, transport, arrived)
+            self._dispatch(frame, reply, transport, arrived, may_wait=may_wait)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:  # noqa: BLE001 - only this frame fails
             reply.error.CopyFrom(to_proto(defects.to_error(error, f"frame {frame.seq}")))
         self._spans.end(reply)
-        self._last = _duplicate_error(reply) if reply.WhichOneof("frame") == "logits" else reply
+        self._last = _duplicate_error(reply) if reply.HasField("logits") else reply
+        self._last_seq = seq
         return reply
 
     def _describe(self, activity: SessionActivity) -> admin_pb2.SessionInfo:
@@ -219,6 +215,7 @@ class SessionStream:
     def _close_session(self) -> None:
         if self._session is not None:
             self._metrics.session_closed(self._session)
+            self._turns.leave(self._session.principal.name)
             seconds = time.monotonic() - self._opened_at
             with Scope(self._log_fields), tracing.span("session close", {"seconds": seconds}, parent=self._trace):
                 logger.info(
@@ -241,8 +238,9 @@ class SessionStream:
         reply: processing_pb2.SessionResponse,
         transport: str,
         arrived: float,
+        *,
+        may_wait: bool,
     ) -> None:
-        started = time.perf_counter()
         kind = frame.WhichOneof("frame")
         if kind == "open":
             with tracing.span("session open", _SESSION_ATTRIBUTES, parent=self._trace, is_call=True) as span:
@@ -253,14 +251,47 @@ class SessionStream:
             raise SessionClosed("the first frame of a session must be OpenSession")
         if self._connection is not None and transport != "local":
             raise InvalidArgument("this session uses its local transport; send the frame there")
+        # Only frames that compute have the turn. Others may wait, for example for a GPU.
+        turn = self._turns.of(session.principal.name) if may_wait and kind in _COMPUTING else nullcontext()
         if kind == "step":
-            session.step_trace = self._spans.begin_step(transport)
-            session.step(frame.step, reply.edits)
-            if self._activity is not None:
-                self._activity.record_step()
-            reply.edits.should_move = self._departure is not None and self._departure.should_move
-            self._measured(reply.edits, arrived, started, transport, session)
-        elif kind == "logits":
+            self._step(session, frame.step, reply.edits, transport, arrived, turn)
+            return
+        with turn:
+            self._dispatch_in_turn(session, kind, frame, reply, transport, arrived)
+
+    def _step(
+        self,
+        session: EngineSession,
+        step: processing_pb2.Step,
+        edits: processing_pb2.StepEdits,
+        transport: str,
+        arrived: float,
+        turn: AbstractContextManager[None],
+    ) -> None:
+        started = time.perf_counter()
+        session.step_trace = self._spans.begin_step(transport)
+        # One principal needs no turn for a step that the core computes. So its sessions use all cores.
+        if self._turns.is_shared or not session.step_compiled(step, edits):
+            with turn:
+                started = time.perf_counter()
+                session.step(step, edits)
+        assert self._activity is not None  # noqa: S101 - it is set while the session is open
+        self._activity.record_step()
+        if self._departure is not None and self._departure.should_move:
+            edits.should_move = True
+        self._measured(edits, arrived, started, transport, session)
+
+    def _dispatch_in_turn(
+        self,
+        session: EngineSession,
+        kind: str | None,
+        frame: processing_pb2.SessionRequest,
+        reply: processing_pb2.SessionResponse,
+        transport: str,
+        arrived: float,
+    ) -> None:
+        started = time.perf_counter()
+        if kind == "logits":
             session.step_trace = self._spans.begin_logits()
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)
@@ -338,6 +369,7 @@ class SessionStream:
             "engine": opening.engine[:_MAX_ENGINE_LENGTH],
         }
         self._metrics.session_opened(self._session)
+        self._turns.join(self._session.principal.name)
         self._activity = SessionActivity(self._session, opened.session_id, opening, self._peer)
         self._departure = self._departures.open(
             can_move=opening.can_move, describe=partial(self._describe, self._activity)

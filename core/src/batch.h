@@ -1,0 +1,97 @@
+// The requests of one session whose chains the core runs, and their steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "edits_writer.h"
+#include "history.h"
+#include "state.h"
+#include "step_columns.h"
+
+namespace logitport {
+
+// The limits of a step; see `ServerConfig`.
+struct BatchLimits {
+  std::int64_t vocab_size;
+  std::int32_t max_draft_tokens;  // of a request
+  std::int64_t max_tokens;        // of a request, with its drafts
+  std::int64_t max_work;          // rows, or new ids, times the length of their chains
+  std::size_t max_bytes;          // of the columns
+};
+
+// One place of a chain. Several may be the same processor, which has a number in its session.
+struct ChainPlace {
+  State *state;
+  std::size_t processor;
+};
+
+// Runs the steps of requests with chains of states. Not thread-safe; it needs no interpreter.
+// A step that is in any way unusual is refused: Python computes it, with the same histories and states, and reports
+// what is wrong with it. So a refused step must have changed nothing but what Python would change again in the same
+// way.
+class Batch {
+ public:
+  explicit Batch(const BatchLimits &limits) : limits_(limits), edits_(limits.vocab_size) {}
+  Batch(const Batch &) = delete;
+  Batch &operator=(const Batch &) = delete;
+  Batch(Batch &&) = delete;
+  Batch &operator=(Batch &&) = delete;
+  ~Batch() = default;
+
+  // Add a request in place of that of its slot. The history and the states stay where they are, and exist, until the
+  // slot gets another one or is removed.
+  void put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainPlace> chain);
+  void remove(std::int32_t slot);
+
+  // Compute a step: bring the histories up to date, and write the edits of all rows. Returns false if it is refused.
+  // `partly`: leave out requests that were not put here. Otherwise, a step with one of them is refused.
+  // Throws an Error if a step failed after it had begun, in this step and in all later ones.
+  bool step(const StepFrame &frame, bool partly);
+
+  // Of the last step: the edits; the rows with no id left; and by processor the number of rows, and the seconds.
+  [[nodiscard]] const EditsColumns &edits() const noexcept { return edits_.columns(); }
+  [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
+  [[nodiscard]] const std::vector<std::int64_t> &applied() const noexcept { return applied_; }
+  [[nodiscard]] const std::vector<double> &seconds() const noexcept { return seconds_; }
+
+ private:
+  struct Request {
+    std::int32_t generation = 0;
+    History *history = nullptr;
+    std::vector<ChainPlace> chain;
+    std::vector<State *> advancing;  // the states that follow each id
+    std::int64_t depth = 0;          // drafts that are appended at the moment
+  };
+
+  bool find_requests(const StepFrame &frame);
+  [[nodiscard]] bool is_usual(bool partly);
+  [[nodiscard]] bool is_usual(Request &request, std::size_t place, const std::int32_t *new_ids) const;
+  [[nodiscard]] bool in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept;
+  void append_new_ids();
+  void write_edits();
+  void remove_drafts();
+
+  static void append(Request &request, const std::int32_t *ids, std::size_t count);
+  static void rewind(Request &request, std::int64_t length);
+
+  BatchLimits limits_;
+  std::unordered_map<std::int32_t, std::unique_ptr<Request>> by_slot_;
+  StepLayout layout_;
+  StepColumns columns_;
+  bool found_ = false;               // whether `requests_` are those of the layout
+  std::vector<Request *> requests_;  // by place of the layout; null if it was not put here
+  bool has_all_ = false;
+  std::int64_t work_ = 0;
+  EditsWriter edits_;
+  std::vector<std::int32_t> denied_rows_;
+  std::vector<std::int64_t> applied_;
+  std::vector<double> seconds_;
+  std::vector<std::uint64_t> ticks_;
+  bool failed_ = false;
+};
+
+}  // namespace logitport

@@ -1,0 +1,143 @@
+#include "step_columns.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace logitport {
+namespace {
+
+// The columns are little-endian, and are copied as they are.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the core needs a little-endian machine");
+
+constexpr std::size_t element_bytes = 4;
+
+// Copy a column of whole elements. The bytes need not be aligned.
+template <typename T>
+bool copy_column(std::string_view column, std::vector<T> &elements) {
+  static_assert(sizeof(T) == element_bytes);
+  if (column.size() % element_bytes != 0) {
+    return false;
+  }
+  elements.resize(column.size() / element_bytes);
+  if (!column.empty()) {
+    std::memcpy(elements.data(), column.data(), column.size());
+  }
+  return true;
+}
+
+template <typename T>
+bool copy_column(std::string_view column, std::vector<T> &elements, std::size_t length) {
+  return column.size() == length * element_bytes && copy_column(column, elements);
+}
+
+// The number of ids of each request; 0 for all if the column is empty.
+bool copy_counts(std::string_view column, std::vector<std::int32_t> &counts, std::size_t length) {
+  if (column.empty()) {
+    counts.assign(length, 0);
+    return true;
+  }
+  return copy_column(column, counts, length) &&
+         std::all_of(counts.begin(), counts.end(), [](std::int32_t count) { return count >= 0; });
+}
+
+// Each count is below 2**31, and there are fewer than 2**31 of them: no overflow.
+std::size_t sum(const std::vector<std::int32_t> &counts) {
+  std::size_t total = 0;
+  for (const std::int32_t count : counts) {
+    total += static_cast<std::size_t>(count);
+  }
+  return total;
+}
+
+}  // namespace
+
+std::size_t StepFrame::bytes() const noexcept {
+  constexpr std::size_t around_the_columns = 64;  // at most 6 bytes for each, and a field of 2 bytes
+  return slots.size() + generations.size() + draft_counts.size() + row_requests.size() + row_draft_offsets.size() +
+         base_lengths.size() + history_crcs.size() + new_token_counts.size() + new_token_ids.size() +
+         draft_token_ids.size() + around_the_columns;
+}
+
+bool StepLayout::matches(const StepFrame &frame) const noexcept {
+  return valid_ && frame.slots == slots_column_ && frame.generations == generations_column_ &&
+         frame.draft_counts == draft_counts_column_ && frame.row_requests == row_requests_column_ &&
+         frame.row_draft_offsets == row_offsets_column_;
+}
+
+bool StepLayout::read(const StepFrame &frame, std::int32_t max_draft_tokens) {
+  valid_ = false;
+  if (!read_columns(frame, max_draft_tokens) || !read_rows(frame)) {
+    return false;
+  }
+  slots_column_ = frame.slots;
+  generations_column_ = frame.generations;
+  draft_counts_column_ = frame.draft_counts;
+  row_requests_column_ = frame.row_requests;
+  row_offsets_column_ = frame.row_draft_offsets;
+  valid_ = true;
+  return true;
+}
+
+bool StepLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_tokens) {
+  if (!copy_column(frame.slots, slots) || !has_distinct_slots() ||
+      !copy_column(frame.generations, generations, size()) || !copy_counts(frame.draft_counts, draft_counts, size())) {
+    return false;
+  }
+  draft_begins.resize(size());
+  drafts = 0;
+  for (std::size_t place = 0; place < size(); ++place) {
+    if (draft_counts[place] > max_draft_tokens) {
+      return false;
+    }
+    draft_begins[place] = drafts;
+    drafts += static_cast<std::size_t>(draft_counts[place]);
+  }
+  return true;
+}
+
+bool StepLayout::read_rows(const StepFrame &frame) {
+  if (frame.row_requests.empty()) {
+    rows.resize(size());
+    for (std::size_t place = 0; place < size(); ++place) {
+      rows[place] = {static_cast<std::int32_t>(place), 0};
+    }
+    return frame.row_draft_offsets.empty();
+  }
+  std::vector<std::int32_t> places;
+  std::vector<std::int32_t> offsets;
+  if (!copy_column(frame.row_requests, places)) {
+    return false;
+  }
+  if (frame.row_draft_offsets.empty()) {
+    offsets.assign(places.size(), 0);
+  } else if (!copy_column(frame.row_draft_offsets, offsets, places.size())) {
+    return false;
+  }
+  std::vector<std::int32_t> last_offsets(size(), 0);
+  rows.resize(places.size());
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const auto place = static_cast<std::size_t>(places[row]);  // a negative one becomes a large one
+    if (place >= size() || offsets[row] < last_offsets[place] || offsets[row] > draft_counts[place]) {
+      return false;
+    }
+    last_offsets[place] = offsets[row];
+    rows[row] = {places[row], offsets[row]};
+  }
+  return true;
+}
+
+bool StepLayout::has_distinct_slots() const {
+  std::vector<std::int32_t> sorted = slots;
+  std::sort(sorted.begin(), sorted.end());
+  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+}
+
+bool StepColumns::read(const StepFrame &frame, const StepLayout &layout) {
+  return copy_column(frame.base_lengths, base_lengths, layout.size()) &&
+         copy_column(frame.history_crcs, history_crcs, layout.size()) &&
+         copy_counts(frame.new_token_counts, new_counts, layout.size()) &&
+         copy_column(frame.new_token_ids, new_ids, sum(new_counts)) &&
+         copy_column(frame.draft_token_ids, draft_ids, layout.drafts);
+}
+
+}  // namespace logitport

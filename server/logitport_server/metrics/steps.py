@@ -1,0 +1,109 @@
+"""Metrics of steps by transport: their number, their times, and how long they have waited."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+# Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
+STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+_LE = [*map(floatToGoString, STEP_BOUNDS), "+Inf"]
+
+TRANSPORTS = ("unary", "grpc", "local")
+_PARTS = ("edits", "logits", "apply")
+
+
+class _Times:
+    """A histogram of seconds."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * len(_LE)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(STEP_BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+    @property
+    def samples(self) -> tuple[list[tuple[str, float]], float]:
+        """The buckets as Prometheus has them, and the sum."""
+        return [*zip(_LE, accumulate(self.buckets), strict=True)], self.seconds
+
+
+class StepMetrics(Collector):
+    """The metrics of steps. Thread-safe.
+
+    Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._computed = {(transport, part): _Times() for transport in TRANSPORTS for part in _PARTS}
+        self._queued = {transport: _Times() for transport in TRANSPORTS}
+
+    def step(self, transport: str, part: str, seconds: float, queue_seconds: float) -> None:
+        """Record a step, or a part of one.
+
+        Args:
+            transport: how its frame arrived: "unary", "grpc" or "local".
+            part: "edits", "logits", or "apply" for a call of Apply.
+            seconds: how long it took.
+            queue_seconds: how long it has waited before it was computed.
+        """
+        with self._lock:
+            self._computed[transport, part].add(seconds)
+            self._queued[transport].add(queue_seconds)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps since the start, with the calls of Apply."""
+        with self._lock:
+            return sum(map(self._count, TRANSPORTS))
+
+    def _count(self, transport: str) -> int:
+        """A step that reads logits is one step in two parts."""
+        return sum(sum(self._computed[transport, part].buckets) for part in ("edits", "apply"))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without values, so that a second one of these names is refused."""
+        return _families()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics with their values."""
+        steps, computed, queued = families = _families()
+        with self._lock:
+            for transport in TRANSPORTS:
+                steps.add_metric([transport], self._count(transport))
+                queued.add_metric([transport], *self._queued[transport].samples)
+            for labels, times in self._computed.items():
+                computed.add_metric(labels, *times.samples)
+        return families
+
+
+def _families() -> tuple[CounterMetricFamily, HistogramMetricFamily, HistogramMetricFamily]:
+    return (
+        CounterMetricFamily("logitport_steps", "Steps answered, by transport", labels=["transport"]),
+        HistogramMetricFamily(
+            "logitport_step_seconds",
+            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
+            labels=["transport", "part"],
+        ),
+        HistogramMetricFamily(
+            "logitport_step_queue_seconds",
+            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
+            labels=["transport"],
+        ),
+    )

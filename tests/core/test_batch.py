@@ -1,0 +1,212 @@
+"""Steps of a session: the compiled core and Python, in any order, give the replies that Python alone gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from logitport import LogitportError, compiled
+from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
+from logitport_proto import processing_pb2
+from logitport_server.session.step_trace import StepTrace
+from tests.server.conftest import AddOutputs, DenyHistory, Engine, EngineRequest, int32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
+
+VOCAB = 70  # a bitmask has 3 words
+SLOTS = 4
+MAX_DRAFTS = 3
+
+ID = st.integers(0, 7)
+IDS = st.lists(ID, max_size=3)
+COMPILED = [
+    ("DisallowedTokens", {"token_ids": [1, 5, 6]}),
+    ("DisallowedTokens", {"token_ids": [2, 3]}),
+    ("DisallowedTokens", {"token_ids": list(range(VOCAB - 1))}),
+    ("DisallowedTokens", {"token_ids": []}),
+    ("NoRepeatNGram", {"ngram_size": 1}),
+    ("NoRepeatNGram", {"ngram_size": 2, "window_size": 9}),
+    ("ThinkingBudget", {"thinking_budget": 2, "thinking_start_ids": [0], "thinking_end_ids": [1], "newline_id": 2}),
+    ("FrequencyPenalty", {"frequency_penalty": 0.5}),
+    ("MinTokens", {"min_tokens": 3, "stop_token_ids": [7]}),
+    ("LogitBias", {"logit_bias": {"3": 1.5, "4": -2.0}}),
+]
+IN_PYTHON = [("DenyHistory", {}), ("DenyHistory", {"bomb": 6}), ("AddOutputs", {})]
+CHAIN = st.one_of(
+    st.lists(st.sampled_from(COMPILED), max_size=3),
+    st.lists(st.sampled_from(COMPILED + IN_PYTHON), max_size=3),
+)
+# What is wrong with a step, and where.
+FAULT = st.sampled_from(
+    [
+        *("base_length", "crc", "new_id", "draft_id", "generation"),
+        *("short_column", "odd_column", "negative_count", "repeated_slot", "row_outside", "offset_outside"),
+    ]
+)
+COLUMNS = (
+    *("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids"),
+    *("row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids"),
+)
+
+
+@st.composite
+def step_frame(draw: Any, requests: list[EngineRequest]) -> processing_pb2.Step:
+    """A step of some of the requests, which may be wrong; the histories are updated if it is not."""
+    stepped = draw(st.permutations(requests))[: draw(st.integers(0, len(requests)))]
+    bases, new, drafts = [], [], []
+    for request in stepped:
+        prompt = len(request.request.prompt_token_ids)
+        if draw(st.integers(0, 5)) == 0:  # the engine takes ids back
+            del request.history[draw(st.integers(prompt, len(request.history))) :]
+        bases.append(list(request.history))
+        new.append(draw(IDS))
+        drafts.append(draw(st.one_of(st.just([]), st.lists(ID, max_size=MAX_DRAFTS))))
+        request.history += new[-1]
+    rows = [(place, offset) for place, ids in enumerate(drafts) for offset in range(len(ids) + 1)]
+    if draw(st.booleans()):
+        rows = draw(st.lists(st.sampled_from(rows), max_size=8)) if rows else []
+    else:
+        rows = draw(st.sampled_from([rows, sorted(rows, key=lambda row: row[1])]))
+    columns = {
+        "slots": [request.slot for request in stepped],
+        "generations": [request.generation for request in stepped],
+        "base_lengths": [len(base) for base in bases],
+        "history_crcs": [_crc(base) for base in bases],
+        "new_token_counts": [len(ids) for ids in new],
+        "new_token_ids": [token_id for ids in new for token_id in ids],
+        "draft_counts": [len(ids) for ids in drafts],
+        "draft_token_ids": [token_id for ids in drafts for token_id in ids],
+        "row_requests": [place for place, _ in rows],
+        "row_draft_offsets": [offset for _, offset in rows],
+    }
+    for fault in draw(st.lists(FAULT, max_size=2)) if draw(st.integers(0, 2)) == 0 else ():
+        _damage(columns, fault, draw)
+    packed = {name: np.array(values, np.int64).astype("<u4").tobytes() for name, values in columns.items()}
+    if not any(columns["draft_counts"]) and draw(st.booleans()):
+        packed["draft_counts"] = b""
+    if draw(st.integers(0, 9)) == 0:
+        name = draw(st.sampled_from(COLUMNS))
+        packed[name] = packed[name][: draw(st.integers(0, len(packed[name])))]
+    return processing_pb2.Step(**packed)
+
+
+def _crc(ids: list[int]) -> int:
+    return int(compiled.core.extend_crc(0, ids))
+
+
+def _damage(columns: dict[str, list[int]], fault: str, draw: Callable[..., Any]) -> None:
+    name, value = {
+        "base_length": ("base_lengths", draw(st.sampled_from([-1, 0, 1, 100, 2**31 - 1]))),
+        "crc": ("history_crcs", 7),
+        "new_id": ("new_token_ids", draw(st.sampled_from([-1, VOCAB, 2**31 - 1]))),
+        "draft_id": ("draft_token_ids", VOCAB),
+        "generation": ("generations", 9),
+        "short_column": (draw(st.sampled_from(COLUMNS)), None),
+        "odd_column": (draw(st.sampled_from(COLUMNS)), 2**31 - 1),
+        "negative_count": (draw(st.sampled_from(["new_token_counts", "draft_counts"])), -1),
+        "repeated_slot": ("slots", 0),
+        "row_outside": ("row_requests", SLOTS),
+        "offset_outside": ("row_draft_offsets", MAX_DRAFTS + 1),
+    }[fault]
+    if not columns[name]:
+        return
+    index = draw(st.integers(0, len(columns[name]) - 1))
+    if value is None:
+        del columns[name][index]
+    else:
+        columns[name][index] = value
+
+
+def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
+    """The reply, or the error, in a form that can be compared."""
+    reply = processing_pb2.StepEdits()
+    try:
+        engine.session.step(frame, reply)
+    except LogitportError as error:
+        return type(error), str(error)
+    failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
+    applied = sorted((each.processor, each.display_name, each.rows) for each in reply.applied)
+    edits = reply.edits.SerializeToString(deterministic=True)
+    return edits, failures, applied, reply.all_denied_rows, reply.logits_rows, reply.ended_admissions
+
+
+@pytest.fixture(scope="module")
+def open_engine() -> Callable[[], Engine]:
+    processors = (DisallowedTokens, NoRepeatNGram, ThinkingBudget, FrequencyPenalty, LogitBias, MinTokens)
+    return lambda: Engine(VOCAB, *processors, DenyHistory, AddOutputs, max_draft_tokens=MAX_DRAFTS)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject) -> None:
+    engine, reference = open_engine(), open_engine()
+    reference.session._compiled = None
+    requests: dict[int, EngineRequest] = {}
+    for generation in range(data.draw(st.integers(1, 10), label="changes")):
+        slot = data.draw(st.integers(0, SLOTS - 1))
+        if slot in requests and data.draw(st.booleans()):
+            removed = requests.pop(slot)
+            for each in (engine, reference):
+                each.remove(removed)
+        elif slot not in requests:
+            chain, skip = data.draw(CHAIN, label="chain"), data.draw(st.booleans())
+            prompt = data.draw(st.lists(ID, min_size=1, max_size=6), label="prompt")
+            added = {"prompt": prompt, "generation": generation, "on_error": "skip" if skip else "abort"}
+            requests[slot] = engine.add(slot, chain, **added)
+            reference.add(slot, chain, **added)
+        for _ in range(data.draw(st.integers(0, 3))):
+            kept = {request: list(request.history) for request in requests.values()}
+            frame = data.draw(step_frame(list(requests.values())), label="frame")
+            engine.session.step_trace = StepTrace() if data.draw(st.booleans(), label="in Python") else None
+            expected = outcome(reference, frame)
+            assert outcome(engine, frame) == expected
+            if isinstance(expected[0], type) or expected[1]:  # the engine adds the requests again
+                for request, history in kept.items():
+                    request.history = history
+                    for each in (engine, reference):
+                        each.remove(request)
+                        each.add_again(request)
+
+
+def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> None:
+    engine = open_engine()
+    requests = [engine.add(slot, [COMPILED[slot]]) for slot in range(SLOTS)]
+    engine.session._step_in_python = None  # type: ignore[method-assign, assignment] # not called
+    for drafts in ({}, {requests[2]: [3, 4]}):
+        reply = engine.step({request: [5, 6] for request in requests}, drafts)
+        assert {each.processor: each.rows for each in reply.applied} == {"DisallowedTokens": 4}
+        assert not reply.failures
+    assert set(engine.session.spending.processors) == {"DisallowedTokens"}
+    assert 0 < engine.session.spending.processors["DisallowedTokens"] < 1
+
+
+def test_a_step_with_other_requests_runs_in_the_core_in_part(
+    open_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine()
+    compiled_request, other = engine.add(0, [COMPILED[0]]), engine.add(1, [COMPILED[1], ("DenyHistory", {})])
+    session: Any = engine.session
+    step_partly, calls = session._compiled.step_partly, []
+    monkeypatch.setattr(session._compiled, "step_partly", lambda frame: calls.append(1) or step_partly(frame))
+    reply = engine.step({other: [5], compiled_request: [6]})
+    assert calls
+    assert engine.denied(reply, 2) == [[1, 2, 3, 5], [1, 5, 6]]
+    assert {each.processor: each.rows for each in reply.applied} == {"DisallowedTokens": 2, "DenyHistory": 1}
+
+
+def test_a_failed_request_returns_to_the_core_when_it_has_recovered(open_engine: Callable[[], Engine]) -> None:
+    engine = open_engine()
+    request = engine.add(0, [COMPILED[0]], on_error="skip")
+    assert engine.failures(engine.step({request: [VOCAB]}))
+    del request.history[-1]
+    assert not engine.session.step_compiled(processing_pb2.Step(slots=int32(0)), processing_pb2.StepEdits())
+    assert not engine.failures(engine.step({request: [5]}))
+    engine.session._step_in_python = None  # type: ignore[method-assign, assignment] # not called
+    assert engine.denied(engine.step({request: [6]}), 1) == [[1, 5, 6]]
