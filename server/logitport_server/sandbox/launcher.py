@@ -6,7 +6,6 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from logitport import compiled
 from logitport_server.sandbox import gpu
 from logitport_server.sandbox.interpreter import readable_paths
 from logitport_server.sandbox.layers import LAYERS
@@ -55,6 +54,9 @@ def launch(
 
     Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
     """
+    # Not at the top: the package imports numpy, whose threads keep the probe of the layers from entering a namespace.
+    from logitport import compiled
+
     waived = frozenset(without)
     filtered = b""
     if "seccomp" not in waived:

@@ -30,6 +30,12 @@ def test_docs_describe_landlock_as_the_code_does():
     assert since in (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
+def test_the_layers_are_imported_without_numpy():
+    """A process with the threads of its BLAS cannot enter a user namespace."""
+    code = "import sys, logitport_server.sandbox; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-I", "-c", code], check=False).returncode == 0
+
+
 def test_bubblewrap_is_not_installed(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert Bubblewrap().missing() == "there is no bwrap; install the package bubblewrap"
