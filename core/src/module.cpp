@@ -19,7 +19,7 @@ NB_MODULE(_core, module) {
   logitport::bind_checksum(module);
   logitport::bind_history(module);
   logitport::bind_states(module);
-  logitport::bind_edits_reader(module);
-  logitport::bind_apply_cpu(module);
+  logitport::bind_edits(module);
+  logitport::bind_step_frame(module);
   logitport::bind_batch(module);
 }

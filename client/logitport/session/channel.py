@@ -168,13 +168,22 @@ class FrameChannel:
 
     def begin(
         self,
-        frame: processing_pb2.SessionRequest,
+        serialize: Callable[[int], bytes],
         take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
     ) -> None:
-        """Send a frame and return at once; `take_reply` is called once, with the reply or the exception."""
-        self.drain_reply()
+        """Send a step and return at once.
+
+        Args:
+            serialize: makes the frame of the step, with a sequence number.
+            take_reply: called once, with the reply or the exception.
+        """
+        with self._receiving:
+            if self._take_reply is not None:
+                self.drain_reply()
         try:
-            self.send(frame)
+            if self._lost is not None:
+                raise self._lost
+            self._connection.send_step(serialize)
         except ServerUnavailable as error:
             take_reply(error)
         else:

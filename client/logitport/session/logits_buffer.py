@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logitport.compiled import core
 from logitport.core import tensors
 from logitport.errors import InvalidLogits, LimitExceeded
 from logitport.session.memory import HostMemory, Memory
@@ -72,6 +73,13 @@ class LogitsBuffer:
         message.region.region_id = self._region_id
         message.region.byte_offset = byte_offset
         return True
+
+    def has_retired(self) -> bool:
+        """Whether there is retired memory."""
+        if self._data is None and not self._retired:  # an engine without logits in the buffer
+            return False
+        self._notice_retirement()
+        return bool(self._retired)
 
     def check(self, logits: Any) -> None:
         """Raise InvalidLogits for logits in retired memory."""
@@ -152,6 +160,7 @@ class LogitsTransfer:
 
     Attributes:
         datatype: of the logits: "FP32", "FP16" or "BF16".
+        core_datatype: the same for the compiled core; None without it.
         buffer: the buffer behind `Session.logits_buffer`.
         memory: where the server last processed logits: "device", "host" or "inline"; "" before the first time.
     """
@@ -162,6 +171,7 @@ class LogitsTransfer:
         self._channel = channel
         self._vocab_size = vocab_size
         self.datatype = datatype
+        self.core_datatype = None if core is None else core.Datatype[datatype]
         self.memory = ""
         self._staging: dict[object, list[LogitsBuffer]] = {}
         self.buffer = self._buffers(device, with_torch=with_torch)[0]

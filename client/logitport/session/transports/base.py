@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
-    from logitport_proto import processing_pb2
 
 
 class Transport(ABC):
@@ -45,6 +45,10 @@ class Transport(ABC):
             SessionClosed: after `close`, or after a reply that did not arrive in time.
             ServerUnavailable: the connection was lost, now or before, or `reply_limit` has passed.
         """
+
+    def send_bytes(self, frame: bytes) -> None:
+        """Send a serialized frame. As `send`."""
+        self.send(processing_pb2.SessionRequest.FromString(frame))
 
     @abstractmethod
     def receive(self) -> processing_pb2.SessionResponse:

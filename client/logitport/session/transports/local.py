@@ -85,13 +85,15 @@ class LocalTransport(Transport):
         return cls(connection, stream, timeout, min(stream.max_message_bytes, local.max_message_bytes))
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
+        self.send_bytes(frame.SerializeToString())
+
+    def send_bytes(self, frame: bytes) -> None:
         self._check_open()
-        data = frame.SerializeToString()
-        self._check_size(len(data))
+        self._check_size(len(frame))
         try:
             if self.reply_limit != self._enforced_limit:
                 self._enforce(self.reply_limit)
-            self._connection.sendall(_LENGTH.pack(len(data)) + data)
+            self._connection.sendall(_LENGTH.pack(len(frame)) + frame)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 

@@ -1,0 +1,124 @@
+"""Reads the arguments of a step, with the compiled core or in Python."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport.compiled import core
+from logitport.errors import InvalidTokenId, LogitportError
+from logitport.session.frames import describe_misuse, place_rows, step_frame, wrong_ids
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from logitport.session.frames import Handle, RowLike
+    from logitport.session.requests import SessionRequests
+
+    Ids = Mapping[Handle, Sequence[int]]
+
+
+class StepContent(NamedTuple):
+    """A step that was checked, and is not sent yet.
+
+    Attributes:
+        handles: the requests.
+        drafts: the draft tokens of requests that speculate.
+        rows: the request and draft offset of each row. Do not write to it, or to `handles`: later steps have the same.
+        serialize: makes the bytes of the frame, with this number. The histories must not have changed since.
+        extend: appends the new ids to the histories; called once, when the frame was sent.
+    """
+
+    handles: Sequence[Handle]
+    drafts: Ids
+    rows: Sequence[tuple[Handle, int]]
+    serialize: Callable[[int], bytes]
+    extend: Callable[[], None]
+
+
+class StepReader:
+    """Reads steps, and keeps what it knows of the last one: most steps have the same requests in the same order.
+
+    Args:
+        requests: the requests of the session.
+        vocab_size: width of the logits.
+    """
+
+    def __init__(self, requests: SessionRequests, vocab_size: int) -> None:
+        self._requests = requests
+        self._table = requests.table
+        self._vocab_size = vocab_size
+        # Of the last step: what `RequestTable.changes` was then, its requests, and one row for each of them.
+        self._layout: core.StepLayout | None = None
+        self._changes = -1
+        self._handles: list[Handle] = []
+        self._rows: list[tuple[Handle, int]] = []
+
+    def read(
+        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, *, wants_output: bool
+    ) -> StepContent:
+        """Read the arguments of `Session.step`. Raises as that method.
+
+        Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
+        """
+        if core is not None and (content := self._read_compiled(new_token_ids, drafts, rows, wants_output)) is not None:
+            return content
+        return self._read_python(new_token_ids, drafts, rows, wants_output)
+
+    def _read_compiled(
+        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
+    ) -> StepContent | None:
+        """Read plain arguments. Returns None for others: they may be valid, or `_read_python` finds what is wrong."""
+        layout = self._layout if self._changes == self._table.changes else None
+        if layout is None or not layout.read(new_token_ids, drafts, rows):
+            layout = self._renewed_layout(new_token_ids)
+            if layout is None or not layout.read(new_token_ids, drafts, rows):
+                return None
+        serialize = layout.serialize if not wants_output else partial(layout.serialize, wants_output=True)
+        if not drafts and rows is None:
+            return StepContent(self._handles, {}, self._rows, serialize, layout.extend)
+        kept = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
+        placed = place_rows(new_token_ids, kept, None) if rows is None else list(rows)
+        return StepContent(self._handles, kept, placed, serialize, layout.extend)
+
+    def _renewed_layout(self, new_token_ids: Ids) -> core.StepLayout | None:
+        """Make the layout of other requests. Returns None if they are the same, or are not plain."""
+        changes, handles = self._table.changes, list(new_token_ids) if type(new_token_ids) is dict else []
+        if self._changes == changes and self._handles == handles:
+            return None
+        self._layout = core.step_layout(new_token_ids, self._table.handles, self._vocab_size)
+        self._changes, self._handles = changes, handles
+        self._rows = [(handle, 0) for handle in handles]
+        return self._layout
+
+    def _read_python(
+        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
+    ) -> StepContent:
+        kept: Ids = {}
+        try:
+            kept = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
+            for handle in new_token_ids:
+                self._requests.check(handle)
+            placed = place_rows(new_token_ids, kept, rows)
+            frame = step_frame(new_token_ids, kept, placed, self._vocab_size)
+        except InvalidTokenId:
+            wrong = wrong_ids(new_token_ids, self._vocab_size) | wrong_ids(kept, self._vocab_size)
+            self._requests.fail(wrong)
+            new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
+            kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
+            frame = step_frame(new_token_ids, kept, placed, self._vocab_size)
+        except LogitportError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise describe_misuse(new_token_ids, drafts, rows) from error
+
+        def extend() -> None:
+            for handle, token_ids in new_token_ids.items():
+                handle.history.extend(token_ids)
+
+        def serialize(seq: int) -> bytes:
+            return processing_pb2.SessionRequest(seq=seq, step=frame).SerializeToString()
+
+        frame.wants_output = wants_output
+        return StepContent(list(new_token_ids), kept, placed, serialize, extend)
