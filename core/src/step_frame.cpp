@@ -1,6 +1,8 @@
 #include "step_frame.h"
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "bindings.h"
@@ -25,6 +27,9 @@ StepLayout::StepLayout(nb::handle new_token_ids, nb::dict held, std::int64_t voc
 }
 
 void StepLayout::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+  for (const Request &request : requests_) {
+    request.history->prefetch();
+  }
   new_.clear();
   drafts_.clear();
   row_requests_.clear();
@@ -69,7 +74,10 @@ nb::bytes StepLayout::serialize(std::uint64_t seq, bool wants_output) {
   MessageWriter frame;
   frame.varint(1, seq);
   frame.bytes(5, step.data());
-  return nb::bytes(frame.data().data(), frame.data().size());
+  const auto length = static_cast<std::uint32_t>(frame.data().size());
+  std::string with_length(reinterpret_cast<const char *>(&length), sizeof length);
+  with_length += frame.data();
+  return nb::bytes(with_length.data(), with_length.size());
 }
 
 void StepLayout::extend() {
@@ -90,6 +98,7 @@ void StepLayout::read_new_ids(nb::handle new_token_ids) {
   for (const Request &request : requests_) {
     require(PyDict_Next(new_token_ids.ptr(), &position, &handle, &ids) != 0 && handle == request.handle.ptr());
     read_ids(ids, new_);
+    request.history->prefetch_end();
   }
 }
 
@@ -181,7 +190,7 @@ void bind_step_frame(nb::module_ &module) {
         }
       },
       nb::arg("new_token_ids"), nb::arg("held"), nb::arg("vocab_size"),
-      nb::sig("def step_layout(new_token_ids: object, held: dict[int, Any], vocab_size: int) -> StepLayout | None"),
+      nb::sig("def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None"),
       "Make the layout of steps with these requests.\n\n"
       "Returns None if the Python version has to read the arguments.");
 }

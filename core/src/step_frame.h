@@ -24,8 +24,8 @@ class StepLayout {
   // Throws NotAccepted for whatever is not plain: other requests, other types, ids outside the vocabulary.
   void read(nanobind::handle new_token_ids, nanobind::handle drafts, nanobind::handle rows);
 
-  // The step that was read, as bytes of a `logitport.v1.SessionRequest`. Lengths and checksums of the histories are
-  // those before the new ids.
+  // The step that was read, as a `logitport.v1.SessionRequest` after its length, uint32. Lengths and checksums of the
+  // histories are those before the new ids.
   nanobind::bytes serialize(std::uint64_t seq, bool wants_output);
 
   // Append the new ids to the histories.

@@ -263,10 +263,13 @@ class FrameChannel:
         take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
         self._connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
 
-    def _take_early(self) -> None:
-        """Receive a reply that has arrived, unless the engine's thread is receiving."""
-        if self._receiving.acquire(blocking=False):
-            try:
-                self.drain_reply()
-            finally:
-                self._receiving.release()
+    def _take_early(self) -> bool:
+        """Receive a reply that has arrived, unless the engine's thread is receiving. Returns whether it did."""
+        if not self._receiving.acquire(blocking=False):
+            return False
+        try:
+            was_left = self._take_reply is not None
+            self.drain_reply()
+            return was_left
+        finally:
+            self._receiving.release()

@@ -25,12 +25,14 @@ class LogitsBuffer:
 
     Attributes:
         memory: the kind of memory.
+        is_used: whether logits have been in memory that is shared with the server.
     """
 
     def __init__(
         self, channel: FrameChannel, memory: Memory, vocab_size: int, datatype: str, *, with_torch: bool
     ) -> None:
         self.memory = memory
+        self.is_used = False
         self._channel = channel
         self._vocab_size = vocab_size
         self._datatype = datatype
@@ -75,9 +77,7 @@ class LogitsBuffer:
         return True
 
     def has_retired(self) -> bool:
-        """Whether there is retired memory."""
-        if self._data is None and not self._retired:  # an engine without logits in the buffer
-            return False
+        """Whether there is retired memory. There is none unless the buffer `is_used`."""
         self._notice_retirement()
         return bool(self._retired)
 
@@ -128,6 +128,7 @@ class LogitsBuffer:
         if opened is not None:
             if self._data is not None and isinstance(self.memory, HostMemory):
                 self._replaced = [*(span for span in self._replaced if span[2]() is not None), self._span()]
+            self.is_used = True
             self._region_id, self._data = opened
             self._logits = self._view(self._data, rows)
         return opened is not None

@@ -8,7 +8,6 @@ from logitport.calls import count
 from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
-from logitport.session.frames import Handle, RowLike
 from logitport.session.logits_buffer import LogitsTransfer
 from logitport.session.moves import Moves
 from logitport.session.program_runs import ProgramRuns
@@ -17,7 +16,6 @@ from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
 from logitport.session.step_content import StepReader
 from logitport.session.stopped_servers import StoppedServerWatch
-from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +23,11 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport.request import Request
+    from logitport.session.frames import Handle, RowLike
     from logitport.session.moves import OtherServer
     from logitport.session.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
+    from logitport_proto import processing_pb2
 
 
 class Session:
@@ -220,7 +220,7 @@ class Session:
         )
         self._channel.begin(content.serialize, pending.take_reply)
         if self._begun is not None:
-            self._begun.supersede()
+            self._begun.superseded = True
         self._begun = pending
         content.extend()
         return pending

@@ -55,7 +55,11 @@ class StepResult:
 
 
 class PendingStep:
-    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`."""
+    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`.
+
+    Attributes:
+        superseded: whether another step was begun, so that this one cannot be finished any more.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class PendingStep:
         self._answer: _Answer | None = None
         self._error: Exception | None = None
         self._applied = False
-        self._superseded = False
+        self.superseded = False
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
         """Finish the step: receive the edits, and process `logits` in place.
@@ -99,26 +103,19 @@ class PendingStep:
                 unchanged, and `apply` may be called again.
             InvalidArgument: the step was applied already, or another step was begun.
         """
-        result = self._apply_compiled(logits)
-        if result is None:
-            result = self._apply(logits)
-        return _raise_failures(result) if check else result
-
-    def _apply_compiled(self, logits: Any) -> StepResult | None:
-        """Apply the edits if nothing else is to be done: most steps of most engines.
-
-        Returns:
-            None if there is more to do, or if the logits may be invalid. Nothing has changed then.
-        """
-        if self._applied or self._superseded or self._transfer.buffer.has_retired():
-            return None
-        if self._answer is None:
+        if self._answer is None and not self.superseded:
             self._channel.drain_reply()
-        answer = self._answer
-        if answer is None or answer.compiled is None or not answer.compiled.apply(logits):
-            return None
-        self._applied = True
-        return answer.result
+        answer, buffer = self._answer, self._transfer.buffer
+        may_fail = self._applied or self.superseded or (buffer.is_used and buffer.has_retired())
+        # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
+        if answer is not None and answer.compiled is not None and not may_fail and answer.compiled.apply(logits):
+            self._applied = True
+            result = answer.result
+        else:
+            result = self._apply(logits)
+        if check and result.failures:
+            raise RequestsFailed(result.failures, result)
+        return result
 
     def _apply(self, logits: Any) -> StepResult:
         self._check(logits)
@@ -162,8 +159,8 @@ class PendingStep:
             raise InvalidArgument(
                 "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
             )
-        if check:
-            _raise_failures(answer.result)
+        if check and answer.result.failures:
+            raise RequestsFailed(answer.result.failures, answer.result)
         return answer.edits
 
     @property
@@ -178,10 +175,6 @@ class PendingStep:
         else:
             self._answer = self._read(reply.edits)
 
-    def supersede(self) -> None:
-        """Mark the step as abandoned: another step was begun, so this one cannot be finished any more."""
-        self._superseded = True
-
     def _synchronized_answer(self) -> _Answer:
         """Return the answer, once the server has the same history as the client for every request.
 
@@ -190,7 +183,7 @@ class PendingStep:
         Raises:
             ServerUnavailable: the connection was lost; the call may be repeated on a new connection.
         """
-        if self._superseded:
+        if self.superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._channel.drain_reply()
@@ -390,12 +383,6 @@ class _Answer:
         if self.checked is None:
             self.checked = Edits.from_checked_columns(self.columns)
         return self.checked
-
-
-def _raise_failures(result: StepResult) -> StepResult:
-    if result.failures:
-        raise RequestsFailed(result.failures, result)
-    return result
 
 
 def _combine(first: StepResult, second: StepResult) -> StepResult:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.compiled import core
 from logitport.errors import InvalidTokenId, LogitportError
 from logitport.session.frames import describe_misuse, place_rows, step_frame, wrong_ids
+from logitport.session.transports.base import with_length
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class StepContent(NamedTuple):
         handles: the requests.
         drafts: the draft tokens of requests that speculate.
         rows: the request and draft offset of each row. Do not write to it, or to `handles`: later steps have the same.
-        serialize: makes the bytes of the frame, with this number. The histories must not have changed since.
+        serialize: makes the frame with this number, as `with_length`. The histories must not have changed since.
         extend: appends the new ids to the histories; called once, when the frame was sent.
     """
 
@@ -49,11 +51,11 @@ class StepReader:
         self._requests = requests
         self._table = requests.table
         self._vocab_size = vocab_size
-        # Of the last step: what `RequestTable.changes` was then, its requests, and one row for each of them.
-        self._layout: core.StepLayout | None = None
+        # Of the last step: what `RequestTable.changes` was then, its requests, and its content but for drafts.
         self._changes = -1
         self._handles: list[Handle] = []
-        self._rows: list[tuple[Handle, int]] = []
+        self._layout: core.StepLayout | None = None
+        self._content: StepContent | None = None
 
     def read(
         self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, *, wants_output: bool
@@ -62,35 +64,33 @@ class StepReader:
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
         """
-        if core is not None and (content := self._read_compiled(new_token_ids, drafts, rows, wants_output)) is not None:
-            return content
-        return self._read_python(new_token_ids, drafts, rows, wants_output)
-
-    def _read_compiled(
-        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
-    ) -> StepContent | None:
-        """Read plain arguments. Returns None for others: they may be valid, or `_read_python` finds what is wrong."""
         layout = self._layout if self._changes == self._table.changes else None
         if layout is None or not layout.read(new_token_ids, drafts, rows):
-            layout = self._renewed_layout(new_token_ids)
+            layout = None if core is None else self._renewed_layout(new_token_ids)
             if layout is None or not layout.read(new_token_ids, drafts, rows):
-                return None
-        serialize = layout.serialize if not wants_output else partial(layout.serialize, wants_output=True)
-        if not drafts and rows is None:
-            return StepContent(self._handles, {}, self._rows, serialize, layout.extend)
+                return self._read_python(new_token_ids, drafts, rows, wants_output)
+        if not drafts and rows is None and not wants_output and self._content is not None:
+            return self._content
+        serialize = partial(layout.serialize, wants_output=wants_output)
         kept = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
-        placed = place_rows(new_token_ids, kept, None) if rows is None else list(rows)
+        # The core has checked that all `rows` are pairs.
+        placed = place_rows(new_token_ids, kept, None) if rows is None else cast("list[tuple[Handle, int]]", list(rows))
         return StepContent(self._handles, kept, placed, serialize, layout.extend)
 
     def _renewed_layout(self, new_token_ids: Ids) -> core.StepLayout | None:
-        """Make the layout of other requests. Returns None if they are the same, or are not plain."""
+        """Make the layout of other requests. Returns None if they are the same, or if the core does not accept them.
+
+        It accepts plain values only. `_read_python` finds whether others are valid, or what is wrong.
+        """
         changes, handles = self._table.changes, list(new_token_ids) if type(new_token_ids) is dict else []
         if self._changes == changes and self._handles == handles:
             return None
         self._layout = core.step_layout(new_token_ids, self._table.handles, self._vocab_size)
         self._changes, self._handles = changes, handles
-        self._rows = [(handle, 0) for handle in handles]
-        return self._layout
+        if (layout := self._layout) is not None:
+            rows = [(handle, 0) for handle in handles]
+            self._content = StepContent(handles, {}, rows, layout.serialize, layout.extend)
+        return layout
 
     def _read_python(
         self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
@@ -115,10 +115,10 @@ class StepReader:
 
         def extend() -> None:
             for handle, token_ids in new_token_ids.items():
-                handle.history.extend(token_ids)
+                handle.history.extend([index(token_id) for token_id in token_ids])
 
         def serialize(seq: int) -> bytes:
-            return processing_pb2.SessionRequest(seq=seq, step=frame).SerializeToString()
+            return with_length(processing_pb2.SessionRequest(seq=seq, step=frame))
 
         frame.wants_output = wants_output
         return StepContent(list(new_token_ids), kept, placed, serialize, extend)

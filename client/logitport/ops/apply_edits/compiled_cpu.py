@@ -12,6 +12,7 @@ from logitport.ops.apply_edits.cpu import open_memory
 if TYPE_CHECKING:
     from logitport.core.edits import Edits
 
+
 def apply_edits(edits: Edits, logits: Any) -> bool:
     """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
+
+
+LENGTH = struct.Struct("<I")
+
+
+def with_length(frame: processing_pb2.SessionRequest) -> bytes:
+    """Serialize a frame. Its length in bytes comes first, as on the local transport."""
+    data = frame.SerializeToString()
+    return LENGTH.pack(len(data)) + data
 
 
 class Transport(ABC):
@@ -47,8 +57,8 @@ class Transport(ABC):
         """
 
     def send_bytes(self, frame: bytes) -> None:
-        """Send a serialized frame. As `send`."""
-        self.send(processing_pb2.SessionRequest.FromString(frame))
+        """Send a frame that `with_length` has made. As `send`."""
+        self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
     @abstractmethod
     def receive(self) -> processing_pb2.SessionResponse:
