@@ -178,7 +178,7 @@ class StepLayout:
     def extend(self) -> None:
         """Append the new ids of the step to the histories."""
 
-def step_layout(new_token_ids: object, held: dict[int, Any], vocab_size: int) -> StepLayout | None:
+def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None:
     """
     Make the layout of steps with these requests.
 

@@ -57,7 +57,10 @@ class ReadEdits {
  public:
   ReadEdits(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::handle ids, nb::handle values,
             std::int64_t num_rows, std::int64_t vocab_size, Datatype datatype)
-      : buffers_(rows, kinds, offsets, ids, values), num_rows_(num_rows), vocab_size_(vocab_size), datatype_(datatype) {}
+      : buffers_(rows, kinds, offsets, ids, values),
+        num_rows_(num_rows),
+        vocab_size_(vocab_size),
+        datatype_(datatype) {}
 
   [[nodiscard]] bool are_proven() const noexcept {
     return buffers_.hold_columns() && proven(buffers_.columns(), num_rows_, vocab_size_);

@@ -102,8 +102,12 @@ void LogitsMemory::open_tensor(nb::handle tensor) {
     return;
   }
   const std::int64_t size = size_of(*datatype);
-  const Logits logits{static_cast<char *>(found.data) + found.byte_offset, found.shape[0], found.shape[1],
-                      found.strides[0] * size, found.strides[1] * size, *datatype};
+  const Logits logits{static_cast<char *>(found.data) + found.byte_offset,
+                      found.shape[0],
+                      found.shape[1],
+                      found.strides[0] * size,
+                      found.strides[1] * size,
+                      *datatype};
   // A view of the imaginary parts of complex numbers may have the negated values. It has gaps between its elements.
   if (found.strides[1] == 1 || !nb::cast<bool>(tensor.attr("is_neg")())) {
     logits_ = logits;
@@ -128,8 +132,8 @@ void LogitsMemory::open_array(nb::handle array, bool is_bf16) {
     datatype = Datatype::fp16;
   }
   if (datatype) {
-    logits_ = Logits{static_cast<char *>(view_.buf), view_.shape[0], view_.shape[1], view_.strides[0],
-                     view_.strides[1], *datatype};
+    logits_ = Logits{
+        static_cast<char *>(view_.buf), view_.shape[0], view_.shape[1], view_.strides[0], view_.strides[1], *datatype};
   }
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <exception>
 #include <limits>
 
 #include "edit_buffers.h"
@@ -11,7 +12,7 @@
 namespace logitport {
 
 // Another value. The Python version has to read it: it may be valid, or it raises the error.
-struct NotAccepted {};
+class NotAccepted : public std::exception {};
 
 inline void require(bool condition) {
   if (!condition) {

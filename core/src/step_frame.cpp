@@ -12,7 +12,8 @@
 namespace nb = nanobind;
 
 namespace logitport {
-StepLayout::StepLayout(nb::handle new_token_ids, nb::dict held, std::int64_t vocab_size) : vocab_size_(vocab_size) {
+StepLayout::StepLayout(nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size)
+    : vocab_size_(vocab_size) {
   require(PyDict_CheckExact(new_token_ids.ptr()));
   for (const auto &[handle, ids] : nb::borrow<nb::dict>(new_token_ids)) {
     nb::object slot = attribute(handle, "slot"), history = attribute(handle, "history");
@@ -181,7 +182,7 @@ void bind_step_frame(nb::module_ &module) {
       .def("extend", &StepLayout::extend, "Append the new ids of the step to the histories.");
   module.def(
       "step_layout",
-      [](nb::handle new_token_ids, nb::dict held, std::int64_t vocab_size) -> nb::object {
+      [](nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size) -> nb::object {
         try {
           auto layout = std::make_unique<StepLayout>(new_token_ids, held, vocab_size);
           return nb::cast(layout.release(), nb::rv_policy::take_ownership);

@@ -18,7 +18,7 @@ class StepLayout {
  public:
   // The requests are the keys of a dict. `held` are the requests of the session, by slot.
   // Throws NotAccepted (plain_values.h) unless each key is one of them, and has a compiled history.
-  StepLayout(nanobind::handle new_token_ids, nanobind::dict held, std::int64_t vocab_size);
+  StepLayout(nanobind::handle new_token_ids, const nanobind::dict &held, std::int64_t vocab_size);
 
   // Read the arguments of `Session.step`. Each may be wrong or only unusual.
   // Throws NotAccepted for whatever is not plain: other requests, other types, ids outside the vocabulary.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from logitport.core.history import TokenIds
     from logitport.errors import LogitportError
     from logitport.request import Request
     from logitport.session.frames import Handle, RowLike
@@ -182,16 +183,18 @@ class Session:
 
     def step(
         self,
-        new_token_ids: Mapping[Handle, Sequence[int]],
+        new_token_ids: Mapping[Handle, TokenIds],
         *,
         rows: Sequence[RowLike] | None = None,
-        drafts: Mapping[Handle, Sequence[int]] | None = None,
+        drafts: Mapping[Handle, TokenIds] | None = None,
         output: bool = False,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
         Args:
-            new_token_ids: for each request of the step, the ids added since its last step; [] in its first step.
+            new_token_ids: for each request of the step, the ids added since its last step; [] in its first step. Ids
+                are a list, or another sequence, or a numpy array or torch tensor of integers, [n]. A tensor on a GPU is
+                copied for each request: where all ids are in one tensor, copy that with `.tolist()` first.
             rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
                 the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.

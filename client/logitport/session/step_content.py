@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.compiled import core
 from logitport.errors import InvalidTokenId, LogitportError
-from logitport.session.frames import describe_misuse, place_rows, step_frame, wrong_ids
+from logitport.session.frames import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
 from logitport.session.transports.base import with_length
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from logitport.core.history import TokenIds
     from logitport.session.frames import Handle, RowLike
     from logitport.session.requests import SessionRequests
 
-    Ids = Mapping[Handle, Sequence[int]]
+    # By request: ids as an engine passes them.
+    Ids = Mapping[Handle, TokenIds]
 
 
 class StepContent(NamedTuple):
@@ -33,7 +35,7 @@ class StepContent(NamedTuple):
     """
 
     handles: Sequence[Handle]
-    drafts: Ids
+    drafts: Mapping[Handle, Sequence[int]]
     rows: Sequence[tuple[Handle, int]]
     serialize: Callable[[int], bytes]
     extend: Callable[[], None]
@@ -72,9 +74,13 @@ class StepReader:
         if not drafts and rows is None and not wants_output and self._content is not None:
             return self._content
         serialize = partial(layout.serialize, wants_output=wants_output)
-        kept = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
+        kept = _kept(drafts)
         # The core has checked that all `rows` are pairs.
-        placed = place_rows(new_token_ids, kept, None) if rows is None else cast("list[tuple[Handle, int]]", list(rows))
+        placed = (
+            place_rows(dict.fromkeys(self._handles, ()), kept, None)
+            if rows is None
+            else cast("list[tuple[Handle, int]]", list(rows))
+        )
         return StepContent(self._handles, kept, placed, serialize, layout.extend)
 
     def _renewed_layout(self, new_token_ids: Ids) -> core.StepLayout | None:
@@ -95,30 +101,36 @@ class StepReader:
     def _read_python(
         self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
     ) -> StepContent:
-        kept: Ids = {}
+        kept: Mapping[Handle, Sequence[int]] = {}
         try:
-            kept = {handle: tuple(token_ids) for handle, token_ids in drafts.items()} if drafts else {}
-            for handle in new_token_ids:
+            added = listed_by_handle(new_token_ids, "new_token_ids")
+            kept = _kept(drafts)
+            for handle in added:
                 self._requests.check(handle)
-            placed = place_rows(new_token_ids, kept, rows)
-            frame = step_frame(new_token_ids, kept, placed, self._vocab_size)
+            placed = place_rows(added, kept, rows)
+            frame = step_frame(added, kept, placed, self._vocab_size)
         except InvalidTokenId:
-            wrong = wrong_ids(new_token_ids, self._vocab_size) | wrong_ids(kept, self._vocab_size)
+            wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
             self._requests.fail(wrong)
-            new_token_ids = {handle: () if handle in wrong else ids for handle, ids in new_token_ids.items()}
+            added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
             kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
-            frame = step_frame(new_token_ids, kept, placed, self._vocab_size)
+            frame = step_frame(added, kept, placed, self._vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise describe_misuse(new_token_ids, drafts, rows) from error
 
         def extend() -> None:
-            for handle, token_ids in new_token_ids.items():
+            for handle, token_ids in added.items():
                 handle.history.extend([index(token_id) for token_id in token_ids])
 
         def serialize(seq: int) -> bytes:
             return with_length(processing_pb2.SessionRequest(seq=seq, step=frame))
 
         frame.wants_output = wants_output
-        return StepContent(list(new_token_ids), kept, placed, serialize, extend)
+        return StepContent(list(added), kept, placed, serialize, extend)
+
+
+def _kept(drafts: Ids | None) -> dict[Handle, Sequence[int]]:
+    """Copy the draft tokens, because the caller may change theirs."""
+    return {handle: tuple(ids) for handle, ids in listed_by_handle(drafts, "drafts").items()} if drafts else {}
