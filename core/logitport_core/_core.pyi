@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 4
+INTERFACE: int = 5
 
 def set_error_factory(factory: object) -> None:
     """

@@ -7,7 +7,7 @@ namespace {
 
 // Number of the interface between this module and the package logitport. Increase it, here and in
 // client/logitport/compiled.py, with each change after which one no longer works with an earlier other.
-constexpr int interface_number = 4;
+constexpr int interface_number = 5;
 
 }  // namespace
 

@@ -42,7 +42,6 @@ class PythonHistory:
         self.prompt_length = len(prompt)
         self.length = self.prompt_length + len(output)
         self.draft_tokens = 0
-        self._crc = self._crc_length = 0  # checksum of the first ids, and how many
         self._buffer = np.empty(max(_SMALLEST_CAPACITY, self.length + self.length // 8), np.int32)
         self._buffer[: self.prompt_length] = prompt
         self._buffer[self.prompt_length : self.length] = output
