@@ -115,7 +115,7 @@ def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest
         step = step_frame(new, {}, [(handle, 0) for handle in handles], workload.vocab_size)
         frames.append(SessionRequest(seq=seq, step=step).SerializeToString())
         for handle, new_ids in new.items():
-            handle.extend(new_ids)
+            handle.history.extend(new_ids)
 
     def answer(frame: SessionRequest) -> SessionResponse:
         reply = stream.answer(frame, "local")

@@ -91,7 +91,7 @@ class _Frames:
             step = step_frame(new, {}, [(handle, 0) for handle in self._handles], self._workload.vocab_size)
             self.steps.append(_numbered(SessionRequest(step=step), seq))
             for handle, new_ids in new.items():
-                handle.extend(new_ids)
+                handle.history.extend(new_ids)
 
 
 def _numbered(frame: SessionRequest, seq: int) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -220,10 +219,11 @@ def split_failures(
 
 def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
     """Count rows by processor: by display name, or by digest where the payload has no class name."""
-    rows: Counter[str] = Counter()
+    rows: dict[str, int] = {}
     for entry in applied:
-        rows[entry.display_name or entry.processor] += entry.rows
-    return dict(rows)
+        name = entry.display_name or entry.processor
+        rows[name] = rows.get(name, 0) + entry.rows
+    return rows
 
 
 def unpack_int32(column: bytes) -> NDArray[np.int32]:

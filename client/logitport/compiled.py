@@ -18,7 +18,7 @@ from logitport.errors import InvalidArgument, from_code
 logger = logging.getLogger(__name__)
 
 # Number of the interface between this package and the compiled core; the same number is in core/src/module.cpp.
-INTERFACE = 4
+INTERFACE = 5
 VARIABLE = "LOGITPORT_PURE_PYTHON"
 _MODULE = "logitport_core._core"
 

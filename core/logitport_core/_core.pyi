@@ -1,11 +1,12 @@
 from collections.abc import Sequence
+import enum
 from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 4
+INTERFACE: int = 5
 
 def set_error_factory(factory: object) -> None:
     """
@@ -134,11 +135,54 @@ def edits_proven(rows: object, kinds: object, offsets: object, ids: object, valu
     Whether columns, objects with little-endian bytes, are valid edits in ascending order of rows.
     """
 
-def apply_edits(rows: object, kinds: object, offsets: object, ids: object, values: object, logits: object, datatype: str) -> bool:
+def apply_edits(rows: object, kinds: object, offsets: object, ids: object, values: object, logits: object, is_bf16: bool) -> bool:
     """
-    Apply columns of edits to logits, a writable array [rows, vocab_size] of FP32, FP16 or BF16 bits.
+    Apply columns of edits to logits, [rows, vocab_size], of torch or numpy.
 
-    Returns False, and has changed nothing, if it cannot.
+    With is_bf16, they are an array of int16 with the bits of bfloat16. Returns False, and has changed nothing, if it cannot.
+    """
+
+class Datatype(enum.Enum):
+    FP32 = 0
+
+    FP16 = 1
+
+    BF16 = 2
+
+class ReadEdits:
+    """Edits that were proven for logits of a shape and datatype."""
+
+    def apply(self, logits: object) -> bool:
+        """
+        Apply the edits to logits of torch or numpy.
+
+        Returns False, and has changed nothing, if it cannot.
+        """
+
+def read_edits(rows: bytes, kinds: bytes, offsets: bytes, ids: bytes, values: bytes, num_rows: int, vocab_size: int, datatype: Datatype) -> ReadEdits | None:
+    """Check columns as edits_proven. Returns None if it is not proven."""
+
+class StepLayout:
+    """The requests of a step in their order, while they stay the same."""
+
+    def read(self, new_token_ids: object, drafts: object | None, rows: object | None) -> bool:
+        """
+        Read the arguments of a step.
+
+        Returns False if the Python version has to read them.
+        """
+
+    def serialize(self, seq: int, wants_output: bool = False) -> bytes:
+        """Serialize the frame of the step."""
+
+    def extend(self) -> None:
+        """Append the new ids of the step to the histories."""
+
+def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None:
+    """
+    Make the layout of steps with these requests.
+
+    Returns None if the Python version has to read the arguments.
     """
 
 class Batch:

@@ -5,12 +5,12 @@
 
 namespace logitport {
 
-void bind_apply_cpu(nanobind::module_ &module);
-void bind_edits_reader(nanobind::module_ &module);
 void bind_errors(nanobind::module_ &module);
+void bind_edits(nanobind::module_ &module);
 void bind_checksum(nanobind::module_ &module);
 void bind_history(nanobind::module_ &module);
 void bind_states(nanobind::module_ &module);
 void bind_batch(nanobind::module_ &module);
+void bind_step_frame(nanobind::module_ &module);
 
 }  // namespace logitport

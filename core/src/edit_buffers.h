@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "columns.h"
 #include "edits_reader.h"
@@ -35,6 +36,14 @@ class Buffer {
       return false;
     }
     return (view_.format[0] == 'B' || view_.format[0] == format) && view_.len % static_cast<Py_ssize_t>(sizeof(T)) == 0;
+  }
+
+  // Whether this is an array of one dimension, and its format one of these characters.
+  template <typename T>
+  [[nodiscard]] bool is_array(std::string_view formats) const noexcept {
+    return held_ && view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T)) &&
+           view_.format != nullptr && view_.format[0] != '\0' && view_.format[1] == '\0' &&
+           formats.find(view_.format[0]) != std::string_view::npos;
   }
 
   template <typename T>

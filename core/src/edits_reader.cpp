@@ -1,14 +1,7 @@
 #include "edits_reader.h"
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <cmath>
-
-#include "bindings.h"
-#include "edit_buffers.h"
-
-namespace nb = nanobind;
 
 namespace logitport {
 namespace {
@@ -59,12 +52,6 @@ bool edit_fits(const EditColumns &edits, std::int64_t edit, std::int64_t vocab_s
   return false;
 }
 
-bool edits_proven(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::handle ids, nb::handle values,
-                  std::int64_t num_rows, std::int64_t vocab_size) {
-  const EditBuffers buffers(rows, kinds, offsets, ids, values);
-  return buffers.hold_columns() && proven(buffers.columns(), num_rows, vocab_size);
-}
-
 }  // namespace
 
 bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size) noexcept {
@@ -80,12 +67,6 @@ bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size
     previous = row;
   }
   return true;
-}
-
-void bind_edits_reader(nb::module_ &module) {
-  module.def("edits_proven", &edits_proven, nb::arg("rows"), nb::arg("kinds"), nb::arg("offsets"), nb::arg("ids"),
-             nb::arg("values"), nb::arg("num_rows"), nb::arg("vocab_size"),
-             "Whether columns, objects with little-endian bytes, are valid edits in ascending order of rows.");
 }
 
 }  // namespace logitport

@@ -12,6 +12,9 @@ namespace logitport {
 
 enum class Datatype { fp32, fp16, bf16 };
 
+// Bytes of an element.
+constexpr std::int64_t size_of(Datatype datatype) noexcept { return datatype == Datatype::fp32 ? 4 : 2; }
+
 // Logits of any strides, in bytes. No two elements share memory, and each is aligned.
 struct Logits {
   char *data = nullptr;

@@ -7,7 +7,7 @@ namespace {
 
 // Number of the interface between this module and the package logitport. Increase it, here and in
 // client/logitport/compiled.py, with each change after which one no longer works with an earlier other.
-constexpr int interface_number = 4;
+constexpr int interface_number = 5;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ NB_MODULE(_core, module) {
   logitport::bind_checksum(module);
   logitport::bind_history(module);
   logitport::bind_states(module);
-  logitport::bind_edits_reader(module);
-  logitport::bind_apply_cpu(module);
+  logitport::bind_edits(module);
+  logitport::bind_step_frame(module);
   logitport::bind_batch(module);
 }

@@ -168,7 +168,7 @@ def test_a_server_frees_ended_sessions(server: Any, client: Client) -> None:
         session.add(Request([1]))
         session.add(Request([1]))
     assert (gauge("logitport_sessions"), gauge("logitport_requests")) == (2, 4)
-    sessions[0].remove(next(iter(sessions[0]._requests._table.handles.values())))
+    sessions[0].remove(next(iter(sessions[0]._requests.table.handles.values())))
     assert gauge("logitport_requests") == 3
     for session in sessions:
         session.close()

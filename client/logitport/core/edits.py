@@ -34,6 +34,7 @@ __all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpac
 
 # Lists that are read one by one.
 _FEW_EDITS = 64
+NO_OFFSETS = bytes(4)  # the column of no edits, which may also be empty
 _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
 _KIND = {int(kind): kind for kind in EditKind}  # a lookup is faster than EditKind(kind)
@@ -205,19 +206,24 @@ class Edits:
         Raises:
             InvalidArgument, InvalidTokenId: as `check`.
         """
-        rows, offsets, ids, values, kinds = columns
         try:
-            edits = cls(
-                rows=np.frombuffer(rows, "<i4"),
-                kinds=np.frombuffer(kinds, np.uint8),
-                offsets=np.frombuffer(offsets or b"\0\0\0\0", "<i4"),
-                ids=np.frombuffer(ids, "<i4"),
-                values=np.frombuffer(values, "<f4"),
-            )
+            edits = cls.from_checked_columns(columns)
         except ValueError as error:
             raise InvalidArgument(f"Edits: a column is not a whole number of elements: {error}") from error
         edits.check(num_rows, vocab_size)
         return edits
+
+    @classmethod
+    def from_checked_columns(cls, columns: Sequence[Buffer]) -> Edits:
+        """Invert `to_columns` without a check. Raises ValueError if a column is not a whole number of elements."""
+        rows, offsets, ids, values, kinds = columns
+        return cls(
+            rows=np.frombuffer(rows, "<i4"),
+            kinds=np.frombuffer(kinds, np.uint8),
+            offsets=np.frombuffer(offsets or NO_OFFSETS, "<i4"),
+            ids=np.frombuffer(ids, "<i4"),
+            values=np.frombuffer(values, "<f4"),
+        )
 
     def check(self, num_rows: int, vocab_size: int) -> None:
         """Check all columns against a batch of `num_rows` rows of `vocab_size` logits.

@@ -168,13 +168,22 @@ class FrameChannel:
 
     def begin(
         self,
-        frame: processing_pb2.SessionRequest,
+        serialize: Callable[[int], bytes],
         take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
     ) -> None:
-        """Send a frame and return at once; `take_reply` is called once, with the reply or the exception."""
-        self.drain_reply()
+        """Send a step and return at once.
+
+        Args:
+            serialize: makes the frame of the step, with a sequence number.
+            take_reply: called once, with the reply or the exception.
+        """
+        with self._receiving:
+            if self._take_reply is not None:
+                self.drain_reply()
         try:
-            self.send(frame)
+            if self._lost is not None:
+                raise self._lost
+            self._connection.send_step(serialize)
         except ServerUnavailable as error:
             take_reply(error)
         else:
@@ -254,10 +263,13 @@ class FrameChannel:
         take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
         self._connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
 
-    def _take_early(self) -> None:
-        """Receive a reply that has arrived, unless the engine's thread is receiving."""
-        if self._receiving.acquire(blocking=False):
-            try:
-                self.drain_reply()
-            finally:
-                self._receiving.release()
+    def _take_early(self) -> bool:
+        """Receive a reply that has arrived, unless the engine's thread is receiving. Returns whether it did."""
+        if not self._receiving.acquire(blocking=False):
+            return False
+        try:
+            was_left = self._take_reply is not None
+            self.drain_reply()
+            return was_left
+        finally:
+            self._receiving.release()

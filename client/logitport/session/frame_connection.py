@@ -100,6 +100,14 @@ class FrameConnection:
         self.seq = frame.seq
         self.expected = _REPLIES[kind]
 
+    def send_step(self, serialize: Callable[[int], bytes]) -> None:
+        """Send the frame of a step, which `serialize` makes with a sequence number. As `send`."""
+        seq, transport = self.seq + 1, self.transport
+        transport.reply_limit = self.step_limit
+        transport.send_bytes(serialize(seq))
+        self.seq = seq
+        self.expected = "edits"
+
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
         reply = self.transport.receive()

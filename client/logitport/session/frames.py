@@ -8,7 +8,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
 
 from logitport import trace_context
-from logitport.core.checksum import extend_crc
 from logitport.core.history import listed_ids
 from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
 from logitport.programs.request_tokens import RequestTokens
@@ -45,14 +44,13 @@ class Handle:
         skips: whether its rows stay unchanged if a processor fails.
         history: its tokens, including the new ids of every step.
         tokens: counts the ids of the history, for programs.
-        crc: checksum of the history.
         processed: whether a processor has received logits of it, and state with them.
         removed: whether the session has dropped it.
         trace: the trace in which it was added, as headers; see `trace_context`.
     """
 
     __slots__ = (
-        *("_message", "crc", "follows_from_history", "generation", "history", "names", "processed", "processors"),
+        *("_message", "follows_from_history", "generation", "history", "names", "processed", "processors"),
         *("programs", "programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot"),
         *("tokens", "trace"),
     )
@@ -65,7 +63,6 @@ class Handle:
         self.request_id = self._message.request_id
         self.history = request.history()
         self.tokens = RequestTokens(self.history)
-        self.crc = self.history.crc()
         self.processors: tuple[str, ...] = ()
         self.names = tuple(call.processor.name for call in self._message.processors)
         self.programs: tuple[ProgramCall, ...] = ()
@@ -122,16 +119,10 @@ class Handle:
         set_history(message, self.history)
         return message
 
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """Append ids to the history, oldest first."""
-        self.history.extend(token_ids)
-        self.crc = extend_crc(self.crc, token_ids)
-
     def rewind(self, length: int) -> None:
         """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
         self.history.rewind(length)
         self.tokens.rewound()
-        self.crc = self.history.crc()
 
     def __repr__(self) -> str:
         return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
@@ -201,7 +192,7 @@ def step_frame(
         slots=_column([handle.slot for handle in handles]),
         generations=_column([handle.generation for handle in handles]),
         base_lengths=_column([len(handle.history) for handle in handles]),
-        history_crcs=struct.pack(f"<{len(handles)}I", *[handle.crc for handle in handles]),
+        history_crcs=struct.pack(f"<{len(handles)}I", *[handle.history.crc() for handle in handles]),
         new_token_counts=_column([len(ids) for ids in new_token_ids.values()]),
         new_token_ids=_token_column(new_token_ids.values(), vocab_size),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logitport.compiled import core
 from logitport.core import tensors
 from logitport.errors import InvalidLogits, LimitExceeded
 from logitport.session.memory import HostMemory, Memory
@@ -24,12 +25,14 @@ class LogitsBuffer:
 
     Attributes:
         memory: the kind of memory.
+        is_used: whether logits have been in memory that is shared with the server.
     """
 
     def __init__(
         self, channel: FrameChannel, memory: Memory, vocab_size: int, datatype: str, *, with_torch: bool
     ) -> None:
         self.memory = memory
+        self.is_used = False
         self._channel = channel
         self._vocab_size = vocab_size
         self._datatype = datatype
@@ -72,6 +75,11 @@ class LogitsBuffer:
         message.region.region_id = self._region_id
         message.region.byte_offset = byte_offset
         return True
+
+    def has_retired(self) -> bool:
+        """Whether there is retired memory. There is none unless the buffer `is_used`."""
+        self._notice_retirement()
+        return bool(self._retired)
 
     def check(self, logits: Any) -> None:
         """Raise InvalidLogits for logits in retired memory."""
@@ -120,6 +128,7 @@ class LogitsBuffer:
         if opened is not None:
             if self._data is not None and isinstance(self.memory, HostMemory):
                 self._replaced = [*(span for span in self._replaced if span[2]() is not None), self._span()]
+            self.is_used = True
             self._region_id, self._data = opened
             self._logits = self._view(self._data, rows)
         return opened is not None
@@ -152,6 +161,7 @@ class LogitsTransfer:
 
     Attributes:
         datatype: of the logits: "FP32", "FP16" or "BF16".
+        core_datatype: the same for the compiled core; None without it.
         buffer: the buffer behind `Session.logits_buffer`.
         memory: where the server last processed logits: "device", "host" or "inline"; "" before the first time.
     """
@@ -162,6 +172,7 @@ class LogitsTransfer:
         self._channel = channel
         self._vocab_size = vocab_size
         self.datatype = datatype
+        self.core_datatype = None if core is None else core.Datatype[datatype]
         self.memory = ""
         self._staging: dict[object, list[LogitsBuffer]] = {}
         self.buffer = self._buffers(device, with_torch=with_torch)[0]

@@ -51,4 +51,5 @@ class ProgramBinding:
             for failure in added.failures:
                 raise from_proto(failure.error) from None
             handle.admitted(chain_at(added, 0), reads_logits=bool(added.reads_logits[0]))
+        self._table.has_programs |= bool(handle.programs)
         handle.reads_logits = handle.sends_logits or bool(handle.programs)

@@ -25,19 +25,23 @@ class RequestTable:
 
     Attributes:
         handles: the requests that the server holds, by slot.
+        changes: number of changes of `handles`.
         pending: the requests that the server admits in the background, by slot.
         settled: pending requests with an ended admission that `Session.poll` has not returned yet.
         lost: the error of each request that the server does not hold any more and that is not sent again.
         refused: the error of each registration that the present server refused, by digest.
+        has_programs: whether this process has run programs of a request, now or before.
         closed: whether the session is closed.
     """
 
     def __init__(self) -> None:
         self.handles: dict[int, Handle] = {}
+        self.changes = 0
         self.pending: dict[int, PendingRequest] = {}
         self.settled: list[PendingRequest] = []
         self.lost: dict[Handle, LogitportError] = {}
         self.refused: dict[str, LogitportError] = {}
+        self.has_programs = False
         self.closed = False
         self._slots = Slots()
 
@@ -87,6 +91,7 @@ class RequestTable:
     def remove(self, handle: Handle) -> None:
         """Remove a request, and free its slot."""
         self.handles.pop(handle.slot, None)
+        self.changes += 1
         handle.removed = True
         self.lost.pop(handle, None)
         self._slots.release(handle.slot)
@@ -116,6 +121,7 @@ class RequestTable:
     def clear(self) -> None:
         """Drop all handles, cancel the pending requests, and mark the session as closed."""
         self.handles.clear()
+        self.changes += 1
         for pending in self.pending.values():
             pending.cancelled = pending.candidate.removed = True
         self.pending.clear()
@@ -188,6 +194,7 @@ class RequestTable:
     def _hold(self, handle: Handle, *, reads_logits: bool, chain: processing_pb2.AdmittedChain) -> None:
         handle.admitted(chain, reads_logits=reads_logits)
         self.handles[handle.slot] = handle
+        self.changes += 1
 
     def _explained(self, handle: Handle, error: LogitportError) -> LogitportError:
         """Replace the error of an unknown processor by the reason for which the server has refused to register it."""

@@ -37,6 +37,7 @@ class SessionRequests:
         moves: opens connections to other servers; None if there are none.
 
     Attributes:
+        table: the requests, by slot.
         resyncs: how often a history was sent again because the server's history differed.
     """
 
@@ -49,24 +50,24 @@ class SessionRequests:
         moves: Moves | None = None,
     ) -> None:
         self._channel = channel
-        self._table = RequestTable()
-        binding = ProgramBinding(programs, self._table)
-        self._recovery = Recovery(self._table, channel, binding, restore, reconnect_seconds, moves)
+        self.table = RequestTable()
+        binding = ProgramBinding(programs, self.table)
+        self._recovery = Recovery(self.table, channel, binding, restore, reconnect_seconds, moves)
         self._moves = moves
-        self._move = SessionMove(self._table, channel, binding, self._recovery, moves) if moves is not None else None
+        self._move = SessionMove(self.table, channel, binding, self._recovery, moves) if moves is not None else None
         self.resyncs = 0
 
     def __len__(self) -> int:
-        return len(self._table.handles)
+        return len(self.table.handles)
 
     @property
     def lost(self) -> Mapping[Handle, LogitportError]:
         """The error of each request that the server does not hold any more and that is not sent again."""
-        return self._table.lost
+        return self.table.lost
 
     def check(self, handle: Handle) -> None:
         """Raise UnknownRequest if the session does not hold the handle, SessionClosed after `clear`."""
-        self._table.check(handle)
+        self.table.check(handle)
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
@@ -76,9 +77,9 @@ class SessionRequests:
         for failure in added.failures:
             raise from_proto(failure.error)
         chain = chain_at(added, 0)
-        self._table.hold(handle, reads_logits=bool(added.reads_logits[0]), chain=chain)
+        self.table.hold(handle, reads_logits=bool(added.reads_logits[0]), chain=chain)
         self._bind({handle: chain})
-        if (error := self._table.take_error(handle)) is not None:
+        if (error := self.table.take_error(handle)) is not None:
             raise error
         return handle
 
@@ -88,7 +89,7 @@ class SessionRequests:
         (frame,) = add_frames([handle], in_background=True)
         added = self._exchange_added(frame)
         pending = PendingRequest(self, handle)
-        self._table.hold_pending(pending)
+        self.table.hold_pending(pending)
         try:
             self._settle(frame, added)
         except LogitportError:  # the caller does not receive it
@@ -103,26 +104,26 @@ class SessionRequests:
         if self._channel.ended_admissions != 0:
             self.collect()
         self._channel.ended_admissions = None
-        settled, self._table.settled = self._table.settled, []
+        settled, self.table.settled = self.table.settled, []
         return settled
 
     def collect(self) -> None:
         """Receive the results of admissions in the background, if there are any."""
-        if self._table.pending:
+        if self.table.pending:
             frame = processing_pb2.AddRequests(in_background=True)
             self._settle(frame, self._exchange_added(frame))
 
     def take_settled(self, pending: PendingRequest) -> None:
         """Leave this request out of the result of `poll`."""
-        self._table.take_settled(pending)
+        self.table.take_settled(pending)
 
     def cancel(self, pending: PendingRequest) -> None:
         """End the admission of a request, or remove the request. Does nothing if it was refused or removed."""
         handle = pending.candidate
-        if self._table.pending.get(handle.slot) is pending:
-            self._table.remove_pending(pending)
+        if self.table.pending.get(handle.slot) is pending:
+            self.table.remove_pending(pending)
             self._drop([handle])
-        elif self._table.handles.get(handle.slot) is handle:
+        elif self.table.handles.get(handle.slot) is handle:
             pending.cancelled = True
             self.take_settled(pending)
             self.remove(handle)
@@ -130,18 +131,18 @@ class SessionRequests:
     def remove(self, handle: Handle) -> None:
         """Drop a request. Raises UnknownRequest."""
         self.check(handle)
-        self._table.remove(handle)
+        self.table.remove(handle)
         self._drop([handle])
 
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
         """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
-        self._table.lost.update(errors)
+        self.table.lost.update(errors)
         if errors:
             self._drop(list(errors))
 
     def clear(self) -> None:
         """Drop all handles, cancel the pending requests, and mark the session as closed."""
-        self._table.clear()
+        self.table.clear()
         if self._moves is not None:
             self._moves.cancel()
 
@@ -164,7 +165,7 @@ class SessionRequests:
         self._recovery.send(handles)
 
     def _candidate(self, request: Request) -> Handle:
-        return self._table.candidate(request, self._channel.opened.max_requests)
+        return self.table.candidate(request, self._channel.opened.max_requests)
 
     def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
         added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
@@ -173,7 +174,7 @@ class SessionRequests:
 
     def _settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
         """Settle the requests of a frame, and bind the programs of those that were admitted."""
-        admitted = self._table.settle(frame, added)
+        admitted = self.table.settle(frame, added)
         # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
         try:
             self._bind({pending.candidate: chain for pending, chain in admitted})
@@ -181,7 +182,7 @@ class SessionRequests:
             for pending, _ in admitted:
                 pending.handle, pending.error = None, error
             raise
-        self._table.finish(admitted)
+        self.table.finish(admitted)
 
     def _bind(self, chains: Mapping[Handle, processing_pb2.AdmittedChain]) -> None:
         """Bind the programs of admitted requests that the engine runs. Those for which that fails become `lost`.
@@ -201,7 +202,7 @@ class SessionRequests:
                 with suppress(LogitportError):
                     self._drop(list(chains))
             for handle in chains:
-                self._table.remove(handle)
+                self.table.remove(handle)
             raise
 
     def _drop(self, handles: Sequence[Handle]) -> None:

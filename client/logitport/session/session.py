@@ -5,37 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport.calls import count
-from logitport.errors import InvalidTokenId, LogitportError
 from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
-from logitport.session.frames import (
-    Handle,
-    RowLike,
-    describe_misuse,
-    listed_by_handle,
-    place_rows,
-    step_frame,
-    wrong_ids,
-)
 from logitport.session.logits_buffer import LogitsTransfer
 from logitport.session.moves import Moves
 from logitport.session.program_runs import ProgramRuns
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.requests import SessionRequests
 from logitport.session.step import PendingStep
+from logitport.session.step_content import StepReader
 from logitport.session.stopped_servers import StoppedServerWatch
-from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from logitport.core.history import TokenIds
+    from logitport.errors import LogitportError
     from logitport.request import Request
+    from logitport.session.frames import Handle, RowLike
     from logitport.session.moves import OtherServer
     from logitport.session.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
+    from logitport_proto import processing_pb2
 
 
 class Session:
@@ -92,6 +85,7 @@ class Session:
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
+        self._reader = StepReader(self._requests, self.vocab_size)
         self._begun: PendingStep | None = None
 
     @property
@@ -213,44 +207,25 @@ class Session:
         Raises:
             UnknownRequest, InvalidArgument: an argument is invalid, and nothing was sent.
         """
-        self._requests.with_reconnect(self._requests.move)
-        drafted: Mapping[Handle, Sequence[int]] = {}
-        try:
-            added = listed_by_handle(new_token_ids, "new_token_ids")
-            if drafts:
-                drafted = {handle: tuple(ids) for handle, ids in listed_by_handle(drafts, "drafts").items()}
-            for handle in added:
-                self._requests.check(handle)
-            placed = place_rows(added, drafted, rows)
-            frame = step_frame(added, drafted, placed, self.vocab_size)
-        except InvalidTokenId:
-            wrong = wrong_ids(added, self.vocab_size) | wrong_ids(drafted, self.vocab_size)
-            self._requests.fail(wrong)
-            added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
-            drafted = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in drafted.items()}
-            frame = step_frame(added, drafted, placed, self.vocab_size)
-        except LogitportError:
-            raise
-        except (AttributeError, TypeError, ValueError) as error:
-            raise describe_misuse(new_token_ids, drafts, rows) from error
-        frame.wants_output = bool(output)
+        if self._channel.should_move:
+            self._requests.with_reconnect(self._requests.move)
+        content = self._reader.read(new_token_ids, drafts, rows, wants_output=bool(output))
         pending = self._step_class(
             self._channel,
             self._requests,
             self._transfer,
             self._program_runs,
-            list(added),
-            drafted,
-            placed,
+            content.handles,
+            content.drafts,
+            content.rows,
             self.vocab_size,
-            wants_output=frame.wants_output,
+            wants_output=bool(output),
         )
-        self._channel.begin(processing_pb2.SessionRequest(step=frame), pending.take_reply)
+        self._channel.begin(content.serialize, pending.take_reply)
         if self._begun is not None:
-            self._begun.supersede()
+            self._begun.superseded = True
         self._begun = pending
-        for handle, token_ids in added.items():
-            handle.extend(token_ids)
+        content.extend()
         return pending
 
     def rewind(self, handle: Handle, length: int) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.calls import rows_applied, split_failures, unpack_int32
+from logitport.compiled import core
 from logitport.core import tensors
-from logitport.core.edits import Edits
+from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import (
     InternalError,
     InvalidArgument,
@@ -18,7 +19,7 @@ from logitport.errors import (
     ServerUnavailable,
     StateLost,
 )
-from logitport.ops import apply_edits
+from logitport.ops.apply_edits import apply_edits, uses_core
 from logitport.output import ProcessorOutput
 from logitport.session.frames import Handle, step_frame
 from logitport_proto import common_pb2, processing_pb2
@@ -54,7 +55,11 @@ class StepResult:
 
 
 class PendingStep:
-    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`."""
+    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`.
+
+    Attributes:
+        superseded: whether another step was begun, so that this one cannot be finished any more.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class PendingStep:
         self._answer: _Answer | None = None
         self._error: Exception | None = None
         self._applied = False
-        self._superseded = False
+        self.superseded = False
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
         """Finish the step: receive the edits, and process `logits` in place.
@@ -98,6 +103,21 @@ class PendingStep:
                 unchanged, and `apply` may be called again.
             InvalidArgument: the step was applied already, or another step was begun.
         """
+        if self._answer is None and not self.superseded:
+            self._channel.drain_reply()
+        answer, buffer = self._answer, self._transfer.buffer
+        may_fail = self._applied or self.superseded or (buffer.is_used and buffer.has_retired())
+        # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
+        if answer is not None and answer.compiled is not None and not may_fail and answer.compiled.apply(logits):
+            self._applied = True
+            result = answer.result
+        else:
+            result = self._apply(logits)
+        if check and result.failures:
+            raise RequestsFailed(result.failures, result)
+        return result
+
+    def _apply(self, logits: Any) -> StepResult:
         self._check(logits)
         answer, placed = self._requests.with_reconnect(lambda: self._send_logits_rows(logits))
         self._applied = True
@@ -115,7 +135,7 @@ class PendingStep:
                 result = _combine(result, self._receive_logits_rows(logits, answer.logits_rows, placed))
         if failed:
             result = self._without(result, failed, answer.names)
-        return _raise_failures(result) if check else result
+        return result
 
     def edits(self, *, check: bool = True) -> Edits:
         """Wait for the edits and return them without applying them, for an engine that broadcasts them to its ranks.
@@ -139,8 +159,8 @@ class PendingStep:
             raise InvalidArgument(
                 "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
             )
-        if check:
-            _raise_failures(answer.result)
+        if check and answer.result.failures:
+            raise RequestsFailed(answer.result.failures, answer.result)
         return answer.edits
 
     @property
@@ -155,10 +175,6 @@ class PendingStep:
         else:
             self._answer = self._read(reply.edits)
 
-    def supersede(self) -> None:
-        """Mark the step as abandoned: another step was begun, so this one cannot be finished any more."""
-        self._superseded = True
-
     def _synchronized_answer(self) -> _Answer:
         """Return the answer, once the server has the same history as the client for every request.
 
@@ -167,7 +183,7 @@ class PendingStep:
         Raises:
             ServerUnavailable: the connection was lost; the call may be repeated on a new connection.
         """
-        if self._superseded:
+        if self.superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._channel.drain_reply()
@@ -257,31 +273,48 @@ class PendingStep:
 
     def _read(self, reply: processing_pb2.StepEdits) -> _Answer:
         """Parse the reply and check every field that the client uses."""
-        out_of_sync = {
-            failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
-        }
-        logits_rows = unpack_int32(reply.logits_rows).tolist()
+        logits_rows = unpack_int32(reply.logits_rows).tolist() if reply.logits_rows else []
         ascending = logits_rows == sorted(set(logits_rows))
         if logits_rows and not (ascending and logits_rows[0] >= 0 and logits_rows[-1] < len(self._rows)):
             raise InternalError(
                 f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {len(self._rows)} rows"
             )
-        programs = max((len(handle.programs) for handle in self._handles), default=0)
-        has_programs = programs > 0
+        later, names = self._read_later_edits(reply)
+        out_of_sync = {
+            failure.slot for failure in reply.failures if failure.error.code == common_pb2.ERROR_CODE_NEED_SYNC
+        }
+        packed = reply.edits
+        columns = packed.rows, packed.offsets or NO_OFFSETS, packed.ids, packed.values, packed.kinds
+        compiled = None
+        if not (logits_rows or out_of_sync or later is not None) and uses_core():
+            rows, offsets, ids, values, kinds = columns
+            shape, datatype = (len(self._rows), self._vocab_size), self._transfer.core_datatype
+            compiled = core.read_edits(rows, kinds, offsets, ids, values, *shape, datatype)
+        return _Answer(
+            columns=columns,
+            checked=Edits.from_columns(columns, len(self._rows), self._vocab_size) if compiled is None else None,
+            compiled=compiled,
+            later_edits=later,
+            names=names,
+            logits_rows=logits_rows,
+            out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
+            result=self._result(reply),
+        )
+
+    def _read_later_edits(self, reply: processing_pb2.StepEdits) -> tuple[list[Edits] | None, dict[str, str]]:
+        """Read `later_edits` and `names` of the answer."""
+        programs = 0
+        if self._requests.table.has_programs:
+            programs = max((len(handle.programs) for handle in self._handles), default=0)
         if len(reply.later_edits) > programs:
             raise InternalError(
                 f"StepEdits.later_edits: {len(reply.later_edits)} parts, but no request of the step has more than "
                 f"{programs} programs that the engine runs"
             )
+        if not programs:
+            return None, {}
         later = [Edits.from_proto(edits, len(self._rows), self._vocab_size) for edits in reply.later_edits]
-        return _Answer(
-            edits=Edits.from_proto(reply.edits, len(self._rows), self._vocab_size),
-            later_edits=later if has_programs else None,
-            names={one.processor: one.display_name or one.processor for one in reply.applied} if has_programs else {},
-            logits_rows=logits_rows,
-            out_of_sync=[handle for handle in self._handles if handle.slot in out_of_sync] if out_of_sync else [],
-            result=self._result(reply),
-        )
+        return later, {one.processor: one.display_name or one.processor for one in reply.applied}
 
     def _check(self, logits: Any) -> None:
         if self._applied:
@@ -314,17 +347,19 @@ class PendingStep:
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},
             rows_applied(reply.applied),
-            tuple(unpack_int32(reply.all_denied_rows).tolist()),
-            ProcessorOutput.all_from_proto(reply.outputs),
+            tuple(unpack_int32(reply.all_denied_rows).tolist()) if reply.all_denied_rows else (),
+            ProcessorOutput.all_from_proto(reply.outputs) if reply.outputs else (),
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Answer:
     """A StepEdits message, parsed and checked.
 
     Attributes:
-        edits: edits of the rows with processors that do not read logits.
+        columns: edits of the rows with processors that do not read logits, as `Edits.to_columns`. They were checked.
+        checked: the same, or None: `edits` makes them of the columns.
+        compiled: the same for the compiled core, or None. If it is set, nothing is to be done but to apply them.
         later_edits: those after the first program of each chain, after the second one, ...; None if the engine runs no
             program in this step.
         names: display name of each applied processor, by key, if the engine runs a program.
@@ -333,18 +368,21 @@ class _Answer:
         result: result of the rows with processors that do not read logits.
     """
 
-    edits: Edits
+    columns: tuple[bytes, ...]
+    checked: Edits | None
+    compiled: core.ReadEdits | None
     later_edits: list[Edits] | None
     names: dict[str, str]
     logits_rows: list[int]
     out_of_sync: list[Handle]
     result: StepResult
 
-
-def _raise_failures(result: StepResult) -> StepResult:
-    if result.failures:
-        raise RequestsFailed(result.failures, result)
-    return result
+    @property
+    def edits(self) -> Edits:
+        """The edits as arrays, which an engine that applies them at once does not need."""
+        if self.checked is None:
+            self.checked = Edits.from_checked_columns(self.columns)
+        return self.checked
 
 
 def _combine(first: StepResult, second: StepResult) -> StepResult:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from logitport.compiled import core
 from logitport.ops.apply_edits import compiled_cpu, cpu
 from logitport.ops.logit_op import LogitOp
 
@@ -32,11 +33,22 @@ def apply_edits(edits: Edits, logits: Any) -> None:
     LogitOp.get("apply_edits")(edits, logits)
 
 
+def uses_core() -> bool:
+    """Whether the compiled core applies edits to logits in the memory of the CPU, if it can: see `compiled_cpu`."""
+    op = LogitOp.get("apply_edits")
+    return isinstance(op, ApplyEdits) and op.uses_core
+
+
 @LogitOp.register("apply_edits")
 class ApplyEdits(LogitOp):
     """The implementations of `apply_edits`."""
 
     requires: ClassVar = {"cuda": "triton"}
+
+    def __init__(self, *, enforce_enable: bool = False) -> None:
+        super().__init__(enforce_enable=enforce_enable)
+        is_replaced = type(self).forward_cpu is not ApplyEdits.forward_cpu
+        self.uses_core = core is not None and not is_replaced and self.choose("cpu")[0] == "cpu"
 
     def forward_native(self, edits: Edits, logits: Any) -> None:
         """Run vectorised PyTorch: a few launches for each kind of edit."""

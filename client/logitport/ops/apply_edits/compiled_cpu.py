@@ -12,9 +12,6 @@ from logitport.ops.apply_edits.cpu import open_memory
 if TYPE_CHECKING:
     from logitport.core.edits import Edits
 
-# By dtype of the memory, which for bfloat16 is int16. An array in the other byte order has another dtype.
-_DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.float16): "FP16", np.dtype(np.int16): "BF16"}
-
 
 def apply_edits(edits: Edits, logits: Any) -> bool:
     """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array.
@@ -25,10 +22,11 @@ def apply_edits(edits: Edits, logits: Any) -> bool:
     """
     if core is None or not len(edits):
         return core is not None
+    columns = edits.rows, edits.kinds, edits.offsets, edits.ids, edits.values
+    if core.apply_edits(*columns, logits, is_bf16=False):
+        return True
+    # Memory that the core does not find itself: of bfloat16 in numpy, and of tensors of an earlier torch.
     matrix, _ = open_memory(logits)
-    if matrix.dtype.name == "bfloat16":  # of ml_dtypes
+    if matrix.dtype.name == "bfloat16":
         matrix = matrix.view(np.int16)
-    datatype = _DATATYPES.get(matrix.dtype)
-    return datatype is not None and core.apply_edits(
-        edits.rows, edits.kinds, edits.offsets, edits.ids, edits.values, matrix, datatype
-    )
+    return core.apply_edits(*columns, matrix, is_bf16=matrix.dtype == np.int16)

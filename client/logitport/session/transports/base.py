@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+import struct
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
-    from logitport_proto import processing_pb2
+
+
+LENGTH = struct.Struct("<I")
+
+
+def with_length(frame: processing_pb2.SessionRequest) -> bytes:
+    """Serialize a frame. Its length in bytes comes first, as on the local transport."""
+    data = frame.SerializeToString()
+    return LENGTH.pack(len(data)) + data
 
 
 class Transport(ABC):
@@ -45,6 +55,10 @@ class Transport(ABC):
             SessionClosed: after `close`, or after a reply that did not arrive in time.
             ServerUnavailable: the connection was lost, now or before, or `reply_limit` has passed.
         """
+
+    def send_bytes(self, frame: bytes) -> None:
+        """Send a frame that `with_length` has made. As `send`."""
+        self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
     @abstractmethod
     def receive(self) -> processing_pb2.SessionResponse:

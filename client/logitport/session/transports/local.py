@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
-from logitport.session.transports.base import Transport
+from logitport.session.transports.base import LENGTH, Transport, with_length
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from logitport.session.transports.watch import ReplyWatch
 
 _WELCOME = b"\1"
-_LENGTH = struct.Struct("<I")
 _HANDSHAKE_SECONDS = 10.0
 _TOKEN_BYTES = 32
 _CLOSED_BY_SERVER = "the server closed the local transport"
@@ -85,13 +84,19 @@ class LocalTransport(Transport):
         return cls(connection, stream, timeout, min(stream.max_message_bytes, local.max_message_bytes))
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        self._check_open()
-        data = frame.SerializeToString()
-        self._check_size(len(data))
+        if self._watch is not None:
+            self._watch.claim()  # before the reply can arrive
+        self.send_bytes(with_length(frame))
+
+    def send_bytes(self, frame: bytes) -> None:
+        if self._ended is not None:
+            self._check_open()
+        if len(frame) > self.max_message_bytes:
+            self._check_size(len(frame) - LENGTH.size)
         try:
             if self.reply_limit != self._enforced_limit:
                 self._enforce(self.reply_limit)
-            self._connection.sendall(_LENGTH.pack(len(data)) + data)
+            self._connection.sendall(frame)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
@@ -100,7 +105,7 @@ class LocalTransport(Transport):
         if self._watch is not None:
             self._watch.claim()
         try:
-            return self._read_reply(self._read(_LENGTH.size))
+            return self._read_reply(self._read(LENGTH.size))
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
@@ -112,7 +117,7 @@ class LocalTransport(Transport):
             first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
             if not first:
                 raise ConnectionResetError(_CLOSED_BY_SERVER)
-            reply = self._read_reply(first + self._read(_LENGTH.size - 1))
+            reply = self._read_reply(first + self._read(LENGTH.size - 1))
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -157,7 +162,7 @@ class LocalTransport(Transport):
             self._end_both()
 
     def _read_reply(self, header: bytes) -> processing_pb2.SessionResponse:
-        (length,) = _LENGTH.unpack(header)
+        (length,) = LENGTH.unpack(header)
         return processing_pb2.SessionResponse.FromString(self._read(length))
 
     def _read(self, length: int) -> bytes:

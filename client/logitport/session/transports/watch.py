@@ -23,11 +23,13 @@ class ReplyWatch:
 
     Args:
         connection: the socket on which the replies arrive.
-        take_early: called when a reply that was left has arrived, and when the connection ends.
+        take_early: called when a reply that was left has arrived, and when the connection ends. Returns whether it has
+            received a reply: then the next one is probably left, too, and `leave` needs no system call.
     """
 
     def __init__(self, connection: socket.socket, take_early: Callable[[], object]) -> None:
         self._take_early = take_early
+        self._watches = False  # whether the thread wakes up for a reply
         # A duplicate: epoll drops a descriptor that is closed elsewhere, and would not report the connection's end.
         self._descriptor = os.dup(connection.fileno())
         self._epoll = select.epoll()
@@ -38,11 +40,13 @@ class ReplyWatch:
 
     def leave(self) -> None:
         """Leave the next reply to the thread."""
-        self._wake_on(_A_REPLY)
+        if not self._watches:
+            self._wake_on(_A_REPLY)
 
     def claim(self) -> None:
         """Reserve the next reply for the caller, unless the thread has been woken for it already."""
-        self._wake_on(_NO_REPLY)
+        if self._watches:
+            self._wake_on(_NO_REPLY)
 
     def join(self) -> None:
         """Wait for the thread, after the connection was shut down. Does nothing on the thread itself."""
@@ -53,13 +57,15 @@ class ReplyWatch:
         with self._closing:
             if not self._epoll.closed:  # the thread closes it when the connection ends
                 self._epoll.modify(self._descriptor, events)
+                self._watches = events == _A_REPLY
 
     def _run(self) -> None:
         events = 0
         while not events & select.EPOLLHUP:
             ((_, events),) = self._epoll.poll()
-            self.claim()  # arms the one-shot event again: without it, epoll would not report the connection's end
-            self._take_early()
+            self._watches = False
+            # Arms the one-shot event again: without it, epoll would not report the connection's end.
+            self._wake_on(_A_REPLY if self._take_early() else _NO_REPLY)
         with self._closing:
             self._epoll.close()
         os.close(self._descriptor)

@@ -41,7 +41,7 @@ def advance(batch: HistoryBatch, ids: np.ndarray) -> list[tuple[Handle, list[int
     assert batch.continues_with(ids)
     new_ids_of = batch.new_ids(ids, range(len(ids)))
     for handle, new_ids in new_ids_of.items():
-        handle.extend(new_ids)
+        handle.history.extend(new_ids)
     return list(new_ids_of.items())
 
 

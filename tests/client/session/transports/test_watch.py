@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +14,11 @@ if sys.platform != "linux":
     pytest.skip("epoll is Linux's", allow_module_level=True)
 
 from logitport.session.transports.watch import ReplyWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Received = tuple[ReplyWatch, socket.socket, "queue.SimpleQueue[bytes]"]
 
 
 def test_a_connection_that_ends_during_calls_raises_nothing() -> None:
@@ -24,3 +32,54 @@ def test_a_connection_that_ends_during_calls_raises_nothing() -> None:
         watch.join()
         watch.leave()
         ours.close()
+
+
+@pytest.fixture
+def received() -> Iterator[Received]:
+    """A watch that receives each reply of one byte, the other end of its connection, and these replies."""
+    ours, theirs = socket.socketpair()
+    replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def take_early() -> bool:
+        reply = ours.recv(1)
+        replies.put(reply)
+        return bool(reply)
+
+    watch = ReplyWatch(ours, take_early)
+    yield watch, theirs, replies
+    theirs.close()
+    watch.join()
+    ours.close()
+
+
+def test_a_reply_that_was_left_is_received(received: Received) -> None:
+    watch, theirs, replies = received
+    for _ in range(3):
+        watch.leave()
+        theirs.send(b"r")
+        assert replies.get(timeout=10) == b"r"
+
+
+def test_leaving_reply_after_reply_changes_the_watch_once(received: Received, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, theirs, replies = received
+    watch.leave()
+    theirs.send(b"r")
+    assert replies.get(timeout=10) == b"r"
+    while not watch._watches:  # the thread watches for the next reply soon
+        time.sleep(0.001)
+    monkeypatch.setattr(watch, "_wake_on", lambda _: pytest.fail("a system call that has no effect"))
+    watch.leave()
+    monkeypatch.undo()
+    theirs.send(b"r")
+    assert replies.get(timeout=10) == b"r"
+
+
+def test_a_claimed_reply_does_not_wake_the_thread(received: Received) -> None:
+    watch, theirs, replies = received
+    watch.leave()
+    watch.claim()
+    theirs.send(b"r")
+    with pytest.raises(queue.Empty):
+        replies.get(timeout=0.1)
+    watch.leave()
+    assert replies.get(timeout=10) == b"r"

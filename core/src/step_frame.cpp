@@ -1,0 +1,199 @@
+#include "step_frame.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bindings.h"
+#include "message_writer.h"
+#include "plain_values.h"
+
+namespace nb = nanobind;
+
+namespace logitport {
+StepLayout::StepLayout(nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size)
+    : vocab_size_(vocab_size) {
+  require(PyDict_CheckExact(new_token_ids.ptr()));
+  for (const auto &[handle, ids] : nb::borrow<nb::dict>(new_token_ids)) {
+    nb::object slot = attribute(handle, "slot"), history = attribute(handle, "history");
+    require(find(held, slot) == handle.ptr());
+    History *compiled = nullptr;
+    require(nb::try_cast(history, compiled) && compiled != nullptr);
+    slots_.push_back(integer(slot));
+    generations_.push_back(integer(attribute(handle, "generation")));
+    places_.emplace(handle.ptr(), static_cast<std::int32_t>(requests_.size()));
+    requests_.push_back({nb::borrow(handle), std::move(history), compiled});
+  }
+}
+
+void StepLayout::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+  for (const Request &request : requests_) {
+    request.history->prefetch();
+  }
+  new_.clear();
+  drafts_.clear();
+  row_requests_.clear();
+  row_offsets_.clear();
+  read_new_ids(new_token_ids);
+  if (!drafts.is_none()) {
+    require(PyDict_CheckExact(drafts.ptr()));
+    if (PyDict_Size(drafts.ptr()) != 0) {
+      read_drafts(drafts);
+    }
+  }
+  if (!rows.is_none()) {
+    place_rows(rows);
+  } else if (!drafts_.ids.empty()) {
+    place_each_draft();
+  }
+}
+
+nb::bytes StepLayout::serialize(std::uint64_t seq, bool wants_output) {
+  std::vector<std::int32_t> lengths;
+  std::vector<std::uint32_t> checksums;
+  lengths.reserve(requests_.size());
+  checksums.reserve(requests_.size());
+  for (const Request &request : requests_) {
+    lengths.push_back(static_cast<std::int32_t>(request.history->length()));
+    checksums.push_back(request.history->checksum());
+  }
+  MessageWriter step;
+  step.column(1, slots_);
+  step.column(2, generations_);
+  step.column(3, lengths);
+  step.column(4, checksums);
+  step.column(5, new_.counts);
+  step.column(6, new_.ids);
+  step.column(7, row_requests_);
+  step.column(8, row_offsets_);
+  step.column(9, drafts_.counts);
+  step.column(10, drafts_.ids);
+  if (wants_output) {
+    step.varint(11, 1);
+  }
+  MessageWriter frame;
+  frame.varint(1, seq);
+  frame.bytes(5, step.data());
+  const auto length = static_cast<std::uint32_t>(frame.data().size());
+  std::string with_length(reinterpret_cast<const char *>(&length), sizeof length);
+  with_length += frame.data();
+  return nb::bytes(with_length.data(), with_length.size());
+}
+
+void StepLayout::extend() {
+  std::size_t first = 0;
+  for (std::size_t place = 0; place < new_.counts.size(); ++place) {
+    const auto count = static_cast<std::size_t>(new_.counts[place]);
+    requests_[place].history->extend(new_.ids.data() + first, count);
+    first += count;
+  }
+  new_.clear();
+}
+
+void StepLayout::read_new_ids(nb::handle new_token_ids) {
+  require(PyDict_CheckExact(new_token_ids.ptr()) &&
+          static_cast<std::size_t>(PyDict_Size(new_token_ids.ptr())) == requests_.size());
+  Py_ssize_t position = 0;
+  PyObject *handle = nullptr, *ids = nullptr;
+  for (const Request &request : requests_) {
+    require(PyDict_Next(new_token_ids.ptr(), &position, &handle, &ids) != 0 && handle == request.handle.ptr());
+    read_ids(ids, new_);
+    request.history->prefetch_end();
+  }
+}
+
+void StepLayout::read_drafts(nb::handle drafts) {
+  std::size_t found = 0;
+  for (const Request &request : requests_) {
+    PyObject *ids = find(drafts, request.handle);
+    if (ids == nullptr) {
+      drafts_.counts.push_back(0);
+      continue;
+    }
+    ++found;
+    read_ids(ids, drafts_);
+  }
+  require(found == static_cast<std::size_t>(PyDict_Size(drafts.ptr())));
+}
+
+void StepLayout::read_ids(nb::handle token_ids, Ids &column) const {
+  const std::size_t before = column.ids.size();
+  const auto add = [&](std::int64_t token_id) {
+    require(token_id >= 0 && token_id < vocab_size_);
+    column.ids.push_back(static_cast<std::int32_t>(token_id));
+  };
+  if (!for_each_item(token_ids, [&](nb::handle item) { add(integer(item)); })) {
+    for_each_number(token_ids, add);
+  }
+  column.counts.push_back(static_cast<std::int32_t>(column.ids.size() - before));
+}
+
+// A row of each request, and one more for each of its draft tokens.
+void StepLayout::place_each_draft() {
+  for (std::size_t place = 0; place < requests_.size(); ++place) {
+    for (std::int32_t offset = 0; offset <= drafts_.counts[place]; ++offset) {
+      row_requests_.push_back(static_cast<std::int32_t>(place));
+      row_offsets_.push_back(offset);
+    }
+  }
+}
+
+// Rows as pairs of a handle and a draft offset.
+void StepLayout::place_rows(nb::handle rows) {
+  bool is_default = true;
+  require(PyList_CheckExact(rows.ptr()));
+  for_each_item(rows, [&](nb::handle row) {
+    require(PyTuple_CheckExact(row.ptr()) && PyTuple_Size(row.ptr()) == 2);
+    const auto found = places_.find(PyTuple_GetItem(row.ptr(), 0));
+    const std::int32_t offset = integer(PyTuple_GetItem(row.ptr(), 1));
+    require(found != places_.end());
+    const std::int32_t place = found->second;
+    require(offset >= 0 && offset <= (drafts_.counts.empty() ? 0 : drafts_.counts[static_cast<std::size_t>(place)]));
+    is_default &= offset == 0 && place == static_cast<std::int32_t>(row_requests_.size());
+    row_requests_.push_back(place);
+    row_offsets_.push_back(offset);
+  });
+  require(!row_requests_.empty() || requests_.empty());
+  if (is_default && row_requests_.size() == requests_.size()) {
+    row_requests_.clear();
+  }
+  if (row_requests_.empty() || drafts_.counts.empty()) {
+    row_offsets_.clear();
+  }
+}
+
+void bind_step_frame(nb::module_ &module) {
+  nb::class_<StepLayout>(module, "StepLayout", "The requests of a step in their order, while they stay the same.")
+      .def(
+          "read",
+          [](StepLayout &self, nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+            try {
+              self.read(new_token_ids, drafts, rows);
+            } catch (const NotAccepted &) {
+              return false;
+            }
+            return true;
+          },
+          nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(),
+          "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
+      .def("serialize", &StepLayout::serialize, nb::arg("seq"), nb::arg("wants_output") = false,
+           "Serialize the frame of the step.")
+      .def("extend", &StepLayout::extend, "Append the new ids of the step to the histories.");
+  module.def(
+      "step_layout",
+      [](nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size) -> nb::object {
+        try {
+          auto layout = std::make_unique<StepLayout>(new_token_ids, held, vocab_size);
+          return nb::cast(layout.release(), nb::rv_policy::take_ownership);
+        } catch (const NotAccepted &) {
+          return nb::none();
+        }
+      },
+      nb::arg("new_token_ids"), nb::arg("held"), nb::arg("vocab_size"),
+      nb::sig("def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None"),
+      "Make the layout of steps with these requests.\n\n"
+      "Returns None if the Python version has to read the arguments.");
+}
+
+}  // namespace logitport
