@@ -37,8 +37,8 @@ def warn_of_near_misses(cls: type, base: type, hooks: Sequence[str], stacklevel:
         if not near or _arguments(member) != _arguments(inspect.getattr_static(base, near)) or name in _used_names(own):
             continue
         warnings.warn(
-            f"{cls.__qualname__}.{name} is no hook, and is never called: rename it to {near}, or, if it is a helper, give "
-            "it another name, such as one that begins with _",
+            f"{cls.__qualname__}.{name} is no hook, and is never called: rename it to {near}, or, if it is a helper, "
+            "give it another name, such as one that begins with _",
             HookNameWarning,
             stacklevel=stacklevel + 1,
         )

@@ -59,8 +59,10 @@ def test_the_warning_points_to_the_class() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["state", "restart", "started", "stop", "step", "edits", "editor", "reset", "update", "validate", "check", "params"]
-    + ["unwind", "banned_ids", "head", "smart", "advice", "balance", "read_params"],
+    [
+        *("state", "restart", "started", "stop", "step", "edits", "editor", "reset", "update", "validate", "check"),
+        *("params", "unwind", "banned_ids", "head", "smart", "advice", "balance", "read_params"),
+    ],
 )
 def test_ordinary_names_are_no_near_misses(name: str) -> None:
     with warnings.catch_warnings():
