@@ -40,7 +40,7 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-`StaleProcessorWarning` is a warning, and no part of the tree.
+`StaleProcessorWarning` and `HookNameWarning` are warnings, and no part of the tree.
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
@@ -278,6 +278,10 @@ class RequestsFailed(LogitportError):
 
 class StaleProcessorWarning(UserWarning):
     """`Client.register` registers an earlier state of a class: that class, or code that it uses, has changed."""
+
+
+class HookNameWarning(UserWarning):
+    """A method of an `EditProcessor` looks like a misspelled hook, and has no effect."""
 
 
 # Exception, code on the wire, name of the gRPC status when a whole call fails with it.

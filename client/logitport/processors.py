@@ -15,6 +15,7 @@ from logitport import dialects, payload
 from logitport.core.declared import check_declared, complete_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
+from logitport.core.hook_names import warn_of_near_misses
 from logitport.core.parameter_help import show_parameters
 from logitport.errors import InvalidArgument, LoadFailed
 from logitport.ops import apply_edits
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.tokenizers import Tokenizer
+
+# Of `EditProcessor`, apart from `edit`: a class without it cannot be created.
+_HOOKS = ("start", "advance", "rewind", "edit_batch", "validate_params", "validate_for")
 
 
 @payload.wire_name(SGLANG_MODULE, "CustomLogitProcessor")
@@ -139,6 +143,8 @@ class EditProcessor(CustomLogitProcessor):
     To declare the parameters of requests, set the class attribute `params` to a dict of `Float`, `Int`, `Bool` or
     `TokenIds` by name. Then requests with other keys, types or values are refused when they are admitted.
 
+    A class with a method that looks like a misspelled hook, such as `advence`, emits a `HookNameWarning`.
+
     Attributes:
         takes_long: whether a call of an installed processor may take milliseconds. Such a processor is not called on
             the thread that serves all sessions.
@@ -149,6 +155,7 @@ class EditProcessor(CustomLogitProcessor):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_declared(cls)
+        warn_of_near_misses(cls, EditProcessor, _HOOKS, stacklevel=3)  # above ABCMeta.__new__
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -12,7 +12,8 @@ import logitport
 
 PUBLIC = """
     AccessError AdminClient ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded
-    DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History InDialect Int InternalError
+    DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History HookNameWarning InDialect Int
+    InternalError
     InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken
     LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable
     NotInstalled NotPermitted NotSupported PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest

@@ -50,7 +50,7 @@ def test_the_example_of_a_notebook() -> None:
 
 def test_the_options() -> None:
     named = set(re.findall(r"--([a-z][a-z-]+)", PAGE)) - {"no-browser"}
-    assert named == set(Play.model_fields) - {"files", "browser"}
+    assert named == {name.replace("_", "-") for name in Play.model_fields} - {"files", "browser"}
 
 
 def test_the_pictures() -> None:

@@ -77,9 +77,10 @@ class Prefix:
         self.length = len(text)
         self._text = text
         self.first, self.later = tokenizer.texts(first=True), tokenizer.texts()
-        self._possible = [False] * self.length + [True]  # whether the rest can be written
+        self._ends: list[int] = []  # places within the text from which the rest can be written, the last first
         for place in reversed(range(1, self.length)):
-            self._possible[place] = any(map(len, self._find(place, self.later)))  # the first ones are enough
+            if any(map(len, self._find(place, self.later))):  # the first ones are enough
+                self._ends.append(place)
         if not len(self.next_ids(0)):
             raise InvalidParams(
                 f"force_prefix: the tokenizer {tokenizer.name!r} has no ids for the text: give a text in its alphabet"
@@ -98,14 +99,15 @@ class Prefix:
     def _find(self, place: int, texts: Texts) -> Iterator[NDArray[np.int32]]:
         """Yield the ids that go beyond the text or end with it, and then those that end at each of its places."""
         yield texts.starting_with(self._text[place:])
-        for end in range(place + 1, self.length):
+        for end in reversed(self._ends):
+            if end <= place:
+                continue
             starting = texts.starting_with(self._text[place:end])
             if not len(starting):
                 break
-            if self._possible[end]:
-                # In the order of their bytes: those that are exactly this text come first.
-                longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - place), None)
-                yield starting[:longer]
+            # In the order of their bytes: those that are exactly this text come first.
+            longer = next((at for at, one in enumerate(starting) if len(texts.of(int(one))) > end - place), None)
+            yield starting[:longer]
 
 
 @functools.lru_cache(_MAX_PREFIXES)

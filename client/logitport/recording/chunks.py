@@ -19,8 +19,9 @@ FILE_HEADER = _FILE.pack(_MAGIC, MAJOR, MINOR, 0)
 _CHUNK = struct.Struct("<4sQIII")
 _CHUNK_MAGIC = b"LPck"
 _CHECKED_BYTES = _CHUNK.size - 4
-# Of the events of one chunk. A damaged or hostile file must not fill the memory.
+# Of the events of one chunk, and of a file. A damaged or hostile file must not fill the memory.
 MAX_RAW_BYTES = 256 << 20
+MAX_TOTAL_BYTES = 512 << 20
 _LEVEL = 3  # of zlib: the writer must not use a core
 
 
@@ -74,16 +75,20 @@ def end_of_last(file: BinaryIO, begin: int, size: int) -> int:
         at = end
 
 
-def read(file: BinaryIO) -> Iterator[Chunk | int]:
+def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[Chunk | int]:
     """Read a file. The last item is the number of bytes of an incomplete chunk at the end, 0 for none.
 
     Such a chunk is what a process leaves that is killed while it writes.
 
+    Args:
+        file: at its beginning.
+        max_bytes: of the events of all chunks together, after decompression.
+
     Raises:
-        InvalidRecording: it is no recording, or is damaged elsewhere.
+        InvalidRecording: it is no recording, is damaged elsewhere, or has more events.
     """
     check_file_header(file.read(_FILE.size))
-    at = _FILE.size
+    at, left = _FILE.size, max_bytes
     while head := file.read(_CHUNK.size):
         if not head.startswith(_CHUNK_MAGIC[: len(head)]):
             raise InvalidRecording(f"it is damaged at byte {at}: no chunk begins there")
@@ -97,6 +102,12 @@ def read(file: BinaryIO) -> Iterator[Chunk | int]:
             return
         if zlib.crc32(data, zlib.crc32(head[:_CHECKED_BYTES])) != checksum:
             raise InvalidRecording(f"it is damaged: the chunk at byte {at} has another checksum")
+        left -= raw_length
+        if left < 0:
+            raise InvalidRecording(
+                f"it has more than {max_bytes} bytes of events after decompression, of which no more are read: record "
+                "fewer requests in a file, or read it with read_recording(path, max_bytes=...)"
+            )
         yield Chunk(session_id, _decompressed(data, raw_length, at))
         at += len(head) + length
     yield 0

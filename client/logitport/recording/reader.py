@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from logitport.recording.events import Event
 
+# Fifteen times as wide as any known model. A replay makes whole rows, which a forged size must not make huge.
+MAX_VOCAB_SIZE = 1 << 22
+
 
 @dataclass
 class RequestPart:
@@ -90,17 +93,22 @@ class Recording:
     incomplete_bytes: int = 0
 
 
-def read_recording(path: str | os.PathLike[str]) -> Recording:
+def read_recording(path: str | os.PathLike[str], *, max_bytes: int = chunks.MAX_TOTAL_BYTES) -> Recording:
     """Read a file. What a process has written before it was killed is complete up to its last chunk.
 
+    Args:
+        path: the file.
+        max_bytes: of its events after decompression. They take several times as much memory.
+
     Raises:
-        InvalidRecording: the file cannot be read, is no recording, or is damaged.
+        InvalidRecording: the file cannot be read, is no recording, is damaged, has more events, or has a session with
+            more than 2**22 ids.
     """
     builders: dict[int, _SessionBuilder] = {}
     incomplete = 0
     try:
         with open(path, "rb") as file:
-            for item in chunks.read(file):
+            for item in chunks.read(file, max_bytes):
                 if isinstance(item, int):
                     incomplete = item
                     continue
@@ -123,6 +131,7 @@ class _SessionBuilder:
 
     def add(self, event: Event) -> None:
         if isinstance(event, SessionOpened):
+            _check_width(event)
             self.session = self.session or RecordedSession(event)
             return
         if self.session is None:
@@ -152,6 +161,14 @@ class _SessionBuilder:
         if key not in self._by_key:
             raise InvalidRecording(f"request {key} has events before its first one")
         return self._by_key[key]
+
+
+def _check_width(opened: SessionOpened) -> None:
+    if opened.vocab_size > MAX_VOCAB_SIZE:
+        raise InvalidRecording(
+            f"a session has a vocabulary of {opened.vocab_size} ids; at most {MAX_VOCAB_SIZE} are read: each row of a "
+            "replay would need the memory of all ids"
+        )
 
 
 def _check_ids(step: RequestStepped, vocab_size: int) -> None:

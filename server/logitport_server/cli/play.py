@@ -13,7 +13,7 @@ from pydantic_settings import CliPositionalArg
 from logitport.errors import InvalidRecording, NotInstalled
 from logitport_server import stubs
 from logitport_server.config import UsageError
-from logitport_server.config.option import Metavar
+from logitport_server.config.option import FlagOnly, Metavar
 from logitport_server.config.values import Folder, Port
 
 
@@ -38,6 +38,11 @@ class Play(BaseModel):
     tokenizer: Annotated[Path | None, Metavar("PATH")] = Field(
         None, description="tokenizer.json of the recorded model, or its folder, for --recording"
     )
+    run_payloads: Annotated[bool, FlagOnly] = Field(
+        False,
+        description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
+        "only for recordings that you trust",
+    )
     prompt: str | None = Field(None, description="the prompt to begin with")
     seed: Annotated[int, Metavar("NUMBER")] = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
     port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
@@ -60,6 +65,7 @@ class Play(BaseModel):
                 self.port,
                 recording=self.recording,
                 tokenizer=self.tokenizer,
+                run_payloads=self.run_payloads,
             )
         except InvalidRecording as error:
             raise UsageError(str(error)) from error
@@ -68,6 +74,8 @@ class Play(BaseModel):
     def _check(self) -> None:
         if self.recording is None and self.tokenizer is not None:
             raise UsageError("--tokenizer is that of a recording: give --recording FILE, too; models have their own")
+        if self.recording is None and self.run_payloads:
+            raise UsageError("--run-payloads runs the code of a recording: give --recording FILE, too")
         if self.recording is not None and (self.model or self.prompt is not None):
             raise UsageError("--recording shows recorded requests: leave out --model and --prompt")
 

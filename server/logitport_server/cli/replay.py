@@ -48,6 +48,11 @@ class Replay(BaseModel):
         description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors, and the texts "
         "of ids",
     )
+    run_payloads: Annotated[bool, FlagOnly] = Field(
+        False,
+        description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
+        "only for recordings that you trust",
+    )
     as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
     def cli_cmd(self) -> None:
@@ -65,7 +70,13 @@ class Replay(BaseModel):
         recording = read_recording(self.recording)
         texts: Mapping[int, str] = {} if self.tokenizer is None else TokenTexts(read_tokenizer(self.tokenizer))
         versions = [_replacement(one) for one in self.versions]
-        result = replay(recording, versions, request_id=self.request, tokenizer=self.tokenizer)
+        result = replay(
+            recording,
+            versions,
+            request_id=self.request,
+            tokenizer=self.tokenizer,
+            run_payloads=self.run_payloads,
+        )
         if not any(request.compared or request.error for request in result.requests):
             raise InvalidArgument(
                 "no step can be compared: the chains read logits, and no logits were recorded; record with a smaller "
@@ -80,6 +91,8 @@ class Replay(BaseModel):
     def _list(self) -> bool:
         if self.tokenizer is not None:
             raise UsageError("--tokenizer is that of the versions: give --with [NAME=]FILE:CLASS, too")
+        if self.run_payloads:
+            raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
         recording = read_recording(self.recording)
         if self.as_json:
             _print_json(content_of(recording, self.request))

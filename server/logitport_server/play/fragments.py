@@ -30,6 +30,7 @@ def run_to_json(result: RunResult, lane: str) -> dict[str, Any]:
         "steps": len(steps),
         "new_steps": result.new_steps,
         "ended": simulation.ended if result.ended else "",
+        "ended_because": simulation.ended_because if result.ended else "",
         "tokens": [step.token_id for step in steps],
         "tiles": tiles(lane, simulation.prompt_token_ids, steps, texts, current=len(steps) - 1) + legend(),
         "charts": charts(steps, [name for name, _ in simulation.chain]),

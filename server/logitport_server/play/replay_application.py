@@ -77,16 +77,25 @@ class ReplayPlay:
             "panes": [row.pane for row in rows[result.since :]],
             "differ": [index for index, row in enumerate(rows) if row.differs],
             "summary": _summary(result),
-            "chain": [_place(one, version) for one, version in zip(began.processors, result.versions, strict=True)],
+            "chain": [
+                _place(one, version, run_payloads=self._replays.run_payloads)
+                for one, version in zip(began.processors, result.versions, strict=True)
+            ],
         }
 
 
-def _place(recorded: RecordedProcessor, version: str) -> dict[str, Any]:
+def _place(recorded: RecordedProcessor, version: str, *, run_payloads: bool) -> dict[str, Any]:
     params = orjson.dumps(dict(recorded.params), default=str).decode()
+    if recorded.builtin or (recorded.payload and run_payloads):
+        as_recorded = "as recorded"
+    elif recorded.payload:
+        as_recorded = "recorded, does not run"
+    else:
+        as_recorded = "not recorded: choose a version"
     return {
         "name": recorded.display_name,
         "kind": "built-in" if recorded.builtin else f"sha256:{recorded.digest[:12]}" if recorded.digest else "",
-        "recorded": bool(recorded.builtin or recorded.payload),
+        "as_recorded": as_recorded,
         "params": params if len(params) <= _MAX_PARAMS else f"{params[:_MAX_PARAMS]} \N{HORIZONTAL ELLIPSIS}",
         "version": version,
     }

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Meta
 
 import logitport_builtins
-from logitport.errors import InvalidArgument, LogitportError
-from logitport.testing.replaying.chains import Replacement
-from logitport.testing.replaying.rows import PartPlayer
+from logitport.errors import InvalidArgument, LogitportError, PayloadNotAllowed
+from logitport.testing.replaying.chains import Replacement, recorded_processor
+from logitport.testing.replaying.rows import PartPlayer, recorded_rows
 from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
@@ -78,9 +78,12 @@ class Replays:
         recording: the recording.
         files: new versions of processors.
         tokenizer: a tokenizer.json, or a folder with one, for the texts of ids and for processors; None for none.
+        run_payloads: whether the code of recorded processors may run. Without it, chains that need this code show what
+            was recorded.
 
     Attributes:
         requests: the requests with their sessions.
+        run_payloads: as given.
         texts: the texts of ids; {} without a tokenizer.
 
     Raises:
@@ -88,7 +91,9 @@ class Replays:
         LoadFailed: the tokenizer cannot be read.
     """
 
-    def __init__(self, recording: Recording, files: Files, tokenizer: Path | None = None) -> None:
+    def __init__(
+        self, recording: Recording, files: Files, tokenizer: Path | None = None, *, run_payloads: bool = False
+    ) -> None:
         self.requests: list[tuple[SessionOpened, RecordedRequest]] = [
             (session.opened, request) for session in recording.sessions for request in session.requests
         ]
@@ -96,6 +101,7 @@ class Replays:
             raise InvalidArgument("the recording has no request")
         self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
         self._tokenizers = session_tokenizers((opened for opened, _ in self.requests), tokenizer)
+        self.run_payloads = run_payloads
         self._files = files
         self._run: _Run | None = None
         self._lock = Lock()
@@ -122,13 +128,16 @@ class Replays:
                 )
             if self._run is None or self._run.key != key:
                 self._close()
+                chain, not_run = None, ""
                 try:
                     chain = self._chain(recorded, versions)
+                except PayloadNotAllowed as error:
+                    not_run = str(error)
                 except InvalidArgument as error:
                     return ReplayResult(request, versions, (), True, str(error), 0)
                 if self._tokenizers:
                     opened = with_tokenizer(opened)
-                self._run = _Run(key, opened, request, chain, self.texts)
+                self._run = _Run(key, opened, request, chain, not_run, self.texts)
                 since = 0
             self._run.advance(deadline)
             return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.error, since)
@@ -171,8 +180,10 @@ class Replays:
     ) -> list[tuple[Any, Mapping[str, Any]]]:
         chain = []
         for one, version in zip(recorded, versions, strict=True):
-            processor = self._files.find(version) if version else one.builtin or one.payload
-            if not processor:
+            processor = (
+                self._files.find(version) if version else recorded_processor(one, run_payloads=self.run_payloads)
+            )
+            if processor is None:
                 raise InvalidArgument(
                     f"{one.display_name} is not in the recording: choose a version of it, or record with payloads=True"
                 )
@@ -188,7 +199,8 @@ class _Run:
         key: tuple[Any, ...],
         opened: SessionOpened,
         request: RecordedRequest,
-        chain: Sequence[tuple[Any, Mapping[str, Any]]],
+        chain: Sequence[tuple[Any, Mapping[str, Any]]] | None,
+        not_run: str,
         texts: Mapping[int, str],
     ) -> None:
         self.key = key
@@ -196,8 +208,11 @@ class _Run:
         self.ended = False
         self.error = ""
         self._texts = texts
+        self._not_run = not_run
         self._runner: Runner = load_backend().open_runner("here")
-        self._play = _rows(self._runner, opened, request, chain)
+        self._play = (
+            _recorded_rows(opened, request, not_run) if chain is None else _rows(self._runner, opened, request, chain)
+        )
 
     def advance(self, deadline: float) -> None:
         """Run until this time, and at least one row."""
@@ -208,7 +223,7 @@ class _Run:
                 self.error, row = str(error), None
             if row is not None:
                 self.rows.append(show_row(row, self._texts))
-                self.error = row.error
+                self.error = row.error or self._not_run
             self.ended = row is None or bool(row.error) or len(self.rows) == MAX_ROWS
             if time.perf_counter() > deadline:
                 break
@@ -226,3 +241,8 @@ def _rows(
 ) -> Iterator[ComparedRow]:
     for part in request.parts:
         yield from PartPlayer(runner, opened, part, chain).rows()
+
+
+def _recorded_rows(opened: SessionOpened, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:
+    for part in request.parts:
+        yield from recorded_rows(opened, part, not_run)

@@ -36,6 +36,7 @@ class PlayServer:
         port: 0 chooses a free one.
         recording: a recording; the page then shows its requests with new versions of processors, and no model.
         tokenizer: of the recorded model, a tokenizer.json or a folder with one.
+        run_payloads: whether the code of recorded processors may run.
 
     Attributes:
         url: address of the page, with its token.
@@ -57,6 +58,7 @@ class PlayServer:
         *,
         recording: Path | None = None,
         tokenizer: Path | None = None,
+        run_payloads: bool = False,
     ) -> None:
         watched = Files(files)
         self._runs: Runs | Replays
@@ -66,7 +68,7 @@ class PlayServer:
             self._runs = Runs(models, watched)
             page = Play(models, watched, self._runs, prompt, seed)
         else:
-            self._runs = Replays(read_recording(recording), watched, tokenizer)
+            self._runs = Replays(read_recording(recording), watched, tokenizer, run_payloads=run_payloads)
             page = ReplayPlay(recording.name, watched, self._runs)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

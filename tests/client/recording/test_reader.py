@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +14,7 @@ from logitport.errors import InvalidRecording
 from logitport.recording import chunks
 from logitport.recording.codec import encode
 from logitport.recording.events import RecordedRow, RequestBegan, RequestStepped, SessionOpened, TopLogits
-from logitport.recording.reader import read_recording
+from logitport.recording.reader import MAX_VOCAB_SIZE, read_recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +45,39 @@ def test_ids_outside_of_a_row_are_an_error(tmp_path: Path, where: str, token_id:
 
 def test_a_history_may_have_any_ids(tmp_path: Path) -> None:
     read(tmp_path / "file", RecordedRow(), (-1, 100, 5))
+
+
+def test_the_events_of_all_chunks_have_a_limit(tmp_path: Path) -> None:
+    first = encode(OPENED)
+    more = [b"\x63" + (0).to_bytes(4, "little") + (9 << 10).to_bytes(4, "little") + bytes(9 << 10)] * 4  # unknown kind
+    file = tmp_path / "file"
+    file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, first) + b"".join(chunks.pack(1, one) for one in more))
+    total = len(first) + sum(map(len, more))
+    assert read_recording(file, max_bytes=total).sessions[0].opened == OPENED
+    with pytest.raises(InvalidRecording, match=f"more than {total - 1} bytes of events.*max_bytes="):
+        read_recording(file, max_bytes=total - 1)
+
+
+def test_a_small_file_expands_to_a_limit_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_decompressed", lambda *_: b"")  # the lengths alone are added
+    chunk = bytearray(chunks.pack(1, b""))
+    data = bytes(chunk[24:])
+    head = struct.pack("<4sQII", b"LPck", 1, len(data), chunks.MAX_RAW_BYTES)
+    bomb = head + struct.pack("<I", zlib.crc32(data, zlib.crc32(head))) + data
+    file = tmp_path / "file"
+    file.write_bytes(chunks.FILE_HEADER + bomb * (chunks.MAX_TOTAL_BYTES // chunks.MAX_RAW_BYTES))
+    assert read_recording(file).sessions == []
+    file.write_bytes(file.read_bytes() + bomb)
+    with pytest.raises(InvalidRecording, match=f"more than {chunks.MAX_TOTAL_BYTES} bytes of events"):
+        read_recording(file)
+
+
+@pytest.mark.parametrize("vocab_size", [MAX_VOCAB_SIZE + 1, (1 << 31) - 1])
+def test_a_huge_vocabulary_is_an_error(tmp_path: Path, vocab_size: int) -> None:
+    file = tmp_path / "file"
+    for size in (MAX_VOCAB_SIZE, vocab_size):
+        file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, encode(SessionOpened(size, "FP32"))))
+        if size == MAX_VOCAB_SIZE:
+            assert read_recording(file).sessions[0].opened.vocab_size == size
+    with pytest.raises(InvalidRecording, match=f"a vocabulary of {vocab_size} ids"):
+        read_recording(file)

@@ -147,6 +147,23 @@ def test_a_chain_that_allows_nothing() -> None:
     assert (step.token_id, step.probability, step.final.allowed) == (None, 0.0, 0)
     assert step.processors[0].moved == 1.0
     assert step.processors[0].after.entropy == 0.0
+    because = "all ids are denied in step 0, after disallowed_tokens"
+    assert (result.ended_because, result.to_json()["ended_because"]) == (because, because)
+    assert f"Ended: {because}." in result._repr_html_()
+    denied = simulate([("logit_bias", {"logit_bias": {"0": 1.0}})], np.full((1, VOCAB), -np.inf, np.float32))
+    assert denied.ended_because == "all ids are denied in step 0, by the model's logits"
+
+
+def test_the_repr_is_short_and_has_the_end() -> None:
+    chain = [("disallowed_tokens", {"token_ids": [7]}), ("logit_bias", {"logit_bias": {"0": 1.0}})]
+    result = simulate(chain, np.repeat(RISING, 3, axis=0), [1])
+    assert repr(result) == (
+        "<Simulation of [disallowed_tokens, logit_bias]: 1 prompt ids, 3 steps, 3 output ids; ended='length': "
+        "all steps are done>"
+    )
+    assert "Ended:" not in result._repr_html_()
+    nothing = simulate([], RISING, eos_token_ids=[7])
+    assert repr(nothing).endswith("ended='eos': id 7 ends the sequence>")
 
 
 def test_a_failure_aborts_by_default() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, RecordOptions, Request
 from logitport_server.cli.root import run
-from tests.server.play.recordings import STORY, write_recording
+from tests.server.play.recordings import STORY, write_hostile_recording, write_recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -202,12 +202,12 @@ def test_a_class_that_is_no_processor(client: Client, path: Path, tmp_path: Path
 def test_chains_that_read_logits_are_compared_where_they_were_sampled(client: Client, path: Path, replay: Any) -> None:
     chain = [(Ban, {}), (Halves, {})]
     record(client, path, {"one": chain}, sample_every=2, payloads=True)
-    same = replay(AS_RECORDED)
+    same = replay(AS_RECORDED, "--run-payloads")
     assert (same.status, same.output) == (
         0,
         "no difference in 3 rows of 1 requests; 4 rows without recorded edits or logits were not compared\n",
     )
-    other = replay("edits.bias(list(range(50)), [1.0] * 50)", "--json")
+    other = replay("edits.bias(list(range(50)), [1.0] * 50)", "--json", "--run-payloads")
     assert other.status == 1
     assert {round(bias, 3) for row in other.json["requests"][0]["rows"] for bias in row["difference"]["bias"]} == {0.5}
 
@@ -224,6 +224,27 @@ def test_processors_that_are_not_recorded(client: Client, path: Path, replay: An
     result = replay(AS_RECORDED)
     assert result.status == 2
     assert "Halves, which is not in the recording: record with payloads=True" in result.errors
+
+
+def test_code_of_the_recording_runs_only_on_request(client: Client, path: Path, replay: Any) -> None:
+    record(client, path, {"one": [(Ban, {}), (Halves, {})]}, payloads=True)
+    result = replay(AS_RECORDED)
+    assert (result.status, result.output) == (2, "")
+    assert "Halves is code of the recording, which does not run by default" in result.errors
+    assert "--run-payloads" in result.errors
+    assert replay(AS_RECORDED, "--run-payloads").status == 0
+    alone = replay(None, "--run-payloads")
+    assert alone.status == 2
+    assert "give --with" in alone.errors
+
+
+@pytest.mark.parametrize("place", ["builtin", "payload"])
+def test_a_hostile_recording_runs_no_code(path: Path, tmp_path: Path, replay: Any, place: str) -> None:
+    marker = tmp_path / "marker"
+    write_hostile_recording(path, marker, place)
+    result = replay(AS_RECORDED, name="Ban=")
+    assert result.status in (1, 2)
+    assert not marker.exists()
 
 
 def test_the_replaced_processor_may_be_named(client: Client, path: Path, replay: Any) -> None:

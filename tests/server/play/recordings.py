@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +64,32 @@ def write_recording(path: Path) -> None:
     events += _request(0, "chat-edits", edits, 3)
     events += _request(1, "chat-reads", reads, 2)
     events += _request(2, "chat-unknown", [RecordedProcessor(class_name="Lost", **shipped)], 3)
+    path.write_bytes(FILE_HEADER + pack(7, b"".join(map(encode, events))))
+
+
+class _MakesFolder:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+def write_hostile_recording(path: Path, marker: Path, place: str = "payload") -> None:
+    """Write a request whose chain has code that makes a folder.
+
+    Args:
+        path: of the recording.
+        marker: the folder.
+        place: the field of the code, "payload" or "builtin".
+    """
+    code = json.dumps({"callable": pickle.dumps(_MakesFolder(marker)).hex()})
+    chain = [RecordedProcessor(class_name="Ban"), RecordedProcessor(class_name="Halves", **{place: code})]
+    events: list[Any] = [SessionOpened(STORY.vocab_size, "FP32", "story", engine="test")]
+    events += _request(0, "chat-hostile", chain[:1], 1)
+    events[1] = replace(events[1], processors=tuple(chain))
     path.write_bytes(FILE_HEADER + pack(7, b"".join(map(encode, events))))
 
 

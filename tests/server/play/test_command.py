@@ -102,6 +102,7 @@ def test_the_command_with_a_recording(tmp_path: Path) -> None:
         (["--recording", "engine.lprec", "--prompt", "x"], "leave out --model and --prompt"),
         (["--recording", "engine.lprec", "--tokenizer", "none"], "none"),
         (["--tokenizer", "none"], "give --recording FILE, too"),
+        (["--run-payloads"], "give --recording FILE, too"),
     ],
 )
 def test_wrong_options(arguments: list[str], message: str, tmp_path: Path) -> None:

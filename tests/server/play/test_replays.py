@@ -13,9 +13,16 @@ from logitport.recording.reader import Recording, read_recording
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.replay import replay
 from logitport_server.play.files import Files
-from logitport_server.play.replays import Replays, ReplaySpec
+from logitport_server.play.replays import ReplayResult, Replays, ReplaySpec
 from logitport_server.play.serving import PlayServer
-from tests.server.play.recordings import AS_RECORDED, NEW, STEPS, STORY, write_recording
+from tests.server.play.recordings import (
+    AS_RECORDED,
+    NEW,
+    STEPS,
+    STORY,
+    write_hostile_recording,
+    write_recording,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +79,10 @@ def test_the_state(page: Client) -> None:
         ("chat-reads", STEPS, "top_k, Cooler"),
         ("chat-unknown", STEPS, "Lost"),
     ]
-    assert [place["recorded"] for place in whole(page, READS)["chain"]] == [True, False]
+    assert [place["as_recorded"] for place in whole(page, READS)["chain"]] == [
+        "as recorded",
+        "not recorded: choose a version",
+    ]
 
 
 def test_edits_show_where_no_logits_were_recorded(page: Client, folder: Path) -> None:
@@ -198,6 +208,39 @@ def test_processors_have_the_tokenizer(folder: Path, tmp_path: Path) -> None:
         assert error in result.error
         assert bool(result.error) == bool(error)
         replays.close()
+
+
+@pytest.mark.parametrize("place", ["builtin", "payload"])
+def test_a_hostile_recording_runs_no_code(tmp_path: Path, place: str) -> None:
+    write_hostile_recording(tmp_path / "hostile.lprec", tmp_path / "marker", place)
+    (tmp_path / "ban.py").write_text(AS_RECORDED.replace("class NoRepeat", "class Ban"))
+    replays = Replays(read_recording(tmp_path / "hostile.lprec"), Files([tmp_path / "ban.py"]))
+    result = _ended(replays)
+    replays.close()
+    assert not (tmp_path / "marker").exists()
+    assert result.versions == ["ban.py:Ban", ""]
+    assert result.error
+    if place == "payload":
+        assert "Halves is code of the recording, which does not run by default" in result.error
+        assert len(result.rows) == STEPS
+        assert not any(row.compared for row in result.rows)
+        assert "--run-payloads" in result.rows[3].pane
+        assert "denied" in result.rows[3].pane
+
+
+def test_code_of_the_recording_runs_on_request(tmp_path: Path) -> None:
+    write_hostile_recording(tmp_path / "hostile.lprec", tmp_path / "marker")
+    (tmp_path / "ban.py").write_text(AS_RECORDED.replace("class NoRepeat", "class Ban"))
+    replays = Replays(read_recording(tmp_path / "hostile.lprec"), Files([tmp_path / "ban.py"]), run_payloads=True)
+    _ended(replays)
+    replays.close()
+    assert (tmp_path / "marker").exists()
+
+
+def _ended(replays: Replays) -> ReplayResult:
+    while not (result := replays.replay(ReplaySpec(0))).ended:
+        pass
+    return result
 
 
 def test_what_cannot_be_opened(folder: Path) -> None:

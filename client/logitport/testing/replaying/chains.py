@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import author_of
-from logitport.errors import InvalidArgument
+from logitport.errors import InvalidArgument, PayloadNotAllowed
 from logitport.payload import root_of
+from logitport.request import ProcessorRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,12 +73,40 @@ def named_replacements(
     return named
 
 
+def recorded_processor(recorded: RecordedProcessor, *, run_payloads: bool) -> ProcessorRef | str | None:
+    """Return what runs a processor as recorded; None if that is not in the recording.
+
+    Args:
+        recorded: the processor.
+        run_payloads: whether the code of the recording may run.
+
+    Raises:
+        PayloadNotAllowed: it is code of the recording, which may not run.
+    """
+    if recorded.builtin:
+        # Not the text alone, which could be a payload in a forged recording.
+        return ProcessorRef("", (recorded.builtin,), builtin=True)
+    if recorded.payload and not run_payloads:
+        raise PayloadNotAllowed(
+            f"{recorded.display_name} is code of the recording, which does not run by default: give a version of it, "
+            "or, if you trust the recording, --run-payloads (run_payloads=True); the code then runs in this process, "
+            "without a sandbox"
+        )
+    return recorded.payload or None
+
+
 def replaced_chain(
-    chain: Sequence[RecordedProcessor], replacements: Sequence[Replacement]
+    chain: Sequence[RecordedProcessor], replacements: Sequence[Replacement], *, run_payloads: bool = False
 ) -> list[tuple[Any, Mapping[str, Any]]] | None:
     """Return the (processor, parameters) pairs; None if no replacement has a place in the chain.
 
+    Args:
+        chain: as recorded.
+        replacements: the new versions.
+        run_payloads: as for `recorded_processor`.
+
     Raises:
+        PayloadNotAllowed: as `recorded_processor`.
         InvalidArgument: a shipped processor of the chain is neither recorded nor replaced.
     """
     new: dict[int, Any] = {}
@@ -89,8 +118,8 @@ def replaced_chain(
         return None
     pairs: list[tuple[Any, Mapping[str, Any]]] = []
     for place, recorded in enumerate(chain):
-        processor = new.get(place, recorded.builtin or recorded.payload)
-        if not processor:
+        processor = new.get(place) or recorded_processor(recorded, run_payloads=run_payloads)
+        if processor is None:
             name = recorded.display_name
             raise InvalidArgument(
                 f"the chain has {name}, which is not in the recording: record with payloads=True, or give a version of "

@@ -147,6 +147,7 @@ def replay(
     *,
     request_id: str | None = None,
     tokenizer: Path | None = None,
+    run_payloads: bool = False,
 ) -> Replay:
     """Run the recorded requests with new processors, on the recorded histories, and compare.
 
@@ -158,10 +159,13 @@ def replay(
         request_id: only requests with this id; None for all.
         tokenizer: a tokenizer.json, or a folder with one, for processors that use the tokenizer of their session; None
             for none.
+        run_payloads: whether to run the code of recorded processors that no replacement replaces. It runs in this
+            process, without a sandbox: only for recordings that you trust.
 
     Raises:
         InvalidArgument: no request has this id, or a chain that a replacement fits; a replacement without a name fits
             several processors; or a processor is not recorded.
+        PayloadNotAllowed: a chain needs the code of a recorded processor, and `run_payloads` is false.
         NotInstalled: the server is not installed.
     """
     chosen = [
@@ -178,7 +182,7 @@ def replay(
     with load_backend().open_runner("here", None, tokenizers) as runner:
         for recorded, request in chosen:
             opened = with_tokenizer(recorded) if tokenizers else recorded
-            chain = replaced_chain(request.began.processors, replacements)
+            chain = replaced_chain(request.began.processors, replacements, run_payloads=run_payloads)
             if chain is None:
                 result.left_out += 1
             else:

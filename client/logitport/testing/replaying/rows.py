@@ -42,6 +42,7 @@ class ComparedRow:
         before: the row before the chain; zeros if its logits were not recorded and the chains need none, or None.
         recorded, new: the rows after both chains, float32[vocab_size]; None if they are not known.
         error: the error of the new version; "" if it has none.
+        not_run: why no new version runs; "" if one does.
     """
 
     step: RequestStepped
@@ -54,6 +55,7 @@ class ComparedRow:
     recorded: NDArray[np.float32] | None = None
     new: NDArray[np.float32] | None = None
     error: str = ""
+    not_run: str = ""
 
     @property
     def has_logits(self) -> bool:
@@ -71,6 +73,30 @@ class ComparedRow:
         if self.chosen is None or self.new is None or not 0 <= self.chosen < len(self.new):
             return False
         return bool(np.isneginf(self.new[self.chosen]))
+
+
+def recorded_rows(opened: SessionOpened, part: RequestPart, not_run: str) -> Iterator[ComparedRow]:
+    """Yield the rows of a part as they were recorded, without running a processor.
+
+    Args:
+        opened: the session.
+        part: the part.
+        not_run: why no new version runs.
+    """
+    history: list[int] = [*part.began.prompt.tolist(), *part.began.output.tolist()]
+    for place, step in enumerate(part.steps):
+        del history[step.base_length :]
+        history += step.new_ids.tolist()
+        following = part.steps[place + 1] if place + 1 < len(part.steps) else None
+        for row in sorted(step.rows, key=lambda one: one.offset):
+            before = None if row.before is None else row_of(row.before, opened.vocab_size)
+            recorded = None if row.after is None else row_of(row.after, opened.vocab_size)
+            if row.edits is not None:
+                before = np.zeros(opened.vocab_size, np.float32) if before is None else before
+                recorded = before + effect_of(row.edits, opened.vocab_size)
+            chosen = _chosen(step, row, following, len(history))
+            seen = history + step.draft_ids[: row.offset].tolist()
+            yield ComparedRow(step, row, seen, chosen, before=before, recorded=recorded, not_run=not_run)
 
 
 class PartPlayer:

@@ -21,7 +21,13 @@ _MAX_STEPS = 200  # each has a table of 5 kB
 _numbers = count(1)
 
 
-def notebook(prompt: Sequence[int], steps: Sequence[StepRecord], names: Sequence[str], texts: Mapping[int, str]) -> str:
+def notebook(
+    prompt: Sequence[int],
+    steps: Sequence[StepRecord],
+    names: Sequence[str],
+    texts: Mapping[int, str],
+    ended: str = "",
+) -> str:
     """The view; a click on a token, or an arrow key, shows its step.
 
     Args:
@@ -29,6 +35,7 @@ def notebook(prompt: Sequence[int], steps: Sequence[StepRecord], names: Sequence
         steps: the steps; after the first 200, no further ones are shown.
         names: of the processors.
         texts: the texts of ids; {} shows numbers.
+        ended: why there are no further steps; "" shows nothing.
     """
     prefix = f"lp{next(_numbers)}"
     shown = steps[:_MAX_STEPS]
@@ -45,6 +52,7 @@ def notebook(prompt: Sequence[int], steps: Sequence[StepRecord], names: Sequence
         legend(),
         charts(shown, names),
         tag("p", rest, class_="lp-facts") if rest else None,
+        tag("p", ended, class_="lp-facts") if ended else None,
         class_="lp-run",
     )
     right = tag("div", *panes, class_="lp-panes")

@@ -201,6 +201,8 @@ def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> np.ndarray[tuple[i
 
 def _what(row: ComparedRow, texts: Mapping[int, str], best: Sequence[int]) -> Markup:
     """The difference in words."""
+    if row.not_run:
+        return tag("p", f"Not compared: {row.not_run}.")
     if row.error:
         message, _, trace = row.error.partition("\n\nRemote traceback:\n")
         lines = tag("pre", own_frames(trace), tabindex=0) if trace else None

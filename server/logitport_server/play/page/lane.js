@@ -5,8 +5,6 @@ import { Chain } from "./chain.js";
 import { make } from "./dom.js";
 import { Viewer } from "./viewer.js";
 
-const STEP_NAMES = { eos: "an id that ends a sequence", nothing_allowed: "the chain allows no id" };
-
 export class Lane {
   // page: has settings() and report(); its methods are called after changes.
   constructor(name, entries, page) {
@@ -72,7 +70,7 @@ export class Lane {
     this.chain.setErrors(result.errors);
     const percent = (value) => `${Math.round(100 * value)} %`;
     const { moved, before, after } = result.summary;
-    const end = result.ended ? ` · ended: ${STEP_NAMES[result.ended]}` : "";
+    const end = result.ended ? ` · ended: ${result.ended_because}` : "";
     this.facts.textContent = result.steps
       ? `${result.steps} steps · moved ${percent(moved)} in the mean · entropy ${before.toFixed(2)} → ${after.toFixed(2)} nats${end}`
       : "";

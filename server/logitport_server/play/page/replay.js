@@ -97,7 +97,7 @@ class ReplayPage {
     const select = make(
       "select",
       { "aria-label": `version of ${title}` },
-      make("option", { value: "" }, one.recorded ? "as recorded" : "not recorded: choose a version"),
+      make("option", { value: "" }, one.as_recorded),
       ...this.state.versions.map((name) => make("option", { value: name }, name)),
     );
     select.value = one.version;
