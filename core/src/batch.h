@@ -80,7 +80,7 @@ class Batch {
 
   BatchLimits limits_;
   std::unordered_map<std::int32_t, std::unique_ptr<Request>> by_slot_;
-  StepLayout layout_;
+  FrameLayout layout_;
   StepColumns columns_;
   bool found_ = false;               // whether `requests_` are those of the layout
   std::vector<Request *> requests_;  // by place of the layout; null if it was not put here
