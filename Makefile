@@ -245,7 +245,7 @@ SGLANG := 0.5.23
 
 # The core that was built for .venv, if one was: the environments have the same Python.
 .peers/%/.core: .peers/%/.installed $(VENV)/.core
-	@test ! -f $(VENV)/.core || { .peers/$*/bin/pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
+	@test ! -f $(VENV)/.core || { .peers/$*/bin/python -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
 
 # Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
 .peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt
