@@ -116,11 +116,11 @@ hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` in
 fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-# The conformance suite, and all that reads messages. The targets left out reach no compiled code.
+# The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
 SANITIZE_EXAMPLES ?= 1000
 sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
-	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q -m "not slow" \
+	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
 		-k "not program and not payload and not pickle" tests/core tests/fuzz tests/client/core/test_history.py \
 		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
 		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
@@ -245,7 +245,7 @@ SGLANG := 0.5.23
 
 # The core that was built for .venv, if one was: the environments have the same Python.
 .peers/%/.core: .peers/%/.installed $(VENV)/.core
-	@test ! -f $(VENV)/.core || { .peers/$*/bin/pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
+	@test ! -f $(VENV)/.core || { .peers/$*/bin/python -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl && touch $@; }
 
 # Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
 .peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt

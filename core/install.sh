@@ -26,4 +26,4 @@ compiler=${CXX:-$(command -v c++ || command -v g++ || command -v clang++ || true
 [ -n "$compiler" ] || fall_back "no C++ compiler was found; install g++ or clang, and run make again"
 mkdir -p core/build
 build >$log 2>&1 || fall_back "the compiled core could not be built; see $log, and run make again"
-touch "$stamp"
+rm -f "$stamp" && touch "$stamp" # a new file: a copy of the environment may share the old one

@@ -9,9 +9,10 @@ shift
 compiler=${CXX:-$(command -v c++ || command -v g++)}
 folder=$(cd "$(dirname "$0")" && pwd)/build/sanitize
 mkdir -p "$folder"
-"$python" -m pip install -q --no-build-isolation --no-deps --upgrade --target "$folder/site" \
-    -C build-dir="$folder/cmake" -C cmake.build-type=RelWithDebInfo -C cmake.define.LOGITPORT_SANITIZE=ON \
-    "$folder/../.." >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
+# Variables of scikit-build-core: pip 23.0 takes one setting at most.
+SKBUILD_BUILD_DIR=$folder/cmake SKBUILD_CMAKE_BUILD_TYPE=RelWithDebInfo SKBUILD_CMAKE_DEFINE=LOGITPORT_SANITIZE=ON \
+    "$python" -m pip install -q --no-build-isolation --no-deps --upgrade --target "$folder/site" "$folder/../.." \
+    >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
 
 # Python is built without the sanitizers, so their runtime must be loaded before it, and libstdc++ with it: else it misses
 # exceptions. Python's own leaks are not reported. Its allocator would hide reads beyond the end of bytes.

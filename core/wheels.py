@@ -89,11 +89,11 @@ def build(python: Python, glibc: str) -> Path:
     own = environment(python, folder / "venv", *_BUILD_REQUIREMENTS)
     wheels = folder / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
-    variables = dict(os.environ)
+    variables = {**os.environ, "SKBUILD_BUILD_DIR": str(folder / "cmake")}
     if glibc:
         variables["CXX"] = str(_zig(folder, glibc))
     command = [own, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", str(wheels)]
-    run(*command, "-C", f"build-dir={folder / 'cmake'}", str(CORE), env=variables)
+    run(*command, str(CORE), env=variables)
     (wheel,) = wheels.glob("*.whl")
     return wheel
 
