@@ -38,7 +38,7 @@ def _tests(name: str, seconds: float, *paths: str) -> Part:
 
 PARTS = (
     _job("environment", 60, "the driver, the GPU, the versions, the packages that are missing"),
-    _tests("test-ops", 120, "client/ops"),
+    _tests("test-ops", 120, "client/ops", "client/core/test_token_ids.py"),
     _tests(
         "test-end-to-end",
         200,

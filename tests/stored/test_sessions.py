@@ -79,12 +79,18 @@ def _exchanges(case: dict[str, Any]) -> list[local_recorder.Exchange]:
 
 
 def comparable(reply: bytes) -> processing_pb2.SessionResponse:
-    """Return the reply without fields that differ between runs, and without error texts, which may change."""
+    """Return the reply without fields that differ between runs, and without error texts, which may change.
+
+    The counts of rows are sorted: the compiled core and Python write them in another order.
+    """
     message = processing_pb2.SessionResponse.FromString(reply)
     if message.WhichOneof("frame") == "opened":
         message.opened.CopyFrom(processing_pb2.SessionOpened(max_requests=message.opened.max_requests))
     else:
         _clear_text(message)
+        for part in (message.edits, message.logits):
+            if part.applied:
+                part.applied.sort(key=lambda applied: applied.processor)
     return message
 
 

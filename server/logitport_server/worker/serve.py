@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -18,6 +18,7 @@ from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import LoadFailed, LogitportError, ProcessorFailed, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
+from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import cached_memory, frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.dialects import Dialect
+    from logitport_server.dialects.base import EditsResult
     from logitport_server.worker.output import Output
 
     Answer = tuple[messages.Reply, Sequence[bytes]]
@@ -214,8 +216,8 @@ def _start(hosted: HostedProcessor, call: messages.Start, columns: Columns) -> m
 
 def _edit(hosted: HostedProcessor, call: messages.Edit, columns: Columns) -> Answer:
     failed, rows = _update(hosted, call, columns)
-    row_edits: Any = hosted.dialect.edit(hosted.states(rows)) if rows else ()
-    edits = Edits.pack(zip(rows, row_edits, strict=True), call.vocab_size)
+    result: EditsResult = hosted.dialect.edit(hosted.states(rows)) if rows else ()
+    edits = Edits.pack(zip(rows, by_row(result, len(rows)), strict=True), call.vocab_size)
     return messages.EditReply(failed=failed), edits.to_columns()
 
 

@@ -61,7 +61,8 @@ def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
 
 def test_a_worker_chooses_the_core_as_the_server_does(run, monkeypatch):
     monkeypatch.setenv(compiled.VARIABLE, "1")
-    with run("fork(lambda: __import__('logitport.compiled').compiled.NAME)") as program:
+    # Imported before the fork: a worker forks from a process that has imported everything.
+    with run("import logitport.compiled\nfork(lambda: logitport.compiled.NAME)") as program:
         assert program.receive() == "python"
 
 
