@@ -54,7 +54,7 @@ def replay() -> Findings:
         counted = _replays(transport)
         case = f"{_CASE}, {transport}"
         bar += [
-            BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 300.0, "ms"),
+            BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 150.0, "ms"),
             BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), None, "ms"),
             BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(counted.server / np.median(floor)), None),
             BarLine(f"{case}: the step that finds the server lost", over_rounds(counted.step * 1e3), None, "ms"),

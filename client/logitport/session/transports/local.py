@@ -132,7 +132,7 @@ class LocalTransport(Transport):
         self._watch = ReplyWatch(self._connection, take_early)
 
     def leave_reply(self) -> None:
-        if self._watch is not None:
+        if self._watch is not None and not self._watch.watches:
             self._watch.leave()
 
     def close(self) -> None:

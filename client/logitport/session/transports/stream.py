@@ -13,15 +13,17 @@ import grpc
 
 from logitport import calls
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
-from logitport.session.transports.base import Transport
+from logitport.session.transports.base import LENGTH, Transport
+from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport.errors import LogitportError
-    from logitport_proto import processing_pb2, processing_pb2_grpc
+    from logitport_proto import processing_pb2_grpc
 
-    _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | None]
+    # A frame, or the result of `with_length`.
+    _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | bytes | None]
 
 # How long the reader thread waits, so that an engine that applies a step at once receives the reply itself. A forward
 # pass takes many times longer.
@@ -75,6 +77,11 @@ class GrpcStream(Transport):
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
         self._check_size(frame.ByteSize())
+        self._frames.put(frame)
+
+    def send_bytes(self, frame: bytes) -> None:
+        self._check_open()
+        self._check_size(len(frame) - LENGTH.size)
         self._frames.put(frame)
 
     def receive(self) -> processing_pb2.SessionResponse:
@@ -136,7 +143,8 @@ def _release(frames: _Frames, deadline: _Deadline, deferred: _DeferredReplies, r
 
 def _outgoing(frames: _Frames) -> Iterator[processing_pb2.SessionRequest]:
     while (frame := frames.get()) is not None:
-        yield frame
+        # On gRPC's thread, which serializes it again: the engine's thread has less to do.
+        yield frame if not isinstance(frame, bytes) else processing_pb2.SessionRequest.FromString(frame[LENGTH.size :])
 
 
 class _DeferredReplies:

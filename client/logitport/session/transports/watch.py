@@ -24,12 +24,15 @@ class ReplyWatch:
     Args:
         connection: the socket on which the replies arrive.
         take_early: called when a reply that was left has arrived, and when the connection ends. Returns whether it has
-            received a reply: then the next one is probably left, too, and `leave` needs no system call.
+            received a reply: then the next one is probably left, too, and `leave` is not needed.
+
+    Attributes:
+        watches: whether the thread wakes up for the next reply.
     """
 
     def __init__(self, connection: socket.socket, take_early: Callable[[], object]) -> None:
         self._take_early = take_early
-        self._watches = False  # whether the thread wakes up for a reply
+        self.watches = False
         # A duplicate: epoll drops a descriptor that is closed elsewhere, and would not report the connection's end.
         self._descriptor = os.dup(connection.fileno())
         self._epoll = select.epoll()
@@ -40,12 +43,11 @@ class ReplyWatch:
 
     def leave(self) -> None:
         """Leave the next reply to the thread."""
-        if not self._watches:
-            self._wake_on(_A_REPLY)
+        self._wake_on(_A_REPLY)
 
     def claim(self) -> None:
         """Reserve the next reply for the caller, unless the thread has been woken for it already."""
-        if self._watches:
+        if self.watches:
             self._wake_on(_NO_REPLY)
 
     def join(self) -> None:
@@ -57,13 +59,13 @@ class ReplyWatch:
         with self._closing:
             if not self._epoll.closed:  # the thread closes it when the connection ends
                 self._epoll.modify(self._descriptor, events)
-                self._watches = events == _A_REPLY
+                self.watches = events == _A_REPLY
 
     def _run(self) -> None:
         events = 0
         while not events & select.EPOLLHUP:
             ((_, events),) = self._epoll.poll()
-            self._watches = False
+            self.watches = False
             # Arms the one-shot event again: without it, epoll would not report the connection's end.
             self._wake_on(_A_REPLY if self._take_early() else _NO_REPLY)
         with self._closing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import socket
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,18 +59,26 @@ def test_a_reply_that_was_left_is_received(received: Received) -> None:
         assert replies.get(timeout=10) == b"r"
 
 
-def test_leaving_reply_after_reply_changes_the_watch_once(received: Received, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_watches_on_after_a_reply_that_it_has_received(received: Received) -> None:
     watch, theirs, replies = received
     watch.leave()
-    theirs.send(b"r")
-    assert replies.get(timeout=10) == b"r"
-    while not watch._watches:  # the thread watches for the next reply soon
-        time.sleep(0.001)
-    monkeypatch.setattr(watch, "_wake_on", lambda _: pytest.fail("a system call that has no effect"))
+    for _ in range(3):  # without a system call for each of them
+        theirs.send(b"r")
+        assert replies.get(timeout=10) == b"r"
+
+
+def test_the_thread_does_not_watch_on_after_a_reply_that_it_has_not_received() -> None:
+    ours, theirs = socket.socketpair()
+    calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+    watch = ReplyWatch(ours, lambda: calls.put(None))
     watch.leave()
-    monkeypatch.undo()
     theirs.send(b"r")
-    assert replies.get(timeout=10) == b"r"
+    calls.get(timeout=10)
+    with pytest.raises(queue.Empty):
+        calls.get(timeout=0.1)
+    theirs.close()
+    watch.join()
+    ours.close()
 
 
 def test_a_claimed_reply_does_not_wake_the_thread(received: Received) -> None:
