@@ -9,6 +9,11 @@
 #include "errors.h"
 
 namespace logitport {
+namespace {
+
+constexpr std::size_t kMaxKeptIds = std::size_t{1} << 18;  // 1 MiB
+
+}  // namespace
 
 void Batch::put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainPlace> chain) {
   auto request = std::make_unique<Request>();
@@ -50,6 +55,12 @@ bool Batch::step(const StepFrame &frame, bool partly) {
   denied_rows_ = all_denied_rows(edits_.columns(), limits_.vocab_size);
   failed_ = false;
   return true;
+}
+
+void Batch::release_large_edits() {
+  if (edits_.columns().ids.capacity() > kMaxKeptIds) {
+    static_cast<void>(edits_.take());
+  }
 }
 
 bool Batch::find_requests(const StepFrame &frame) {

@@ -54,6 +54,8 @@ class Batch {
 
   // Of the last step: the edits; the rows with no id left; and by processor the number of rows, and the seconds.
   [[nodiscard]] const EditsColumns &edits() const noexcept { return edits_.columns(); }
+  // Free the memory of the edits if it is large: a server has many sessions, and few such steps.
+  void release_large_edits();
   [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
   [[nodiscard]] const std::vector<std::int64_t> &applied() const noexcept { return applied_; }
   [[nodiscard]] const std::vector<double> &seconds() const noexcept { return seconds_; }

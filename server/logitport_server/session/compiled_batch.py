@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # Slots of 4 bytes each. A shorter call does not pay for handing the turn over.
 _LONG_STEP_BYTES = 4 * 64
 _INT64_MAX = (1 << 63) - 1
+# Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
+# in the core, many sessions with such steps at once took 4 GB for their replies.
+_MAX_WORK = 16_384
 
 
 class CompiledPart(NamedTuple):
@@ -56,7 +59,8 @@ class CompiledBatch:
     """
 
     def __init__(self, vocab_size: int, max_draft_tokens: int, limits: ServerConfig) -> None:
-        tokens, work, size = limits.max_tokens_per_request, limits.max_step_work, limits.max_step_bytes
+        tokens, size = limits.max_tokens_per_request, limits.max_step_bytes
+        work = min(limits.max_step_work, _MAX_WORK)
         self._core = core.Batch(
             vocab_size, max_draft_tokens, *(min(limit, _INT64_MAX) for limit in (tokens, work, size))
         )
