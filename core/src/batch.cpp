@@ -11,7 +11,7 @@
 namespace logitport {
 namespace {
 
-constexpr std::size_t kMaxKeptIds = std::size_t{1} << 18;  // 1 MiB
+constexpr std::size_t max_kept_ids = std::size_t{1} << 18;  // 1 MiB
 
 }  // namespace
 
@@ -58,7 +58,7 @@ bool Batch::step(const StepFrame &frame, bool partly) {
 }
 
 void Batch::release_large_edits() {
-  if (edits_.columns().ids.capacity() > kMaxKeptIds) {
+  if (edits_.columns().ids.capacity() > max_kept_ids) {
     static_cast<void>(edits_.take());
   }
 }

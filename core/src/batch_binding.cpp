@@ -86,7 +86,7 @@ class PyBatch {
     const EditsColumns &edits = batch_.edits();
     const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
                                         to_bytes(edits.ids), to_bytes(edits.values));
-    const Result result(nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied()));
+    Result result(nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied()));
     batch_.release_large_edits();
     return result;
   }
