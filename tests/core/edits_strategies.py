@@ -11,9 +11,9 @@ from logitport.core.edits import EditKind, Edits, RowEdits, pack_bits
 
 
 @st.composite
-def row_edits(draw: st.DrawFn, width: int, largest: float = 60000) -> RowEdits:
-    """Edits of one row, of all kinds."""
-    ids = st.lists(st.integers(0, width - 1), max_size=12)
+def row_edits(draw: st.DrawFn, width: int, largest: float = 60000, max_ids: int = 12) -> RowEdits:
+    """Edits of one row, of all kinds, each with at most `max_ids` ids."""
+    ids = st.lists(st.integers(0, width - 1), max_size=max_ids)
     edits = RowEdits()
     for kind in draw(st.lists(st.sampled_from(EditKind), max_size=4)):
         if kind is EditKind.DENY:

@@ -43,7 +43,7 @@ CHAIN = st.one_of(
     st.lists(st.sampled_from(COMPILED), max_size=3),
     st.lists(st.sampled_from(COMPILED + IN_PYTHON), max_size=3),
 )
-# What is wrong with a step, and where.
+# Defects of a step, and their places.
 FAULT = st.sampled_from(
     [
         *("base_length", "crc", "new_id", "draft_id", "generation"),

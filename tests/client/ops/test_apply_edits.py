@@ -15,6 +15,7 @@ from logitport.core.edits import EditKind, Edits, RowEdits, pack_bits
 from logitport.errors import InvalidLogits
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive
+from tests.core.edits_strategies import row_edits
 from tests.tiers import examples
 
 if TYPE_CHECKING:
@@ -153,24 +154,8 @@ def batches(draw: st.DrawFn) -> tuple[int, list[tuple[int, RowEdits]], int]:
     """Width, edits of some rows, and the number of rows."""
     width = draw(st.integers(1, 150))
     num_rows = draw(st.integers(1, 5))
-    token_ids = st.lists(st.integers(0, width - 1), max_size=20)
-    values = st.floats(-60000, 60000, width=32)
-    rows = []
-    for row in draw(st.lists(st.integers(0, num_rows - 1), unique=True)):
-        row_edits = RowEdits()
-        for kind in draw(st.lists(st.sampled_from(EditKind), max_size=4)):
-            if kind is EditKind.DENY:
-                row_edits.deny(draw(token_ids))
-            elif kind is EditKind.ALLOW:
-                row_edits.allow(draw(token_ids))
-            elif kind is EditKind.FORCE:
-                row_edits.force(draw(st.integers(0, width - 1)))
-            elif kind is EditKind.BIAS:
-                ids = draw(token_ids)
-                row_edits.bias(ids, draw(st.lists(values, min_size=len(ids), max_size=len(ids))))
-            else:
-                row_edits.bitmask(pack_bits(np.array(draw(st.lists(st.booleans(), min_size=width, max_size=width)))))
-        rows.append((row, row_edits))
+    chosen = draw(st.lists(st.integers(0, num_rows - 1), unique=True))
+    rows = [(row, draw(row_edits(width, max_ids=20))) for row in chosen]
     return width, rows, num_rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -110,15 +111,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[PlayServer]:
-    server = PlayServer([folder / "my.py"], seed=7)
+@contextmanager
+def running(server: PlayServer) -> Iterator[PlayServer]:
+    """Run a server of the page in a thread."""
     thread = Thread(target=server.run, args=(lambda: None,))
     thread.start()
     yield server
     server.stop()
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[PlayServer]:
+    with running(PlayServer([folder / "my.py"], seed=7)) as server:
+        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ from logitport.testing.replaying.replay import replay
 from logitport_server.play.files import Files
 from logitport_server.play.replays import ReplayResult, Replays, ReplaySpec
 from logitport_server.play.serving import PlayServer
+from tests.server.play.conftest import running
 from tests.server.play.recordings import (
     AS_RECORDED,
     NEW,
@@ -44,13 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[PlayServer]:
     recording, tokenizer = folder / "engine.lprec", STORY.tokenizer_path
-    server = PlayServer([folder / "my.py"], recording=recording, tokenizer=tokenizer)
-    thread = Thread(target=server.run, args=(lambda: None,))
-    thread.start()
-    yield server
-    server.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+    with running(PlayServer([folder / "my.py"], recording=recording, tokenizer=tokenizer)) as server:
+        yield server
 
 
 @pytest.fixture
