@@ -7,6 +7,7 @@ set -eu
 python=$1 stamp=$2
 cd "$(dirname "$0")/.."
 log=core/build/install.log
+headers='import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
 fall_back() {
     "$python" -m pip uninstall -q -y logitport-core >/dev/null 2>&1 || true # one of earlier sources would run
@@ -18,12 +19,18 @@ build() { # joined by &&: a shell ignores -e in a function that is called in a c
     "$python" -m pip install -q -c constraints.txt scikit-build-core nanobind cmake ninja &&
         rm -rf core/build/wheels &&
         "$python" -m pip wheel -q --no-build-isolation --no-deps -w core/build/wheels ./core &&
-        "$python" -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl
+        "$python" -m pip install -q --force-reinstall --no-deps core/build/wheels/*.whl &&
+        "$python" -I -c "import logitport_core._core" # a compiler may use a later C++ library than this Python
 }
 
 [ "${LOGITPORT_PURE_PYTHON:-0}" != 1 ] || exit 0 # chosen by whoever runs this: nothing to report, nothing to change
 compiler=${CXX:-$(command -v c++ || command -v g++ || command -v clang++ || true)}
 [ -n "$compiler" ] || fall_back "no C++ compiler was found; install g++ or clang, and run make again"
+command -v "${compiler%% *}" >/dev/null ||
+    fall_back "CXX is '$compiler', which is no command; correct or unset it, and run make again"
+"$python" -I -c "$headers" >/dev/null 2>&1 ||
+    fall_back "the headers of its Python were not found; install them (Debian: python3-dev), and run make again"
 mkdir -p core/build
-build >$log 2>&1 || fall_back "the compiled core could not be built; see $log, and run make again"
+build >$log 2>&1 || fall_back "the compiled core could not be built or loaded; see $log, and run make again"
 rm -f "$stamp" && touch "$stamp" # a new file: a copy of the environment may share the old one
+echo "logitport runs the compiled core"

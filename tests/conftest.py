@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import Client
+from logitport import Client, compiled
 from logitport_server.sandbox import LAYERS
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
 from tests.tiers import is_fleet, is_slow, load_profile
@@ -112,8 +112,12 @@ class RunningServer:
 
 
 def environment() -> dict[str, str]:
-    """The environment without options of the server."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+    """The environment without options of the server. A test run in pure Python also has servers in pure Python."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("LOGITPORT_") or name == compiled.VARIABLE
+    }
 
 
 def free_address() -> str:

@@ -30,6 +30,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_quarantine.py",
         "benchmarks/gpu/test_jobs.py",
         "benchmarks/gpu/test_runner.py",
+        "benchmarks/test_bar.py",
         "benchmarks/test_fleet.py",
         "benchmarks/test_hostile.py",
         # Hooks and lost or stalled servers.
@@ -100,6 +101,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_tls.py",
         "end_to_end/test_tokens.py",
         "end_to_end/test_traces.py",
+        "end_to_end/test_unfit_core.py",
         "end_to_end/test_validated_once.py",
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",

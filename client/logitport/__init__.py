@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from logitport.programs.tensor_history import TensorHistory
     from logitport.recording.options import RecordOptions
     from logitport.session.session import Session
-    from logitport.session.step import PendingStep, StepResult
+    from logitport.session.step import PendingStep
+    from logitport.session.step_result import StepResult
 
 __all__ = [
     "AccessError",
@@ -156,7 +157,7 @@ _LAZY = {
     "PendingStep": "logitport.session.step",
     "RecordOptions": "logitport.recording.options",
     "Session": "logitport.session.session",
-    "StepResult": "logitport.session.step",
+    "StepResult": "logitport.session.step_result",
     "TensorHistory": "logitport.programs.tensor_history",
     "TensorProcessor": "logitport.programs.processor",
     "Tls": "logitport.connection",

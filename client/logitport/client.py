@@ -278,7 +278,7 @@ class Client(BlockingClient):
             if self._closed:
                 raise calls.client_closed(self.target)
             return GrpcStream(
-                server.processing,
+                server.channel,
                 server.target,
                 self.timeout,
                 metadata=self._connection.metadata + trace_context.metadata(),

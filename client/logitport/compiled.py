@@ -3,7 +3,7 @@
 The distribution `logitport-core` has the compiled core. Each part of it has a counterpart in Python with the same
 results, which `tests/core` checks. A module with such a part chooses by `core`:
 
-    extend_crc = python_extend_crc if core is None else core.extend_crc
+    NGramIndex = PythonNGramIndex if core is None else core.NGramIndex
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument, from_code
@@ -18,16 +21,24 @@ from logitport.errors import InvalidArgument, from_code
 logger = logging.getLogger(__name__)
 
 # Number of the interface between this package and the compiled core; the same number is in core/src/module.cpp.
-INTERFACE = 5
+INTERFACE = 9
 VARIABLE = "LOGITPORT_PURE_PYTHON"
-_MODULE = "logitport_core._core"
+_PACKAGE = "logitport_core"
+_MODULE = f"{_PACKAGE}._core"
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class Unfit(str):
+    """What is wrong with the core that is installed."""
+
+    __slots__ = ()
 
 
 def load() -> tuple[Any, str]:
     """Import the compiled core.
 
     Returns:
-        The module and ""; or None and the reason why pure Python runs.
+        The module and ""; or None and the reason why pure Python runs, which is `Unfit` if a core is installed.
 
     Raises:
         InvalidArgument: the variable LOGITPORT_PURE_PYTHON is neither 0 nor 1.
@@ -38,20 +49,18 @@ def load() -> tuple[Any, str]:
         return None, f"{VARIABLE} is 1"
     try:
         module: Any = importlib.import_module(_MODULE)
-    except ImportError as error:  # one of another Python, or for another C++ library, is found and cannot be loaded
-        if isinstance(error, ModuleNotFoundError) and error.name in {"logitport_core", _MODULE}:
+    except ImportError as error:
+        package = getattr(sys.modules.get(_PACKAGE), "__file__", None)
+        if package is None:
             return None, "logitport-core is not installed"
-        return _unusable(f"logitport-core cannot be imported ({error})")
+        if isinstance(error, ModuleNotFoundError) and error.name == _MODULE:
+            return None, Unfit(f"{Path(package).parent} has no module for Python {_PYTHON} on this platform")
+        return None, Unfit(f"logitport-core cannot be imported ({error})")  # one for another C++ library, for example
     found = getattr(module, "INTERFACE", None)
     if found != INTERFACE:
-        return _unusable(f"logitport-core has interface {found}, and this logitport needs {INTERFACE}")
+        return None, Unfit(f"logitport-core has interface {found}, and this logitport needs {INTERFACE}")
     module.set_error_factory(from_code)
     return module, ""
-
-
-def _unusable(problem: str) -> tuple[None, str]:
-    logger.warning("%s; logitport runs in pure Python. Install the logitport-core of this version.", problem)
-    return None, problem
 
 
 if TYPE_CHECKING:
@@ -64,6 +73,17 @@ else:
     core, REASON = load()
 
 NAME = "python" if core is None else "compiled"
+
+
+@cache
+def warn_if_unfit() -> None:
+    """Log that a core is installed that cannot run, once in this process.
+
+    Sessions and servers call it at their start. An import must not log: a program configures its log after its imports.
+    """
+    if isinstance(REASON, Unfit):
+        advice = "Install the logitport-core of this version; in a clone: make core, or pip install ./core."
+        logger.warning("%s; logitport runs in pure Python. %s", REASON, advice)
 
 
 def describe() -> str:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from logitport.processors import EditRequest
     from logitport_core._core import State
 
+# The methods of a state, and those of a processor that call them.
+_CALLS = ("advance", "rewind", "edit")
+
 
 class HistoryState(ABC):
     """The state of one processor for one request. It follows from the request's history alone.
@@ -63,17 +66,19 @@ class StatefulEditProcessor(EditProcessor):
 
 
 def is_compiled(state: Any) -> TypeGuard[State]:
-    """Whether this is a state of the compiled core."""
-    return core is not None and isinstance(state, core.State)
+    """Whether this is a state of the compiled core, and no subclass that overrides its calls: the core runs its own."""
+    if core is None or not isinstance(state, core.State):
+        return False
+    kind: Any = type(state)
+    return kind.__base__ is core.State or all(getattr(kind, call) is getattr(core.State, call) for call in _CALLS)
 
 
 def runs_state_only(processor: EditProcessor) -> bool:
-    """Whether calls of the processor do nothing but call the state. Not if a subclass overrides one of them."""
+    """Whether calls of the processor do nothing but call the state. Not if a subclass or the object overrides one."""
     kind, base = type(processor), StatefulEditProcessor
     return (
         isinstance(processor, base)
-        and kind.advance is base.advance
-        and kind.rewind is base.rewind
-        and kind.edit is base.edit
-        and kind.edit_batch is base.edit_batch
+        and kind.__getattribute__ is object.__getattribute__
+        and all(getattr(kind, call) is getattr(base, call) for call in (*_CALLS, "edit_batch"))
+        and vars(processor).keys().isdisjoint((*_CALLS, "edit_batch"))
     )

@@ -6,15 +6,12 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 5
+INTERFACE: int = 9
 
 def set_error_factory(factory: object) -> None:
     """
     Set the callable (code, message) that makes the exception for an error of the core.
     """
-
-def raise_error(code: int, message: str) -> None:
-    """Raise the error of a code, as the core does: for tests."""
 
 @overload
 def extend_crc(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
@@ -25,6 +22,11 @@ def extend_crc(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(
 @overload
 def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
     """Extend a checksum by ids in a sequence."""
+
+def extend_crc_by_table(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    The same as `extend_crc` on a processor without carry-less multiplication.
+    """
 
 class History:
     """The token history of one request."""
@@ -149,8 +151,10 @@ class Datatype(enum.Enum):
 
     BF16 = 2
 
-class ReadEdits:
-    """Edits that were proven for logits of a shape and datatype."""
+class StepReply:
+    """
+    A reply with edits and counts only. The edits were proven for logits of a shape and datatype.
+    """
 
     def apply(self, logits: object) -> bool:
         """
@@ -159,8 +163,37 @@ class ReadEdits:
         Returns False, and has changed nothing, if it cannot.
         """
 
-def read_edits(rows: bytes, kinds: bytes, offsets: bytes, ids: bytes, values: bytes, num_rows: int, vocab_size: int, datatype: Datatype) -> ReadEdits | None:
-    """Check columns as edits_proven. Returns None if it is not proven."""
+    @property
+    def rows_applied(self) -> dict[str, int]:
+        """Number of rows by processor. A dict of its own."""
+
+    @property
+    def all_denied_rows(self) -> tuple[int, ...]:
+        """Rows in which edits left no id allowed."""
+
+    @property
+    def ended_admissions(self) -> int:
+        """As StepEdits.ended_admissions."""
+
+    @property
+    def should_move(self) -> bool:
+        """As StepEdits.should_move."""
+
+    @property
+    def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """The edits as `Edits.to_columns`."""
+
+class ReplyReader:
+    """Reads the replies to the steps of a session."""
+
+    def __init__(self, vocab_size: int, datatype: Datatype) -> None: ...
+
+    def read(self, data: bytes, seq: int, num_rows: int) -> StepReply | None:
+        """
+        Read and check a serialized `SessionResponse` to the step with this number.
+
+        Returns None if the Python version has to read it: it has another field, or is not proven to be valid.
+        """
 
 class StepLayout:
     """The requests of a step in their order, while they stay the same."""
@@ -185,22 +218,62 @@ def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLay
     Returns None if the Python version has to read the arguments.
     """
 
+class Transport(enum.Enum):
+    """How a frame arrived."""
+
+    GRPC = 0
+
+    LOCAL = 1
+
+class PrincipalLock:
+    """Lets one thread of a principal compute steps at a time."""
+
+    def __init__(self) -> None: ...
+
 class Batch:
     """
     The requests of one session whose chains the core runs, and their steps.
     """
 
-    def __init__(self, vocab_size: int, max_draft_tokens: int, max_tokens: int, max_work: int, max_bytes: int) -> None: ...
+    def __init__(self, vocab_size: int, max_draft_tokens: int, max_tokens: int, max_work: int, max_bytes: int, step_bounds: Sequence[float], processor_bounds: Sequence[float]) -> None: ...
 
-    def put(self, slot: int, generation: int, history: History, chain: list[tuple[State, int]]) -> None:
+    def put(self, slot: int, generation: int, history: History, chain: list[tuple[State, str, str]]) -> None:
         """
-        Add a request: a state, and the number of its processor, for each place of its chain.
+        Add a request: for each place of its chain a state, and the key and the display name of the processor.
         """
 
     def remove(self, slot: int) -> None:
         """Remove the request of a slot, if there is one."""
 
-    def step(self, slots: bytes, generations: bytes, base_lengths: bytes, history_crcs: bytes, new_token_counts: bytes, new_token_ids: bytes, row_requests: bytes, row_draft_offsets: bytes, draft_counts: bytes, draft_token_ids: bytes, partly: bool = False) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[int, int, float]]] | None:
+    def step(self, data: bytes, seq: int, ended_admissions: int, should_move: bool, transport: Transport, queued_seconds: float, lock: PrincipalLock | None) -> bytes | None:
         """
-        Compute a step from the columns of its frame. Returns None if it is refused; else the edits (rows, kinds, offsets, ids, values), the rows with no id left, and number, rows and seconds of each processor.
+        Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.
+
+        Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.
+        """
+
+    def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, seconds: float, lock: PrincipalLock | None) -> tuple[bool, bytes, int, bytes, int]:
+        """
+        Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.
+
+        Returns when the next one is not, or arrives after `seconds`: whether the time is over; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
+        """
+
+    def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]]] | None:
+        """
+        Compute the part of a step whose requests were put here: from a serialized `Step`.
+
+        Returns rows, kinds, offsets, ids and values of the edits; the rows with no id left; and key, display name, rows and seconds of each processor. None if the step is refused.
+        """
+
+    def take_counts(self) -> tuple[list[tuple[list[int], float, list[int], float, int, int]], list[tuple[str, int, list[int], float]]]:
+        """
+        The counts of `step` and `serve` since the last call. On any thread.
+
+        For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the seconds that it has waited, and of `serve` the bytes received and sent. Then for each processor: display name, rows, buckets and sum of its seconds.
+        """
+
+    def activity(self) -> tuple[int, float]:
+        """
+        The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds.
         """

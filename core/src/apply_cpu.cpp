@@ -68,4 +68,14 @@ bool apply_edits(const EditColumns &edits, const Logits &logits) {
   return false;
 }
 
+bool takes_long(const EditColumns &edits, std::int64_t width) noexcept {
+  constexpr std::int64_t long_work = 1 << 16;
+  std::int64_t work = edits.ids.size();
+  for (std::int64_t edit = 0; edit < edits.kinds.size() && work < long_work; ++edit) {
+    const EditKind kind = edits.kind(edit);
+    work += kind == EditKind::deny || kind == EditKind::bias ? 0 : width;
+  }
+  return work >= long_work;
+}
+
 }  // namespace logitport

@@ -16,22 +16,26 @@
 
 namespace logitport {
 
-// An argument: int32[n], as it is or converted without loss by Python. It may be read-only.
+// An argument: int32[n], which may be read-only. Bind it with `noconvert`: a conversion wraps large ids.
 using Ids = nanobind::ndarray<const std::int32_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 template <typename T>
 using NumpyArray = nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>;
 
-// A numpy array of a vector's elements, without a copy; the array keeps the vector.
+// A numpy array of elements in the memory of `owner`, without a copy. The array keeps the owner.
+template <typename T, typename Owner>
+NumpyArray<T> to_numpy(T *data, std::size_t size, Owner owner) {
+  auto kept = std::make_unique<Owner>(std::move(owner));
+  const nanobind::capsule capsule(kept.get(), [](void *pointer) noexcept { delete static_cast<Owner *>(pointer); });
+  static_cast<void>(kept.release());
+  return NumpyArray<T>(data, {size}, capsule);
+}
+
 template <typename T>
 NumpyArray<T> to_numpy(std::vector<T> &&values) {
-  auto kept = std::make_unique<std::vector<T>>(std::move(values));
-  T *data = kept->data();
-  const std::size_t size = kept->size();
-  const nanobind::capsule owner(kept.get(),
-                                [](void *pointer) noexcept { delete static_cast<std::vector<T> *>(pointer); });
-  kept.release();
-  return NumpyArray<T>(data, {size}, owner);
+  T *data = values.data();  // a move keeps the address
+  const std::size_t size = values.size();
+  return to_numpy(data, size, std::move(values));
 }
 
 // rows, kinds, offsets, ids and values, in the order of the fields of `Edits`.

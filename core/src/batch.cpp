@@ -12,25 +12,25 @@ namespace logitport {
 namespace {
 
 constexpr std::size_t max_kept_ids = std::size_t{1} << 18;  // 1 MiB
+// Ids that the edits of a step read or write. A call cannot pause: so many take 0.3 s, and a reply of 64 MiB. Of a
+// larger step, Python makes slices.
+constexpr std::int64_t max_edit_ids = std::int64_t{1} << 24;
 
 }  // namespace
 
 void Batch::put(std::int32_t slot, std::int32_t generation, History &history, std::vector<ChainPlace> chain) {
-  auto request = std::make_unique<Request>();
-  request->generation = generation;
-  request->history = &history;
+  EditSize size;
   for (const ChainPlace &place : chain) {
-    if (place.state->advances()) {
-      request->advancing.push_back(place.state);
-    }
+    const EditSize each = place.state->edit_size();
+    size.fixed += each.fixed;
+    size.times_length += each.times_length;
     if (place.processor >= applied_.size()) {
       applied_.resize(place.processor + 1);
       seconds_.resize(place.processor + 1);
       ticks_.resize(place.processor + 1);
     }
   }
-  request->chain = std::move(chain);
-  by_slot_[slot] = std::move(request);
+  by_slot_[slot] = {generation, &history, std::move(chain), size};
   found_ = false;
 }
 
@@ -44,8 +44,11 @@ bool Batch::step(const StepFrame &frame, bool partly) {
     throw Error(ErrorCode::internal,
                 "an earlier step of this session failed while it was computed; open a new session");
   }
-  if (frame.bytes() > limits_.max_bytes || !find_requests(frame) || !columns_.read(frame, layout_) ||
-      !is_usual(partly)) {
+  if (frame.bytes() > limits_.max_bytes || !find_requests(frame) || !columns_.read(frame, layout_)) {
+    return false;
+  }
+  prefetch();
+  if (!is_usual(partly) || !synchronize()) {
     return false;
   }
   failed_ = true;  // until the end: a part of a step must not be followed by others
@@ -72,37 +75,79 @@ bool Batch::find_requests(const StepFrame &frame) {
   if (!same_layout && !layout_.read(frame, limits_.max_draft_tokens)) {
     return false;
   }
-  requests_.assign(layout_.size(), nullptr);
+  find_members();
+  count_work();
+  found_ = true;
+  return true;
+}
+
+void Batch::find_members() {
+  members_.assign(layout_.size(), Member());
+  chains_.clear();
+  advancing_.clear();
+  has_all_ = true;
   for (std::size_t place = 0; place < layout_.size(); ++place) {
     const auto found = by_slot_.find(layout_.slots[place]);
-    if (found != by_slot_.end() && found->second->generation == layout_.generations[place]) {
-      requests_[place] = found->second.get();
+    if (found == by_slot_.end() || found->second.generation != layout_.generations[place]) {
+      has_all_ = false;
+      continue;
     }
+    Member &member = members_[place];
+    member.history = found->second.history;
+    member.size = found->second.size;
+    member.chain_begin = chains_.size();
+    member.advancing_begin = advancing_.size();
+    for (const ChainPlace &each : found->second.chain) {
+      chains_.push_back(each);
+      if (each.state->advances()) {
+        advancing_.push_back(each.state);
+      }
+    }
+    member.chain_end = chains_.size();
+    member.advancing_end = advancing_.size();
   }
-  has_all_ = std::find(requests_.begin(), requests_.end(), nullptr) == requests_.end();
+}
+
+void Batch::count_work() {
   std::vector<std::int64_t> rows_or_drafts(layout_.draft_counts.begin(), layout_.draft_counts.end());
   std::vector<std::int64_t> rows(layout_.size(), 0);
   std::fill(applied_.begin(), applied_.end(), 0);
   for (const StepRow &row : layout_.rows) {
     const auto place = static_cast<std::size_t>(row.place);
     rows_or_drafts[place] = std::max(rows_or_drafts[place], ++rows[place]);
-    if (requests_[place] != nullptr) {
-      for (const ChainPlace &each : requests_[place]->chain) {
-        ++applied_[each.processor];
-      }
+    ++members_[place].rows;
+    for (std::size_t link = members_[place].chain_begin; link < members_[place].chain_end; ++link) {
+      ++applied_[chains_[link].processor];
     }
   }
   work_ = 0;
   for (std::size_t place = 0; place < layout_.size(); ++place) {
-    if (requests_[place] != nullptr) {
-      work_ += rows_or_drafts[place] * static_cast<std::int64_t>(requests_[place]->chain.size());
-    }
+    work_ += rows_or_drafts[place] * members_[place].chain_length();
   }
-  found_ = true;
-  return true;
 }
 
-bool Batch::is_usual(bool partly) {
+// The misses of one request overlap with those of all others. After a forward pass of the model, nothing is cached.
+void Batch::prefetch() const {
+  for (const Member &member : members_) {
+    if (member.history != nullptr) {
+      member.history->prefetch();
+      for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
+        chains_[link].state->prefetch_object();
+      }
+    }
+  }
+  for (const Member &member : members_) {
+    if (member.history != nullptr) {
+      member.history->prefetch_end();
+      for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
+        chains_[link].state->prefetch(*member.history);
+      }
+    }
+  }
+}
+
+// Whether Python would refuse nothing of the step, but for differences of histories. Changes nothing.
+bool Batch::is_usual(bool partly) const {
   if (!has_all_ && !partly) {
     return false;
   }
@@ -110,13 +155,18 @@ bool Batch::is_usual(bool partly) {
   if (num_rows > limits_.max_work || work_ > limits_.max_work) {
     return false;
   }
-  std::int64_t work = 0;
+  std::int64_t work = 0, edit_ids = 0;
   const std::int32_t *new_ids = columns_.new_ids.data();
-  for (std::size_t place = 0; place < requests_.size(); ++place) {
+  for (std::size_t place = 0; place < members_.size(); ++place) {
     const std::int32_t new_count = columns_.new_counts[place];
-    if (Request *request = requests_[place]; request != nullptr) {
-      work += new_count * static_cast<std::int64_t>(request->chain.size());
-      if (work > limits_.max_work || !is_usual(*request, place, new_ids)) {
+    if (const Member &member = members_[place]; member.history != nullptr) {
+      work += new_count * member.chain_length();
+      if (work > limits_.max_work || !is_usual(member, place, new_ids)) {
+        return false;
+      }
+      const std::int64_t length = std::int64_t{columns_.base_lengths[place]} + new_count + layout_.draft_counts[place];
+      edit_ids += member.rows * (member.size.fixed + member.size.times_length * length);
+      if (edit_ids > max_edit_ids) {
         return false;
       }
     }
@@ -125,22 +175,14 @@ bool Batch::is_usual(bool partly) {
   return true;
 }
 
-bool Batch::is_usual(Request &request, std::size_t place, const std::int32_t *new_ids) const {
+bool Batch::is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const {
   const auto new_count = static_cast<std::size_t>(columns_.new_counts[place]);
   const auto draft_count = static_cast<std::size_t>(layout_.draft_counts[place]);
   const std::int64_t base_length = columns_.base_lengths[place];
   const auto added = static_cast<std::int64_t>(new_count + draft_count);
-  if (base_length + added > limits_.max_tokens || !in_vocabulary(new_ids, new_count) ||
-      !in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[place], draft_count)) {
-    return false;
-  }
-  if (base_length != request.history->length()) {
-    if (base_length < request.history->prompt_length() || base_length > request.history->length()) {
-      return false;
-    }
-    rewind(request, base_length);
-  }
-  return request.history->checksum() == columns_.history_crcs[place];
+  return base_length >= member.history->prompt_length() && base_length <= member.history->length() &&
+         base_length + added <= limits_.max_tokens && in_vocabulary(new_ids, new_count) &&
+         in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[place], draft_count);
 }
 
 bool Batch::in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept {
@@ -148,14 +190,36 @@ bool Batch::in_vocabulary(const std::int32_t *ids, std::size_t count) const noex
   return std::all_of(ids, ids + count, [limit](std::int32_t id) { return static_cast<std::uint32_t>(id) < limit; });
 }
 
+// Rewind the histories to the engine's. Returns false if one has other ids than the engine's.
+bool Batch::synchronize() const {
+  for (std::size_t place = 0; place < members_.size(); ++place) {
+    const Member &member = members_[place];
+    if (member.history == nullptr) {
+      continue;
+    }
+    if (columns_.base_lengths[place] != member.history->length()) {
+      rewind(member, columns_.base_lengths[place]);
+    }
+    if (member.history->checksum() != columns_.history_crcs[place]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Batch::append_new_ids() {
   const std::int32_t *new_ids = columns_.new_ids.data();
-  for (std::size_t place = 0; place < requests_.size(); ++place) {
+  for (std::size_t place = 0; place < members_.size(); ++place) {
     const auto count = static_cast<std::size_t>(columns_.new_counts[place]);
-    if (requests_[place] != nullptr) {
-      append(*requests_[place], new_ids, count);
+    if (members_[place].history != nullptr) {
+      append(members_[place], new_ids, count);
     }
     new_ids += count;
+  }
+  for (const Member &member : members_) {
+    for (std::size_t link = member.advancing_begin; link < member.advancing_end; ++link) {
+      advancing_[link]->prefetch_edit(*member.history);
+    }
   }
 }
 
@@ -166,21 +230,22 @@ void Batch::write_edits() {
   std::uint64_t before = ticks();
   for (std::size_t row = 0; row < layout_.rows.size(); ++row) {
     const auto [place, draft_offset] = layout_.rows[row];
-    Request *request = requests_[static_cast<std::size_t>(place)];
-    if (request == nullptr) {
+    Member &member = members_[static_cast<std::size_t>(place)];
+    if (member.history == nullptr) {
       continue;
     }
-    if (request->depth < draft_offset) {
+    if (member.depth < draft_offset) {
       const std::int32_t *drafts = columns_.draft_ids.data() + layout_.draft_begins[static_cast<std::size_t>(place)];
-      const auto count = static_cast<std::size_t>(draft_offset - request->depth);
-      request->history->draft_tokens += static_cast<std::int64_t>(count);
-      append(*request, drafts + request->depth, count);
-      request->depth = draft_offset;
+      const auto count = static_cast<std::size_t>(draft_offset - member.depth);
+      member.history->draft_tokens += static_cast<std::int64_t>(count);
+      append(member, drafts + member.depth, count);
+      member.depth = draft_offset;
       before = ticks();
     }
     edits_.begin_row(static_cast<std::int32_t>(row));
-    for (const ChainPlace &each : request->chain) {
-      each.state->edit(*request->history, edits_);
+    for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
+      const ChainPlace &each = chains_[link];
+      each.state->edit(*member.history, edits_);
       const std::uint64_t now = ticks();
       ticks_[each.processor] += now > before ? now - before : 0;  // counters of cores may differ a little
       before = now;
@@ -193,27 +258,27 @@ void Batch::remove_drafts() {
   if (layout_.drafts == 0) {
     return;
   }
-  for (Request *request : requests_) {
-    if (request != nullptr && request->depth != 0) {
-      rewind(*request, request->history->length() - request->depth);
-      request->depth = 0;
+  for (Member &member : members_) {
+    if (member.depth != 0) {
+      rewind(member, member.history->length() - member.depth);
+      member.depth = 0;
     }
   }
 }
 
-void Batch::append(Request &request, const std::int32_t *ids, std::size_t count) {
+void Batch::append(const Member &member, const std::int32_t *ids, std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i) {
-    request.history->append(ids[i]);
-    for (State *state : request.advancing) {
-      state->advance(*request.history, ids[i]);
+    member.history->append(ids[i]);
+    for (std::size_t link = member.advancing_begin; link < member.advancing_end; ++link) {
+      advancing_[link]->advance(*member.history, ids[i]);
     }
   }
 }
 
-void Batch::rewind(Request &request, std::int64_t length) {
-  request.history->rewind(length);
-  for (const ChainPlace &each : request.chain) {
-    each.state->rewind(*request.history);
+void Batch::rewind(const Member &member, std::int64_t length) const {
+  member.history->rewind(length);
+  for (std::size_t link = member.chain_begin; link < member.chain_end; ++link) {
+    chains_[link].state->rewind(*member.history);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -31,8 +30,7 @@ struct ChainPlace {
 
 // Runs the steps of requests with chains of states. Not thread-safe; it needs no interpreter.
 // A step that is in any way unusual is refused: Python computes it, with the same histories and states, and reports
-// what is wrong with it. So a refused step must have changed nothing but what Python would change again in the same
-// way.
+// what is wrong with it. So a refused step has changed nothing but histories that it rewinds, as Python would then do.
 class Batch {
  public:
   explicit Batch(const BatchLimits &limits) : limits_(limits), edits_(limits.vocab_size) {}
@@ -54,6 +52,8 @@ class Batch {
 
   // Of the last step: the edits; the rows with no id left; and by processor the number of rows, and the seconds.
   [[nodiscard]] const EditsColumns &edits() const noexcept { return edits_.columns(); }
+  // Load the memory for the edits of a step, while its message is read.
+  void prefetch_edits() const noexcept { edits_.prefetch(); }
   // Free the memory of the edits if it is large: a server has many sessions, and few such steps.
   void release_large_edits();
   [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
@@ -65,27 +65,45 @@ class Batch {
     std::int32_t generation = 0;
     History *history = nullptr;
     std::vector<ChainPlace> chain;
-    std::vector<State *> advancing;  // the states that follow each id
-    std::int64_t depth = 0;          // drafts that are appended at the moment
+    EditSize size;  // of the edits of a row
+  };
+
+  // A request of the layout. Its chain is a part of `chains_`, and the states of it that follow each id one of
+  // `advancing_`: in the order of the steps, so that the processor reads them ahead.
+  struct Member {
+    History *history = nullptr;  // null if the request was not put here
+    std::size_t chain_begin = 0, chain_end = 0;
+    std::size_t advancing_begin = 0, advancing_end = 0;
+    EditSize size;           // of the edits of a row
+    std::int64_t rows = 0;   // in the layout
+    std::int64_t depth = 0;  // drafts that are appended at the moment
+
+    [[nodiscard]] auto chain_length() const noexcept { return static_cast<std::int64_t>(chain_end - chain_begin); }
   };
 
   bool find_requests(const StepFrame &frame);
-  [[nodiscard]] bool is_usual(bool partly);
-  [[nodiscard]] bool is_usual(Request &request, std::size_t place, const std::int32_t *new_ids) const;
+  void find_members();
+  void count_work();
+  void prefetch() const;
+  [[nodiscard]] bool is_usual(bool partly) const;
+  [[nodiscard]] bool is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const;
   [[nodiscard]] bool in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept;
+  [[nodiscard]] bool synchronize() const;
   void append_new_ids();
   void write_edits();
   void remove_drafts();
 
-  static void append(Request &request, const std::int32_t *ids, std::size_t count);
-  static void rewind(Request &request, std::int64_t length);
+  void append(const Member &member, const std::int32_t *ids, std::size_t count) const;
+  void rewind(const Member &member, std::int64_t length) const;
 
   BatchLimits limits_;
-  std::unordered_map<std::int32_t, std::unique_ptr<Request>> by_slot_;
+  std::unordered_map<std::int32_t, Request> by_slot_;
   FrameLayout layout_;
   StepColumns columns_;
-  bool found_ = false;               // whether `requests_` are those of the layout
-  std::vector<Request *> requests_;  // by place of the layout; null if it was not put here
+  bool found_ = false;           // whether `members_` are those of the layout
+  std::vector<Member> members_;  // by place of the layout
+  std::vector<ChainPlace> chains_;
+  std::vector<State *> advancing_;
   bool has_all_ = false;
   std::int64_t work_ = 0;
   EditsWriter edits_;

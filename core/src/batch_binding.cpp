@@ -1,10 +1,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -13,120 +16,219 @@
 #include "batch.h"
 #include "bindings.h"
 #include "errors.h"
+#include "frame_socket.h"
+#include "sequences.h"
+#include "step_message.h"
+#include "step_server.h"
 
 namespace nb = nanobind;
 
 namespace logitport {
 namespace {
 
-std::string_view view(const nb::bytes &column) { return {static_cast<const char *>(column.data()), column.size()}; }
-
-// The columns of the edits; the rows with no id left; and number, rows and seconds of each processor that was applied.
+// Key, display name, rows and seconds of each processor that was applied.
+using Applied = nb::typed<nb::list, nb::typed<nb::tuple, nb::str, nb::str, int, float>>;
 using Columns = nb::typed<nb::tuple, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
-using Applied = nb::typed<nb::list, nb::typed<nb::tuple, int, int, float>>;
-using Result = nb::typed<nb::tuple, Columns, nb::bytes, Applied>;
+using Buckets = nb::typed<nb::list, int>;
+using Steps = nb::typed<nb::tuple, Buckets, float, Buckets, float, int, int>;
+using Processors = nb::typed<nb::tuple, nb::str, int, Buckets, float>;
+using Taken = nb::typed<nb::tuple, nb::typed<nb::list, Steps>, nb::typed<nb::list, Processors>>;
+using Part = nb::typed<nb::tuple, Columns, nb::bytes, Applied>;
+
+std::string_view view(const nb::bytes &data) { return {static_cast<const char *>(data.data()), data.size()}; }
 
 template <typename T>
 nb::bytes to_bytes(const std::vector<T> &elements) {
   return nb::bytes(elements.data(), elements.size() * sizeof(T));
 }
 
-// A Batch that keeps the Python objects of the histories and states that it uses.
+// A StepServer that keeps the Python objects of the histories and states that it uses, and the names of processors.
 class PyBatch {
  public:
   PyBatch(std::int64_t vocab_size, std::int32_t max_draft_tokens, std::int64_t max_tokens, std::int64_t max_work,
-          std::int64_t max_bytes)
-      : batch_({checked(vocab_size), max_draft_tokens, max_tokens, max_work, static_cast<std::size_t>(max_bytes)}) {}
+          std::int64_t max_bytes, std::vector<double> step_bounds, std::vector<double> processor_bounds)
+      : server_({vocab_size, max_draft_tokens, max_tokens, max_work, static_cast<std::size_t>(max_bytes)},
+                std::move(step_bounds), std::move(processor_bounds)) {}
 
   void put(std::int32_t slot, std::int32_t generation, const nb::typed<nb::object, History> &history,
-           const nb::typed<nb::list, nb::typed<nb::tuple, State, int>> &chain) {
+           const nb::typed<nb::list, nb::typed<nb::tuple, State, nb::str, nb::str>> &chain) {
     std::vector<nb::object> kept{history};
     std::vector<ChainPlace> places;
-    for (const nb::handle item : chain) {
-      const auto place = nb::cast<nb::tuple>(item);
-      if (place.size() != 2) {
-        throw Error(ErrorCode::invalid_argument, "Batch.put: pass a state and a number for each place of the chain");
+    for (const nb::handle item : items_of(chain)) {
+      if (!nb::isinstance<nb::tuple>(item) || nb::len(item) != 3 || !nb::isinstance<State>(item[0]) ||
+          !nb::isinstance<nb::str>(item[1]) || !nb::isinstance<nb::str>(item[2])) {
+        throw Error(ErrorCode::invalid_argument, "Batch.put: a place of the chain is a state, a key and a name");
       }
-      places.push_back({&nb::cast<State &>(place[0]), nb::cast<std::uint16_t>(place[1])});
+      const auto place = nb::borrow<nb::tuple>(item);
+      places.push_back(
+          {&nb::cast<State &>(place[0]), number(nb::borrow<nb::str>(place[1]), nb::borrow<nb::str>(place[2]))});
       kept.emplace_back(place[0]);
     }
-    batch_.put(slot, generation, nb::cast<History &>(history), std::move(places));
-    kept_[slot].swap(kept);  // the earlier ones go after that
+    std::vector<nb::object> &held = kept_[slot];  // before `put`, because it may fail
+    static_cast<void>(server_.take_refused());
+    server_.batch().put(slot, generation, nb::cast<History &>(history), std::move(places));
+    held.swap(kept);  // the earlier ones go after that
   }
 
   void remove(std::int32_t slot) {
-    batch_.remove(slot);
+    server_.batch().remove(slot);
     kept_.erase(slot);
   }
 
-  std::optional<Result> step(const nb::bytes &slots, const nb::bytes &generations, const nb::bytes &base_lengths,
-                             const nb::bytes &history_crcs, const nb::bytes &new_token_counts,
-                             const nb::bytes &new_token_ids, const nb::bytes &row_requests,
-                             const nb::bytes &row_draft_offsets, const nb::bytes &draft_counts,
-                             const nb::bytes &draft_token_ids, bool partly) {
-    StepFrame frame;
-    frame.slots = view(slots);
-    frame.generations = view(generations);
-    frame.base_lengths = view(base_lengths);
-    frame.history_crcs = view(history_crcs);
-    frame.new_token_counts = view(new_token_counts);
-    frame.new_token_ids = view(new_token_ids);
-    frame.row_requests = view(row_requests);
-    frame.row_draft_offsets = view(row_draft_offsets);
-    frame.draft_counts = view(draft_counts);
-    frame.draft_token_ids = view(draft_token_ids);
+  std::optional<nb::bytes> step(const nb::bytes &data, std::uint64_t seq, std::int32_t ended_admissions,
+                                bool should_move, Transport transport, double queued_seconds, PrincipalLock *lock) {
+    {
+      const nb::gil_scoped_release unlocked;
+      if (!server_.answer(view(data), seq, {ended_admissions, should_move}, transport, queued_seconds, lock)) {
+        return std::nullopt;
+      }
+    }
+    nb::bytes reply = last_reply();
+    server_.release_large();
+    return reply;
+  }
+
+  nb::typed<nb::tuple, bool, nb::bytes, std::uint64_t, nb::bytes, int> serve(int descriptor, const nb::bytes &received,
+                                                                             std::size_t max_bytes,
+                                                                             std::uint64_t last_seq, bool should_move,
+                                                                             double seconds, PrincipalLock *lock) {
+    FrameSocket socket(descriptor, view(received), max_bytes);
+    Served served{};
+    {
+      const nb::gil_scoped_release unlocked;
+      served = server_.serve(socket, last_seq, {0, should_move}, seconds, lock);
+    }
+    const std::string_view rest = socket.received();
+    const nb::bytes last = served.last_seq != last_seq ? last_reply() : nb::bytes("", 0);
+    return nb::make_tuple(served.is_expired, nb::bytes(rest.data(), rest.size()), served.last_seq, last,
+                          served.error_number);
+  }
+
+  // Steps by transport, then processors.
+  Taken take_counts() {
+    const Counts counts = server_.tally().take();
+    nb::list steps;
+    for (const StepCounts &each : counts.steps) {
+      steps.append(nb::make_tuple(each.computed.buckets, each.computed.seconds, each.queued.buckets,
+                                  each.queued.seconds, each.received_bytes, each.sent_bytes));
+    }
+    nb::list processors;
+    for (std::size_t number = 0; number < counts.processors.size(); ++number) {
+      if (const ProcessorCounts &each = counts.processors[number]; each.rows != 0) {
+        processors.append(
+            nb::make_tuple(processors_[number].py_name, each.rows, each.times.buckets, each.times.seconds));
+      }
+    }
+    Taken taken(nb::make_tuple(steps, processors));
+    return taken;
+  }
+
+  nb::typed<nb::tuple, int, float> activity() {
+    const Activity activity = server_.tally().activity();
+    return nb::make_tuple(activity.steps, activity.last_at);
+  }
+
+  std::optional<Part> step_partly(const nb::bytes &data) {
+    if (server_.take_refused()) {
+      return std::nullopt;
+    }
+    Batch &batch = server_.batch();
     bool done = false;
     {
       const nb::gil_scoped_release unlocked;
-      done = batch_.step(frame, partly);
+      StepFrame frame;
+      done = read_step(view(data), frame) && batch.step(frame, true);
     }
     if (!done) {
       return std::nullopt;
     }
-    const EditsColumns &edits = batch_.edits();
+    const EditsColumns &edits = batch.edits();
     const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
                                         to_bytes(edits.ids), to_bytes(edits.values));
-    Result result(nb::make_tuple(columns, to_bytes(batch_.denied_rows()), applied()));
-    batch_.release_large_edits();
-    return result;
+    Part part(nb::make_tuple(columns, to_bytes(batch.denied_rows()), applied()));
+    batch.release_large_edits();
+    return part;
   }
 
  private:
-  static std::int64_t checked(std::int64_t vocab_size) {
-    if (vocab_size < 1 || vocab_size > std::numeric_limits<std::int32_t>::max()) {
-      throw Error(ErrorCode::invalid_argument, "the size of a vocabulary must lie in [1, 2**31)");
-    }
-    return vocab_size;
+  struct Processor {
+    nb::str py_key, py_name;
+  };
+
+  [[nodiscard]] nb::bytes last_reply() const {
+    const std::string_view reply = server_.reply().message();
+    return nb::bytes(reply.data(), reply.size());
   }
 
-  [[nodiscard]] nb::list applied() const {
+  std::size_t number(const nb::str &key, const nb::str &name) {
+    if (key.c_str() == nullptr || name.c_str() == nullptr) {  // a half of a surrogate pair
+      nb::raise_python_error();
+    }
+    const auto [found, is_new] = numbers_.try_emplace({key.c_str(), name.c_str()}, processors_.size());
+    if (is_new) {
+      const auto &[key_text, name_text] = found->first;
+      processors_.push_back({key, name});
+      server_.add_processor(key_text, name_text == key_text ? "" : name_text);
+    }
+    return found->second;
+  }
+
+  [[nodiscard]] nb::list applied() {
+    const Batch &batch = server_.batch();
     nb::list found;
-    for (std::size_t number = 0; number < batch_.applied().size(); ++number) {
-      if (const std::int64_t rows = batch_.applied()[number]; rows != 0) {
-        found.append(nb::make_tuple(number, rows, batch_.seconds()[number]));
+    for (std::size_t number = 0; number < batch.applied().size(); ++number) {
+      if (const std::int64_t rows = batch.applied()[number]; rows != 0) {
+        const Processor &each = processors_[number];
+        found.append(nb::make_tuple(each.py_key, each.py_name, rows, batch.seconds()[number]));
       }
     }
     return found;
   }
 
-  Batch batch_;
+  StepServer server_;
   std::unordered_map<std::int32_t, std::vector<nb::object>> kept_;
+  std::vector<Processor> processors_;
+  std::map<std::pair<std::string, std::string>, std::size_t> numbers_;
 };
 
 }  // namespace
 
 void bind_batch(nb::module_ &module) {
+  nb::enum_<Transport>(module, "Transport", "How a frame arrived.")
+      .value("GRPC", Transport::grpc)
+      .value("LOCAL", Transport::local);
+  nb::class_<PrincipalLock>(module, "PrincipalLock", "Lets one thread of a principal compute steps at a time.")
+      .def(nb::init<>());
   nb::class_<PyBatch>(module, "Batch", "The requests of one session whose chains the core runs, and their steps.")
-      .def(nb::init<std::int64_t, std::int32_t, std::int64_t, std::int64_t, std::int64_t>(), nb::arg("vocab_size"),
-           nb::arg("max_draft_tokens"), nb::arg("max_tokens"), nb::arg("max_work"), nb::arg("max_bytes"))
+      .def(nb::init<std::int64_t, std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::vector<double>,
+                    std::vector<double>>(),
+           nb::arg("vocab_size"), nb::arg("max_draft_tokens"), nb::arg("max_tokens"), nb::arg("max_work"),
+           nb::arg("max_bytes"), nb::arg("step_bounds"), nb::arg("processor_bounds"))
       .def("put", &PyBatch::put, nb::arg("slot"), nb::arg("generation"), nb::arg("history"), nb::arg("chain"),
-           "Add a request: a state, and the number of its processor, for each place of its chain.")
+           "Add a request: for each place of its chain a state, and the key and the display name of the processor.")
       .def("remove", &PyBatch::remove, nb::arg("slot"), "Remove the request of a slot, if there is one.")
-      .def("step", &PyBatch::step, nb::arg("slots"), nb::arg("generations"), nb::arg("base_lengths"),
-           nb::arg("history_crcs"), nb::arg("new_token_counts"), nb::arg("new_token_ids"), nb::arg("row_requests"),
-           nb::arg("row_draft_offsets"), nb::arg("draft_counts"), nb::arg("draft_token_ids"), nb::arg("partly") = false,
-           "Compute a step from the columns of its frame. Returns None if it is refused; else the edits (rows, kinds, "
-           "offsets, ids, values), the rows with no id left, and number, rows and seconds of each processor.");
+      .def("step", &PyBatch::step, nb::arg("data"), nb::arg("seq"), nb::arg("ended_admissions"), nb::arg("should_move"),
+           nb::arg("transport"), nb::arg("queued_seconds"), nb::arg("lock").none(),
+           "Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.\n\n"
+           "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.")
+      .def(
+          "serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
+          nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
+          "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
+          "Returns when the next one is not, or arrives after `seconds`: whether the time is over; what was received "
+          "and not answered; the number of the last frame that was answered; the reply to it, b\"\" if there was none; "
+          "and the error number if it could not be sent, or 0.")
+      .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
+           "Compute the part of a step whose requests were put here: from a serialized `Step`.\n\n"
+           "Returns rows, kinds, offsets, ids and values of the edits; the rows with no id left; and key, display "
+           "name, rows and seconds of each processor. None if the step is refused.")
+      .def("take_counts", &PyBatch::take_counts,
+           "The counts of `step` and `serve` since the last call. On any thread.\n\n"
+           "For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the "
+           "seconds that it has waited, and of `serve` the bytes received and sent. Then for each processor: display "
+           "name, rows, buckets and sum of its seconds.")
+      .def("activity", &PyBatch::activity,
+           "The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds.");
 }
 
 }  // namespace logitport

@@ -11,6 +11,7 @@ void bind_checksum(nanobind::module_ &module);
 void bind_history(nanobind::module_ &module);
 void bind_states(nanobind::module_ &module);
 void bind_batch(nanobind::module_ &module);
+void bind_reply(nanobind::module_ &module);
 void bind_step_frame(nanobind::module_ &module);
 
 }  // namespace logitport

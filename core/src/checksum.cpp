@@ -1,21 +1,20 @@
 #include "checksum.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/vector.h>
 
 #include <array>
-#include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
+#include "checksum_clmul.h"
+#include "sequences.h"
 
 namespace nb = nanobind;
 
 namespace logitport {
 namespace {
 
-// An own table instead of zlib: zlib's headers are missing on many machines, and a table for words of 4 bytes is as
-// fast for the few ids of a step.
+// For processors without carry-less multiplication.
 constexpr std::uint32_t polynomial = 0xEDB88320U;  // IEEE 802.3, bits reversed
 constexpr std::size_t slices = 8;
 
@@ -47,22 +46,9 @@ std::uint32_t word(std::uint32_t value, std::size_t after) noexcept {
          table[after + 1][(value >> 16U) & 0xFFU] ^ table[after][value >> 24U];
 }
 
-using Ids = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::uint32_t extend_crc_of_array(std::uint32_t crc, const Ids &token_ids) {
-  const nb::gil_scoped_release unlocked;
-  return extend_crc(crc, token_ids.data(), token_ids.size());
-}
-
-std::uint32_t extend_crc_of_sequence(std::uint32_t crc, const std::vector<std::int32_t> &token_ids) {
-  return extend_crc(crc, token_ids.data(), token_ids.size());
-}
-
-}  // namespace
-
 // Slicing by 8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators",
 // 2005.
-std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
+std::uint32_t extend_crc_by_table(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
   crc = ~crc;
   std::size_t position = 0;
   for (; position + 2 <= count; position += 2) {
@@ -75,12 +61,35 @@ std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t
   return ~crc;
 }
 
+std::uint32_t extend_crc_of_array(std::uint32_t crc, const Ids &token_ids) {
+  const nb::gil_scoped_release unlocked;
+  return extend_crc(crc, token_ids.data(), token_ids.size());
+}
+
+std::uint32_t extend_crc_of_sequence(std::uint32_t crc, const nb::typed<nb::sequence, int> &token_ids) {
+  const auto ids = numbers_of<std::int32_t>(token_ids);
+  return extend_crc(crc, ids.data(), ids.size());
+}
+
+}  // namespace
+
+std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
+  return has_clmul() ? extend_crc_clmul(crc, ids, count) : extend_crc_by_table(crc, ids, count);
+}
+
 void bind_checksum(nb::module_ &module) {
   // The array first: it is a sequence, too.
   module.def("extend_crc", &extend_crc_of_array, nb::arg("crc"), nb::arg("token_ids").noconvert(),
              "Extend a checksum by ids in an array, int32[n]: CRC-32 of little-endian int32.");
   module.def("extend_crc", &extend_crc_of_sequence, nb::arg("crc"), nb::arg("token_ids"),
              "Extend a checksum by ids in a sequence.");
+  module.def(
+      "extend_crc_by_table",
+      [](std::uint32_t crc, const Ids &token_ids) {
+        return extend_crc_by_table(crc, token_ids.data(), token_ids.size());
+      },
+      nb::arg("crc"), nb::arg("token_ids").noconvert(),
+      "The same as `extend_crc` on a processor without carry-less multiplication.");
 }
 
 }  // namespace logitport

@@ -17,6 +17,11 @@ inline std::uint64_t ticks() noexcept {
 #endif
 }
 
+// Seconds of the monotonic clock, as Python's `time.monotonic` where it has the same clock.
+inline double monotonic_seconds() noexcept {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Runs from its construction.
 class Stopwatch {
  public:

@@ -1,12 +1,10 @@
 // Columns of little-endian elements.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-
-#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "Columns of the protocol are little-endian. This code reads and writes them in place, without conversion."
-#endif
+#include <string_view>
 
 namespace logitport {
 
@@ -18,6 +16,8 @@ class Column {
   Column(const void *data, std::int64_t size) : data_(static_cast<const char *>(data)), size_(size) {}
 
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+
+  [[nodiscard]] std::string_view bytes() const noexcept { return {data_, static_cast<std::size_t>(size_) * sizeof(T)}; }
 
   // The index is not checked.
   [[nodiscard]] T operator[](std::int64_t index) const noexcept {

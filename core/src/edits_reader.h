@@ -8,9 +8,6 @@
 
 namespace logitport {
 
-// Number of words of a bitmask over a vocabulary.
-constexpr std::int64_t bitmask_words(std::int64_t vocab_size) noexcept { return (vocab_size + 31) / 32; }
-
 // Edit e changes row rows[e], and owns the ids (or words) from offsets[e] to offsets[e + 1].
 struct EditColumns {
   Column<std::int32_t> rows;

@@ -6,54 +6,53 @@
 #include <utility>
 
 #include "errors.h"
+#include "prefetch.h"
 
 namespace logitport {
 namespace {
 
-constexpr std::size_t max_ids = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t max_ids = std::size_t{1} << 26;  // as in client/logitport/core/edits.py
 // Up to this many ids, sorting is faster than reading a part of the bits of a vocabulary.
 constexpr std::size_t few_ids = 64;
-
-const char *name_of(EditKind kind) {
-  switch (kind) {
-    case EditKind::deny:
-      return "DENY";
-    case EditKind::allow:
-      return "ALLOW";
-    case EditKind::force:
-      return "FORCE";
-    case EditKind::bias:
-      return "BIAS";
-    default:
-      return "BITMASK";
-  }
-}
+// Up to this many bits for each id, and no more: a client may open a session with a vocabulary of 2**31 ids.
+constexpr std::size_t most_bits_an_id = 4096;
 
 }  // namespace
 
+void allow_all(std::vector<std::uint32_t> &words, std::int64_t vocab_size) {
+  words.assign(static_cast<std::size_t>(bitmask_words(vocab_size)), ~std::uint32_t{0});
+  if (const auto used = static_cast<std::uint32_t>(vocab_size % 32); used != 0) {
+    words.back() = (std::uint32_t{1} << used) - 1;
+  }
+}
+
 EditsWriter::EditsWriter(std::int64_t vocab_size, bool uses_bitmasks)
-    : vocab_size_(vocab_size), words_(static_cast<std::size_t>((vocab_size + 31) / 32)), uses_bitmasks_(uses_bitmasks) {
+    : vocab_size_(vocab_size),
+      words_(static_cast<std::size_t>(bitmask_words(vocab_size))),
+      uses_bitmasks_(uses_bitmasks) {
+  if (vocab_size < 1 || vocab_size > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(ErrorCode::invalid_argument, "the size of a vocabulary must lie in [1, 2**31)");
+  }
   columns_.offsets.push_back(0);
 }
 
 void EditsWriter::begin_row(std::int32_t row) {
   row_ = row;
-  row_edits_ = size();
+  row_edits_ = columns_.rows.size();
   row_biases_ = biases_;
-}
-
-void EditsWriter::discard_row() {
-  columns_.rows.resize(row_edits_);
-  columns_.kinds.resize(row_edits_);
-  columns_.offsets.resize(row_edits_ + 1);
-  columns_.ids.resize(static_cast<std::size_t>(columns_.offsets.back()));
-  biases_ = row_biases_;
-  columns_.values.resize(biases_ != 0 ? columns_.ids.size() : 0);
 }
 
 void EditsWriter::clear() {
   row_edits_ = row_biases_ = 0;
   discard_row();
+}
+
+void EditsWriter::prefetch() const noexcept {
+  prefetch_to_write(columns_.rows);
+  prefetch_to_write(columns_.kinds);
+  prefetch_to_write(columns_.offsets);
+  prefetch_to_write(columns_.ids);
+  prefetch_to_write(columns_.values);
 }
 
 EditsColumns EditsWriter::take() {
@@ -65,45 +64,41 @@ EditsColumns EditsWriter::take() {
 }
 
 void EditsWriter::deny(const std::int32_t *ids, std::size_t count) {
-  if (count != 0) {
-    add(EditKind::deny, ids, count);
+  if (count == 0) {
+    return;
+  }
+  check("DENY", ids, count);
+  if (uses_bitmasks_ && count > words_) {
+    deny_by_bitmask(ids, count);
+  } else {
+    append(EditKind::deny, ids, count);
   }
 }
 
-void EditsWriter::allow(const std::int32_t *ids, std::size_t count) { add(EditKind::allow, ids, count); }
-
 void EditsWriter::force(std::int32_t id) {
-  check(EditKind::force, &id, 1);
+  check("FORCE", &id, 1);
   discard_row();
-  add(EditKind::force, &id, 1);
+  append(EditKind::force, &id, 1);
 }
 
 void EditsWriter::bias(const std::int32_t *ids, const float *values, std::size_t count) {
   if (count == 0) {
     return;
   }
-  check(EditKind::bias, ids, count);
+  check("BIAS", ids, count);
   ++biases_;
-  begin_edit(EditKind::bias, count);
-  columns_.ids.insert(columns_.ids.end(), ids, ids + count);
-  columns_.values.resize(columns_.ids.size() - count);
-  columns_.values.insert(columns_.values.end(), values, values + count);
-}
-
-void EditsWriter::bitmask(const std::int32_t *words) {
-  begin_edit(EditKind::bitmask, words_);
-  columns_.ids.insert(columns_.ids.end(), words, words + words_);
-  columns_.values.resize(biases_ != 0 ? columns_.ids.size() : 0);
+  append(EditKind::bias, ids, count);
+  std::copy_n(values, count, columns_.values.end() - static_cast<std::ptrdiff_t>(count));
 }
 
 void EditsWriter::deny_set(std::vector<std::int32_t> &ids) {
-  if (ids.size() <= few_ids) {
+  if (ids.size() <= few_ids || static_cast<std::size_t>(vocab_size_) / most_bits_an_id > ids.size()) {
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     deny(ids.data(), ids.size());
     return;
   }
-  check(EditKind::deny, ids.data(), ids.size());
+  check("DENY", ids.data(), ids.size());
   seen_.resize((static_cast<std::size_t>(vocab_size_) + 63) / 64);
   std::size_t first = seen_.size();
   std::size_t last = 0;
@@ -124,46 +119,39 @@ void EditsWriter::deny_set(std::vector<std::int32_t> &ids) {
   deny(ids.data(), ids.size());
 }
 
-void EditsWriter::add(EditKind kind, const std::int32_t *ids, std::size_t count) {
-  check(kind, ids, count);
-  if (uses_bitmasks_ && count > words_ && kind != EditKind::force) {
-    add_as_bitmask(kind, ids, count);
-    return;
-  }
-  begin_edit(kind, count);
-  columns_.ids.insert(columns_.ids.end(), ids, ids + count);
+void EditsWriter::discard_row() {
+  columns_.rows.resize(row_edits_);
+  columns_.kinds.resize(row_edits_);
+  columns_.offsets.resize(row_edits_ + 1);
+  columns_.ids.resize(static_cast<std::size_t>(columns_.offsets.back()));
+  biases_ = row_biases_;
   columns_.values.resize(biases_ != 0 ? columns_.ids.size() : 0);
 }
 
-void EditsWriter::add_as_bitmask(EditKind kind, const std::int32_t *ids, std::size_t count) {
-  std::vector<std::uint32_t> words(words_, kind == EditKind::deny ? ~std::uint32_t{0} : 0);
-  if (const auto used = static_cast<std::uint32_t>(vocab_size_ % 32); used != 0) {
-    words.back() &= (std::uint32_t{1} << used) - 1;  // bits past the vocabulary are 0
-  }
+void EditsWriter::deny_by_bitmask(const std::int32_t *ids, std::size_t count) {
+  std::vector<std::uint32_t> words;
+  allow_all(words, vocab_size_);
   for (std::size_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(ids[i]);
-    const std::uint32_t bit = std::uint32_t{1} << (id % 32);
-    if (kind == EditKind::deny) {
-      words[id / 32] &= ~bit;
-    } else {
-      words[id / 32] |= bit;
-    }
+    words[id / 32] &= ~(std::uint32_t{1} << (id % 32));
   }
-  const std::vector<std::int32_t> column(words.begin(), words.end());
-  bitmask(column.data());
+  append(EditKind::bitmask, reinterpret_cast<const std::int32_t *>(words.data()), words_);
 }
 
-void EditsWriter::begin_edit(EditKind kind, std::size_t count) {
+void EditsWriter::append(EditKind kind, const std::int32_t *ids, std::size_t count) {
   const std::size_t end = columns_.ids.size() + count;
   if (end > max_ids) {
-    throw Error(ErrorCode::invalid_argument, "the edits of a step have more than 2147483647 ids");
+    throw Error(ErrorCode::limit_exceeded, "the edits of a step have more than " + std::to_string(max_ids) +
+                                               " ids, or words of bitmasks: send fewer rows in one step");
   }
   columns_.rows.push_back(row_);
   columns_.kinds.push_back(static_cast<std::uint8_t>(kind));
   columns_.offsets.push_back(static_cast<std::int32_t>(end));
+  columns_.ids.insert(columns_.ids.end(), ids, ids + count);
+  columns_.values.resize(biases_ != 0 ? end : 0);
 }
 
-void EditsWriter::check(EditKind kind, const std::int32_t *ids, std::size_t count) const {
+void EditsWriter::check(const char *kind, const std::int32_t *ids, std::size_t count) const {
   // Without a branch in the loop, the compiler uses vector instructions. Negative ids become large ones.
   const auto limit = static_cast<std::uint32_t>(vocab_size_);
   bool outside = false;
@@ -173,7 +161,7 @@ void EditsWriter::check(EditKind kind, const std::int32_t *ids, std::size_t coun
   if (outside) {
     const std::int32_t *wrong =
         std::find_if(ids, ids + count, [limit](std::int32_t id) { return static_cast<std::uint32_t>(id) >= limit; });
-    throw Error(ErrorCode::invalid_token_id, std::string(name_of(kind)) + " of token id " + std::to_string(*wrong) +
+    throw Error(ErrorCode::invalid_token_id, std::string(kind) + " of token id " + std::to_string(*wrong) +
                                                  ": ids must lie in [0, " + std::to_string(vocab_size_) + ")");
   }
 }

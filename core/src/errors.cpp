@@ -1,11 +1,9 @@
 #include "errors.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <exception>
 #include <new>
-#include <string>
 
 #include "bindings.h"
 
@@ -35,11 +33,6 @@ void set_python_error(ErrorCode code, const char *message) {
   }
 }
 
-[[noreturn]] void raise_error(int code, const std::string &message) {
-  const nb::gil_scoped_release unlocked;
-  throw Error(static_cast<ErrorCode>(code), message);
-}
-
 // Exceptions that nanobind makes from Python's stay as they are; any other one that is not ours is a defect.
 void translate(const std::exception_ptr &exception, void * /*payload*/) {
   try {
@@ -62,8 +55,6 @@ void translate(const std::exception_ptr &exception, void * /*payload*/) {
 void bind_errors(nb::module_ &module) {
   module.def("set_error_factory", &set_error_factory, nb::arg("factory"),
              "Set the callable (code, message) that makes the exception for an error of the core.");
-  module.def("raise_error", &raise_error, nb::arg("code"), nb::arg("message"),
-             "Raise the error of a code, as the core does: for tests.");
   nb::register_exception_translator(translate);
 }
 

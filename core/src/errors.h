@@ -11,7 +11,7 @@ enum class ErrorCode : int {
   internal = 1,
   invalid_argument = 2,
   invalid_token_id = 3,
-  need_sync = 16,
+  limit_exceeded = 19,
 };
 
 // An error that reaches Python as the exception of its code. May be thrown while the interpreter's lock is released.

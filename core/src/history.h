@@ -6,19 +6,20 @@
 #include <memory>
 #include <vector>
 
+#include "prefetch.h"
+
 namespace logitport {
 
 // Prompt and output ids of one request, in an array that grows, and may be cut back, at its end.
 // The counterpart of the class of this name in client/logitport/core/history.py.
 class History {
  public:
-  History() : History(nullptr, 0, nullptr, 0) {}
   History(const std::int32_t *prompt, std::size_t prompt_count, const std::int32_t *output, std::size_t output_count);
   // A copy would share the array, and write to that of the other.
   History(const History &) = delete;
   History &operator=(const History &) = delete;
-  History(History &&) = default;
-  History &operator=(History &&) = default;
+  History(History &&) = delete;
+  History &operator=(History &&) = delete;
   ~History() = default;
 
   [[nodiscard]] std::int64_t length() const noexcept { return length_; }
@@ -46,16 +47,11 @@ class History {
   // if no rewind began at this length or a greater one.
   [[nodiscard]] const std::int32_t *cut_ids(std::int64_t from_length) const;
 
-  // The array itself. Whoever holds it keeps the memory of views alive when the history grows.
+  // The array itself. Its owners keep the memory of views alive when the history grows.
   [[nodiscard]] const std::shared_ptr<std::int32_t[]> &buffer() const noexcept { return ids_; }
 
-  // Load what `checksum` and `append` read into the cache, while the caller does other work: first the object, then the
-  // end of its array. After a forward pass of the model nothing of it is there.
-  void prefetch() const noexcept {
-    for (std::size_t byte = 0; byte < sizeof *this; byte += 64) {
-      __builtin_prefetch(reinterpret_cast<const char *>(this) + byte, 1);
-    }
-  }
+  // Load what `checksum` and `append` read into the cache: first the object, then the end of its array.
+  void prefetch() const noexcept { prefetch_to_write(this, sizeof *this); }
   void prefetch_end() const noexcept { __builtin_prefetch(ids_.get() + length_, 1); }
 
   // Bytes of memory, without this object.

@@ -1,31 +1,23 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include "arrays.h"
 #include "bindings.h"
 #include "history.h"
+#include "sequences.h"
 
 namespace nb = nanobind;
 
 namespace logitport {
 namespace {
 
-using Buffer = std::shared_ptr<std::int32_t[]>;
-
 // The ids in [begin, end) without a copy. The view keeps the array that the history has now: it stays valid memory when
 // the history grows, but is then a view of the past. Writable, because torch warns of arrays that are not.
 NumpyArray<std::int32_t> view(const History &history, std::int64_t begin, std::int64_t end) {
-  auto kept = std::make_unique<Buffer>(history.buffer());
-  std::int32_t *data = kept->get() + begin;
-  const nb::capsule owner(kept.get(), [](void *pointer) noexcept { delete static_cast<Buffer *>(pointer); });
-  [[maybe_unused]] const Buffer *owned = kept.release();
-  return NumpyArray<std::int32_t>(data, {static_cast<std::size_t>(end - begin)}, owner);
+  return to_numpy(history.buffer().get() + begin, static_cast<std::size_t>(end - begin), history.buffer());
 }
 
 std::int32_t at(const History &history, std::int64_t position) {
@@ -51,7 +43,7 @@ void bind_history(nb::module_ &module) {
           [](History *self, const Ids &prompt, const Ids &output) {
             new (self) History(prompt.data(), prompt.size(), output.data(), output.size());
           },
-          nb::arg("prompt_token_ids"), nb::arg("output_token_ids"))
+          nb::arg("prompt_token_ids").noconvert(), nb::arg("output_token_ids").noconvert())
       .def("__len__", &History::length)
       .def_prop_ro("length", &History::length)
       .def_prop_ro("prompt_length", &History::prompt_length)
@@ -69,8 +61,9 @@ void bind_history(nb::module_ &module) {
       .def("append", &History::append, nb::arg("token_id"))
       .def(
           "extend",
-          [](History &self, const std::vector<std::int32_t> &token_ids) {
-            self.extend(token_ids.data(), token_ids.size());
+          [](History &self, const nb::typed<nb::sequence, int> &token_ids) {
+            const auto ids = numbers_of<std::int32_t>(token_ids);
+            self.extend(ids.data(), ids.size());
           },
           nb::arg("token_ids"))
       .def("rewind", &History::rewind, nb::arg("length"))

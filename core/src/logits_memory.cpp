@@ -67,7 +67,7 @@ bool is_usable(const Logits &logits) noexcept {
   const std::int64_t size = size_of(logits.datatype);
   const std::int64_t row = std::abs(logits.row_stride), id = std::abs(logits.id_stride);
   const bool apart = (id >= size && row / id >= logits.width) || (row >= size && id / row >= logits.rows);
-  return apart && row % size == 0 && id % size == 0 &&
+  return logits.data != nullptr && apart && row % size == 0 && id % size == 0 &&
          reinterpret_cast<std::uintptr_t>(logits.data) % static_cast<std::uintptr_t>(size) == 0;
 }
 

@@ -1,9 +1,12 @@
 // Messages of Protocol Buffers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace logitport {
@@ -30,7 +33,34 @@ class MessageWriter {
     }
   }
 
+  // The beginning of a field whose value of so many bytes is written next, field by field.
+  void begin(int field, std::size_t size) {
+    put((static_cast<std::uint64_t>(field) << 3U) | 2U);
+    put(size);
+  }
+
+  // Append what another writer has written.
+  void append(const MessageWriter &fields) { data_.append(fields.data_); }
+  void reserve(std::size_t size) { data_.reserve(size); }
+
+  // Bytes that `column` writes for a field below 16.
+  template <typename T>
+  [[nodiscard]] static std::size_t size_of_column(const std::vector<T> &values) {
+    const std::size_t size = values.size() * sizeof(T);
+    std::size_t prefix = 2;
+    for (std::size_t rest = size; rest >= 0x80U; rest >>= 7U) {
+      ++prefix;
+    }
+    return values.empty() ? 0 : prefix + size;
+  }
+
+  void clear() noexcept { data_.clear(); }  // keeps the memory
+  void resize(std::size_t size) { data_.resize(size); }
+  // Write a number, little-endian, over 4 bytes.
+  void overwrite(std::size_t offset, std::uint32_t value) { std::memcpy(&data_[offset], &value, sizeof value); }
+
   [[nodiscard]] const std::string &data() const noexcept { return data_; }
+  [[nodiscard]] std::string take() { return std::move(data_); }
 
  private:
   void put(std::uint64_t value) {

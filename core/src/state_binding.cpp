@@ -1,7 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +13,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "errors.h"
+#include "sequences.h"
 #include "state.h"
 #include "states/bad_words.h"
 #include "states/ngram_index.h"
@@ -26,16 +26,9 @@ namespace nb = nanobind;
 namespace logitport {
 namespace {
 
-EditsWriter writer_for(std::int64_t vocab_size, bool uses_bitmasks) {
-  if (vocab_size < 1 || vocab_size > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ErrorCode::invalid_argument, "the size of a vocabulary must lie in [1, 2**31)");
-  }
-  return EditsWriter(vocab_size, uses_bitmasks);
-}
-
-// For callers who read the edits, which are as the Python version's `RowEdits`: with lists as they are.
+// For callers that read the edits, which are as the Python version's `RowEdits`: with lists as they are.
 EditsArrays edit(State &state, const History &history, std::int64_t vocab_size) {
-  EditsWriter edits = writer_for(vocab_size, false);
+  EditsWriter edits(vocab_size, false);
   edits.begin_row(0);
   state.edit(history, edits);
   return to_arrays(edits.take());
@@ -48,10 +41,16 @@ EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::ty
   if (count != nb::len(histories)) {
     throw Error(ErrorCode::invalid_argument, "edit_rows: pass one history for each state");
   }
-  EditsWriter edits = writer_for(vocab_size, uses_bitmasks);
+  EditsWriter edits(vocab_size, uses_bitmasks);
   for (std::size_t i = 0; i < count; ++i) {
+    const nb::object item = states[i], history_item = histories[i];
+    State *state = nullptr;
+    History *history = nullptr;
+    if (!nb::try_cast(item, state) || !nb::try_cast(history_item, history) || state == nullptr || history == nullptr) {
+      throw Error(ErrorCode::invalid_argument, "edit_rows: an item is no compiled state, or no compiled history");
+    }
     edits.begin_row(static_cast<std::int32_t>(i));
-    nb::cast<State &>(states[i]).edit(nb::cast<const History &>(histories[i]), edits);
+    state->edit(*history, edits);
   }
   return to_arrays(edits.take());
 }
@@ -60,6 +59,7 @@ std::vector<std::int32_t> copied(const Ids &ids) { return {ids.data(), ids.data(
 
 using Token = std::int32_t;
 using Tokens = std::vector<Token>;
+using PyTokens = nb::typed<nb::sequence, int>;
 
 // The built-ins check their parameters, and say what is wrong with them. Here it matters only that memory is safe.
 void check(bool fits) {
@@ -68,29 +68,35 @@ void check(bool fits) {
   }
 }
 
-void make_bias_list(BiasList *self, const Ids &ids, const std::vector<float> &values) {
-  check(ids.size() == values.size());
-  new (self) BiasList(copied(ids), values);
+void make_bias_list(BiasList *self, const Ids &ids, const nb::typed<nb::sequence, float> &values) {
+  auto biases = numbers_of<float>(values);
+  check(ids.size() == biases.size());
+  new (self) BiasList(copied(ids), std::move(biases));
 }
 
 void make_ngram_index(NGramIndex *self, const History &history, std::int64_t size, std::int64_t window,
-                      Tokens whitelist, std::int64_t vocab_size) {
+                      const PyTokens &whitelist, std::int64_t vocab_size) {
   constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
   check(size >= 1 && window >= 0);
-  std::sort(whitelist.begin(), whitelist.end());
-  new (self)
-      NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(whitelist)}, vocab_size);
+  Tokens sorted = numbers_of<Token>(whitelist);
+  std::sort(sorted.begin(), sorted.end());
+  new (self) NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(sorted)}, vocab_size);
 }
 
-void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int64_t budget, Tokens start, Tokens end,
-                          std::optional<Token> newline) {
-  check(budget >= 0 && !start.empty() && !end.empty());
-  new (self) ThinkingBlocks(history, {budget, std::move(start), std::move(end), newline});
+void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int64_t budget, const PyTokens &start,
+                          const PyTokens &end, std::optional<Token> newline) {
+  ThinkingLimit limit{budget, numbers_of<Token>(start), numbers_of<Token>(end), newline};
+  check(budget >= 0 && !limit.start.empty() && !limit.end.empty());
+  new (self) ThinkingBlocks(history, std::move(limit));
 }
 
-void make_bad_words(BadWords *self, const std::vector<Tokens> &sequences, std::int64_t begin) {
-  check(begin >= 0 && std::none_of(sequences.begin(), sequences.end(), [](const Tokens &one) { return one.empty(); }));
-  new (self) BadWords(sequences, begin);
+void make_bad_words(BadWords *self, const nb::typed<nb::sequence, PyTokens> &sequences, std::int64_t begin) {
+  std::vector<Tokens> words;
+  for (const nb::handle sequence : items_of(sequences)) {
+    words.push_back(numbers_of<Token>(sequence));
+  }
+  check(begin >= 0 && std::none_of(words.begin(), words.end(), [](const Tokens &one) { return one.empty(); }));
+  new (self) BadWords(words, begin);
 }
 
 }  // namespace
@@ -113,9 +119,9 @@ void bind_states(nb::module_ &module) {
       .def(
           "__init__",
           [](TokenList *self, const Ids &ids, std::int64_t below) { new (self) TokenList(copied(ids), below); },
-          nb::arg("token_ids"), nb::arg("below") = -1);
+          nb::arg("token_ids").noconvert(), nb::arg("below") = -1);
   nb::class_<BiasList, State>(module, "BiasList", "Adds a value to the logit of each id.")
-      .def("__init__", &make_bias_list, nb::arg("token_ids"), nb::arg("values"));
+      .def("__init__", &make_bias_list, nb::arg("token_ids").noconvert(), nb::arg("values"));
   nb::class_<NGramIndex, State>(module, "NGramIndex", "Denies ids that would repeat an n-gram.")
       .def("__init__", &make_ngram_index, nb::arg("history"), nb::arg("size"), nb::arg("window"), nb::arg("whitelist"),
            nb::arg("vocab_size"));

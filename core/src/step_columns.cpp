@@ -6,9 +6,6 @@
 namespace logitport {
 namespace {
 
-// The columns are little-endian, and are copied as they are.
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the core needs a little-endian machine");
-
 constexpr std::size_t element_bytes = 4;
 
 // Copy a column of whole elements. The bytes need not be aligned.

@@ -15,7 +15,7 @@ namespace logitport {
 StepLayout::StepLayout(nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size)
     : vocab_size_(vocab_size) {
   require(PyDict_CheckExact(new_token_ids.ptr()));
-  for (const auto &[handle, ids] : nb::borrow<nb::dict>(new_token_ids)) {
+  for (const nb::handle handle : nb::borrow<nb::dict>(new_token_ids).keys()) {  // a copy: attributes may run code
     nb::object slot = attribute(handle, "slot"), history = attribute(handle, "history");
     require(find(held, slot) == handle.ptr());
     History *compiled = nullptr;

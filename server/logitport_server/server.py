@@ -366,6 +366,7 @@ async def _serve(
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)
+    compiled.warn_if_unfit()
     shipped, programs = announce(config, server.gpu), "accepted" if config.programs else "refused"
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
     logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)

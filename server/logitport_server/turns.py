@@ -12,8 +12,12 @@ import time
 from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, TypeVar
 
+from logitport.compiled import core
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from logitport_core._core import PrincipalLock
 
 T = TypeVar("T")
 
@@ -59,6 +63,8 @@ class Turns:
         self._now = 0.0
         # Number of sessions and calls of each principal that has any.
         self._present: Counter[str] = Counter()
+        # The locks of `step_lock`, of the same principals.
+        self._step_locks: dict[str, PrincipalLock] = {}
         self._aside: Turns | None = None
         self._beside: set[AsideTurn] = set()
 
@@ -79,6 +85,8 @@ class Turns:
         """Record that a session or a call of a principal begins."""
         with self._lock:
             self._present[principal] += 1
+            if core is not None and principal not in self._step_locks:
+                self._step_locks[principal] = core.PrincipalLock()
 
     def leave(self, principal: str) -> None:
         """Record that it has ended."""
@@ -86,11 +94,15 @@ class Turns:
             self._present[principal] -= 1
             if not self._present[principal]:
                 del self._present[principal]
+                self._step_locks.pop(principal, None)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several principals have sessions or calls. If not, short work needs no turn."""
-        return len(self._present) > 1
+    def step_lock(self, principal: str) -> PrincipalLock | None:
+        """Return the lock under which a thread computes steps in the compiled core, which takes no turn.
+
+        With it, each principal has one such thread at a time, and the operating system divides the cores between them.
+        None while only one principal has sessions or calls: they use all cores.
+        """
+        return self._step_locks.get(principal) if len(self._present) > 1 else None
 
     @property
     def waiting(self) -> int:

@@ -37,11 +37,11 @@ class Script(Transport):
             raise self.refuse_to_send
         self.frames.append(Frame.FromString(frame.SerializeToString()))
 
-    def receive(self) -> Reply:
+    def receive(self) -> bytes:
         if self.closed:
             raise SessionClosed("closed")
         frame = self.frames[-1]
-        return Reply(**{"seq": frame.seq, **self.answer(frame)})
+        return Reply(**{"seq": frame.seq, **self.answer(frame)}).SerializeToString()
 
     def close(self) -> None:
         self.closed = True

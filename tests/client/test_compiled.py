@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InvalidArgument, NeedSync, compiled
+from logitport import History, InvalidArgument, compiled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PRINT = "from logitport import compiled; print(compiled.NAME, compiled.describe(), sep='|')"
+# The start of a session, and of a server.
+WARN = PRINT + "; compiled.warn_if_unfit(); compiled.warn_if_unfit()"
+ADVICE = "Install the logitport-core of this version; in a clone: make core, or pip install ./core."
 needs_core = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
 
 
@@ -69,9 +73,29 @@ def test_without_a_core_python_runs_without_a_warning() -> None:
     ],
 )
 def test_a_core_that_does_not_fit_is_left_out_with_one_warning(tmp_path: Path, content: str, problem: str) -> None:
-    output, errors = choose(PYTHONPATH=replaced_core(tmp_path, content))
+    output, errors = choose(WARN, PYTHONPATH=replaced_core(tmp_path, content))
     assert output == f"python|pure Python: {problem}"
-    assert errors == f"{problem}; logitport runs in pure Python. Install the logitport-core of this version."
+    assert errors == f"{problem}; logitport runs in pure Python. {ADVICE}"
+
+
+def test_an_import_writes_nothing(tmp_path: Path) -> None:
+    """A server's log may be JSON, and is configured after the import."""
+    assert choose(PYTHONPATH=replaced_core(tmp_path, "INTERFACE = -1"))[1] == ""
+
+
+def test_a_core_of_another_python_is_named(tmp_path: Path) -> None:
+    folder = replaced_core(tmp_path, "")
+    (tmp_path / "logitport_core" / "_core.py").rename(tmp_path / "logitport_core" / "_core.cpython-27-nowhere.so")
+    output, errors = choose(WARN, PYTHONPATH=folder)
+    python = ".".join(platform.python_version_tuple()[:2])
+    problem = f"{folder}/logitport_core has no module for Python {python} on this platform"
+    assert output == f"python|pure Python: {problem}"
+    assert errors == f"{problem}; logitport runs in pure Python. {ADVICE}"
+
+
+def test_a_missing_core_is_no_warning() -> None:
+    hidden = "import sys; sys.modules['logitport_core'] = None; "
+    assert choose(hidden + WARN)[1] == ""
 
 
 def test_a_child_process_gets_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,5 +107,5 @@ def test_a_child_process_gets_the_same_choice(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_core
 def test_errors_of_the_core_are_those_of_the_package() -> None:
-    with pytest.raises(NeedSync, match=r"^the history differs$"):
-        compiled.core.raise_error(16, "the history differs")
+    with pytest.raises(InvalidArgument, match=r"^cannot rewind a history of 0 ids to 1: "):
+        History().rewind(1)

@@ -122,6 +122,16 @@ def test_other_edits_and_logits_are_left_to_python(edits: Edits, logits: np.ndar
     assert (logits == before).all()
 
 
+@pytest.mark.parametrize(
+    "logits",
+    [torch._efficientzerotensor((1, 4)), torch.zeros(1, 4).to_sparse()],
+    ids=["zeros", "sparse"],
+)
+def test_a_tensor_without_memory_is_refused(implementation: Implementation, logits: torch.Tensor) -> None:
+    with pytest.raises((RuntimeError, TypeError)):
+        implementation.apply_edits(_denied([0], 1, 4), logits)
+
+
 @pytest.mark.usefixtures("both")
 def test_a_biased_nan_of_bfloat16_is_left_to_python() -> None:
     edits = RowEdits()

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled cor
 VOCAB = 70  # a bitmask has 3 words
 SLOTS = 4
 MAX_DRAFTS = 3
+SEQ = 300
 
 ID = st.integers(0, 7)
 IDS = st.lists(ID, max_size=3)
@@ -126,15 +127,37 @@ def _damage(columns: dict[str, list[int]], fault: str, draw: Callable[..., Any])
 
 def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
     """The reply, or the error, in a form that can be compared."""
-    reply = processing_pb2.StepEdits()
-    try:
-        engine.session.step(frame, reply)
-    except LogitportError as error:
-        return type(error), str(error)
+    reply = by_message(engine, frame)
+    if reply is None:
+        reply = processing_pb2.StepEdits()
+        try:
+            engine.session.step(frame, reply)
+        except LogitportError as error:
+            return type(error), str(error)
     failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
     applied = sorted((each.processor, each.display_name, each.rows) for each in reply.applied)
     edits = reply.edits.SerializeToString(deterministic=True)
     return edits, failures, applied, reply.all_denied_rows, reply.logits_rows, reply.ended_admissions
+
+
+def by_message(engine: Engine, frame: processing_pb2.Step) -> processing_pb2.StepEdits | None:
+    """Send a step as a serialized frame, as a stream does; None if the frame is refused."""
+    if engine.session.step_trace is not None:
+        return None
+    data = processing_pb2.SessionRequest(seq=SEQ, step=frame).SerializeToString()
+    reply = engine.session.step_compiled(data, SEQ, "grpc", should_move=True)
+    if reply is None:
+        return None
+    response = processing_pb2.SessionResponse.FromString(reply)
+    assert response.seq == SEQ
+    assert response.edits.should_move
+    counts = engine.session.take_compiled_counts()
+    assert counts is not None
+    assert {(each.name, each.rows) for each in counts.processors} == {
+        (one.display_name or one.processor, one.rows) for one in response.edits.applied
+    }
+    response.edits.should_move = False
+    return response.edits
 
 
 @pytest.fixture(scope="module")
@@ -175,16 +198,85 @@ def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject)
                         each.add_again(request)
 
 
+def step_of(
+    request: EngineRequest, *, new: list[int], drafts: list[int] | None = None, **columns: bytes
+) -> processing_pb2.Step:
+    """A step of one request."""
+    drafts = drafts or []
+    rows = range(len(drafts) + 1)
+    usual = {
+        "slots": int32(request.slot),
+        "generations": int32(request.generation),
+        "base_lengths": int32(len(request.history)),
+        "history_crcs": np.array([_crc(request.history)], "<u4").tobytes(),
+        "new_token_counts": int32(len(new)),
+        "new_token_ids": int32(*new),
+        "draft_counts": int32(len(drafts)),
+        "draft_token_ids": int32(*drafts),
+        "row_requests": int32(*(0 for _ in rows)),
+        "row_draft_offsets": int32(*rows),
+    }
+    return processing_pb2.Step(**(usual | columns))
+
+
 def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> None:
     engine = open_engine()
-    requests = [engine.add(slot, [COMPILED[slot]]) for slot in range(SLOTS)]
-    engine.session._step_in_python = None  # type: ignore[method-assign, assignment] # not called
-    for drafts in ({}, {requests[2]: [3, 4]}):
-        reply = engine.step({request: [5, 6] for request in requests}, drafts)
-        assert {each.processor: each.rows for each in reply.applied} == {"DisallowedTokens": 4}
-        assert not reply.failures
-    assert set(engine.session.spending.processors) == {"DisallowedTokens"}
-    assert 0 < engine.session.spending.processors["DisallowedTokens"] < 1
+    request = engine.add(0, [COMPILED[0], COMPILED[4]])
+    for drafts in ([], [3, 4]):
+        frame = processing_pb2.SessionRequest(seq=1, step=step_of(request, new=[5], drafts=drafts))
+        reply = engine.session.step_compiled(frame.SerializeToString(), 1, "local", should_move=False)
+        assert reply is not None
+        request.history += [5]
+        rows = len(drafts) + 1
+        counts = engine.session.take_compiled_counts()
+        assert counts is not None
+        assert [each[:2] for each in counts.processors] == [("DisallowedTokens", rows), ("NoRepeatNGram", rows)]
+        assert all(sum(each.times.buckets) == 1 and 0 < each.times.seconds < 1 for each in counts.processors)
+        assert sum(counts.steps["local"].computed.buckets) == sum(counts.steps["local"].queued.buckets) == 1
+        assert not any(counts.steps["grpc"].computed.buckets)
+        assert engine.session.take_compiled_counts() is None
+        edits = processing_pb2.SessionResponse.FromString(reply).edits
+        denied = engine.denied(edits, rows)
+        assert denied == [[1, 5, 6], [1, 3, 5, 6], [1, 3, 4, 5, 6]][:rows]
+
+
+def test_a_message_of_another_form_is_left_to_python(open_engine: Callable[[], Engine]) -> None:
+    engine = open_engine()
+    request = engine.add(0, [COMPILED[0]])
+    step = step_of(request, new=[5])
+    frame = processing_pb2.SessionRequest(seq=7, step=step)
+    good = frame.SerializeToString()
+    unknown_field = b"\x78\x01"  # field 15, a varint
+    group = b"\x0b\x0c"
+    others = [
+        b"",
+        good[:-1],
+        good + unknown_field,
+        good + group,
+        good + processing_pb2.SessionRequest(step=step).SerializeToString(),
+        processing_pb2.SessionRequest(seq=8, step=step).SerializeToString(),
+        processing_pb2.SessionRequest(seq=7, remove=processing_pb2.RemoveRequests()).SerializeToString(),
+        processing_pb2.SessionRequest(seq=7).SerializeToString(),
+        b"\x08" + b"\xff" * 11 + good,
+        b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a step of 2**63 bytes
+        *(good[:length] for length in range(len(good))),
+    ]
+    for data in others:
+        assert engine.session.step_compiled(data, 7, "grpc", should_move=False) is None, data
+    assert engine.session.step_compiled(good, 7, "grpc", should_move=False) is not None
+
+
+def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], Engine]) -> None:
+    engine = open_engine()
+    request = engine.add(0, [COMPILED[0]])
+    compiled_batch = engine.session._compiled
+    assert compiled_batch is not None
+    refused = step_of(request, new=[5], history_crcs=int32(7))
+    usual = step_of(request, new=[5])
+    data = processing_pb2.SessionRequest(seq=7, step=refused).SerializeToString()
+    assert engine.session.step_compiled(data, 7, "grpc", should_move=False) is None
+    assert compiled_batch.step_partly(usual) is None
+    assert compiled_batch.step_partly(usual) is not None
 
 
 def test_a_step_with_other_requests_runs_in_the_core_in_part(
@@ -206,7 +298,10 @@ def test_a_failed_request_returns_to_the_core_when_it_has_recovered(open_engine:
     request = engine.add(0, [COMPILED[0]], on_error="skip")
     assert engine.failures(engine.step({request: [VOCAB]}))
     del request.history[-1]
-    assert not engine.session.step_compiled(processing_pb2.Step(slots=int32(0)), processing_pb2.StepEdits())
+    assert not engine.session.is_compiled
+    assert by_message(engine, step_of(request, new=[5])) is None
     assert not engine.failures(engine.step({request: [5]}))
-    engine.session._step_in_python = None  # type: ignore[method-assign, assignment] # not called
-    assert engine.denied(engine.step({request: [6]}), 1) == [[1, 5, 6]]
+    assert engine.session.is_compiled
+    reply = by_message(engine, step_of(request, new=[6]))
+    assert reply is not None
+    assert engine.denied(reply, 1) == [[1, 5, 6]]

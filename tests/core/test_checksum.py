@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logitport import compiled
+
 if TYPE_CHECKING:
     from tests.core.implementations import Implementation
 
@@ -22,6 +24,13 @@ def test_it_is_the_crc32_of_little_endian_ids(implementation: Implementation, cr
     expected = zlib.crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
     assert implementation.extend_crc(crc, ids) == expected
     assert implementation.extend_crc(crc, np.array(ids, np.int32)) == expected
+
+
+@pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
+@given(st.integers(0, 2**32 - 1), st.lists(INT32, max_size=70))
+def test_processors_without_carry_less_multiplication_give_the_same(crc: int, ids: list[int]) -> None:
+    array = np.array(ids, np.int32)
+    assert compiled.core.extend_crc_by_table(crc, array) == compiled.core.extend_crc(crc, array)
 
 
 @given(st.lists(INT32, max_size=40), st.lists(INT32, max_size=40))

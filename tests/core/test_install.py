@@ -37,7 +37,7 @@ class Checkout:
         (self.folder / "bin" / "c++").symlink_to("/bin/true")
 
     def install(self, fails: str = "nothing", **variables: str) -> tuple[str, list[str]]:
-        """Run the script. Return its output, and the arguments of the calls of pip."""
+        """Run the script. Return its output, and the arguments of the calls of Python."""
         (self.folder / "fails").write_text(fails)
         done = subprocess.run(
             [self.folder / "core" / "install.sh", "./python", self.stamp],
@@ -59,9 +59,10 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_it_builds_and_installs(checkout: Checkout) -> None:
     checkout.add_compiler()
     output, calls = checkout.install()
-    assert not output
-    assert [call.split()[2] for call in calls] == ["install", "wheel", "install"]
-    assert calls[-1].endswith("core/build/wheels/logitport_core.whl")
+    assert output == "logitport runs the compiled core\n"
+    of_pip = [call for call in calls if call.startswith("-m pip ")]
+    assert [call.split()[2] for call in of_pip] == ["install", "wheel", "install"]
+    assert of_pip[-1].endswith("core/build/wheels/logitport_core.whl")
     assert checkout.stamp.exists()
 
 
@@ -74,12 +75,41 @@ def test_without_a_compiler_it_prints_one_line(checkout: Checkout) -> None:
     assert not checkout.stamp.exists()
 
 
-@pytest.mark.parametrize("command", ["pip install", "pip wheel", "logitport_core.whl"])
+def test_a_compiler_that_does_not_exist_is_named(checkout: Checkout) -> None:
+    checkout.add_compiler()
+    output, calls = checkout.install(CXX="/nowhere/c++ -m64")
+    assert output == (
+        "logitport runs in pure Python: CXX is '/nowhere/c++ -m64', which is no command; correct or unset it, and run "
+        "make again\n"
+    )
+    assert calls == ["-m pip uninstall -q -y logitport-core"]
+    assert not checkout.stamp.exists()
+
+
+def test_a_compiler_may_have_arguments(checkout: Checkout) -> None:
+    checkout.add_compiler()
+    output, _ = checkout.install(CXX="c++ -m64")
+    assert output == "logitport runs the compiled core\n"
+
+
+def test_missing_headers_are_named(checkout: Checkout) -> None:
+    checkout.add_compiler()
+    output, calls = checkout.install(fails="Python.h")
+    assert output == (
+        "logitport runs in pure Python: the headers of its Python were not found; install them "
+        "(Debian: python3-dev), and run make again\n"
+    )
+    assert calls[-1] == "-m pip uninstall -q -y logitport-core"
+    assert not any(" wheel " in call for call in calls)
+    assert not checkout.stamp.exists()
+
+
+@pytest.mark.parametrize("command", ["pip install", "pip wheel", "logitport_core.whl", "logitport_core._core"])
 def test_a_failed_build_leaves_one_line_and_a_log(checkout: Checkout, command: str) -> None:
     checkout.add_compiler()
     output, calls = checkout.install(fails=command)
     assert output == (
-        "logitport runs in pure Python: the compiled core could not be built; see core/build/install.log, "
+        "logitport runs in pure Python: the compiled core could not be built or loaded; see core/build/install.log, "
         "and run make again\n"
     )
     assert (checkout.folder / "core" / "build" / "install.log").read_text() == "an error of the compiler\n"

@@ -244,3 +244,12 @@ def test_arguments_that_would_break_memory_are_refused() -> None:
     ):
         with pytest.raises(InvalidArgument, match="do not fit"):
             make()
+
+
+@pytest.mark.usefixtures("both")
+def test_arrays_of_other_types_are_refused() -> None:
+    core = compiled.core
+    for wrong in (np.array([2**32 + 1]), np.array([1.7]), np.array([True]), np.array([[1]], np.int32)):
+        for make in (core.TokenList, lambda ids: core.BiasList(ids, [1.0]), lambda ids: core.History(ids, ids)):
+            with pytest.raises(TypeError):
+                make(wrong)

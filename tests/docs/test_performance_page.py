@@ -29,6 +29,13 @@ def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]
     )
 
 
+def test_the_page_of_vllm_shows_the_latest_results_of_its_hook() -> None:
+    results = ROOT / "benchmarks" / "results" / "vllm"
+    latest = publish.bar_table(report.load_latest(results)) if results.is_dir() else ""
+    page = (ROOT / "docs" / "engines" / "vllm.md").read_text()
+    assert f"<!-- vllm:begin -->\n{latest}<!-- vllm:end -->" in page, "run `make bench-vllm-publish`"
+
+
 def test_the_table_of_traces_is_the_latest() -> None:
     latest = max((ROOT / "benchmarks" / "results" / "traces").iterdir(), key=lambda path: path.stem[-10:])
     assert traces.table(json.loads(latest.read_text())) in PAGE, "copy what `make bench-traces` prints"

@@ -10,6 +10,8 @@ import pytest
 
 from logitport.testing import LAWS, ProcessorRecord
 from logitport.testing.laws import LAWS as OF_PROCESSORS
+from logitport.testing.runner import RunningServer as Connected
+from logitport.testing.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from logitport.testing.runner import RunningServer
@@ -77,3 +79,11 @@ def test_the_fixture(logitport_server: RunningServer) -> None:
     made["test_ids_are_denied"](logitport_server)
     exec(options, made)
     assert "logitport_server_options" in made
+
+
+def test_what_the_fixture_offers() -> None:
+    cells = first_cells("A real server in pytest")
+    named = [name for cell in cells for name in re.findall(r"`logitport_server\.(\w+)", cell)]
+    assert [name for name in named if name != "log"] == ["target", "stop"]
+    assert named[0] in Connected.__annotations__
+    assert all(hasattr(ServerProcess, name) for name in named[1:])

@@ -79,12 +79,12 @@ class LocalTransportInMemory(Transport):
         if kind == self.breaks_at:
             self._end(ServerUnavailable("the local transport broke"))
 
-    def receive(self) -> processing_pb2.SessionResponse:
+    def receive(self) -> bytes:
         self._check_open()
         self._record.append(f"reply: {self._reply.WhichOneof('frame')}")
-        return self._reply
+        return self._reply.SerializeToString()
 
-    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
+    def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         reply = self.receive()
         return reply, mmap.mmap(self.stream.descriptors[0], size_bytes) if self.stream.descriptors else None
 

@@ -212,7 +212,8 @@ def test_frames_use_one_transport_only(client: Client) -> None:
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()
         local._stream.send(frame)
-        assert "local transport" in local._stream.receive().error.message
+        reply = processing_pb2.SessionResponse.FromString(local._stream.receive())
+        assert "local transport" in reply.error.message
 
 
 def test_more_memory_than_allowed(start_server: Any) -> None:

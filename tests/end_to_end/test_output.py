@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -52,6 +53,28 @@ class Prints(EditProcessor):
 class PrintsLogits(CustomLogitProcessor):
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         print("saw", [params["secret"] for params in custom_param_list])
+        raise ValueError("as asked")
+
+
+class Leaves:
+    """Prints when it is freed."""
+
+    def __init__(self, secret: str, *, cyclic: bool) -> None:
+        self.secret = secret
+        self.cycle = self if cyclic else None
+
+    def __del__(self) -> None:
+        print("left:", self.secret)
+
+
+class PrintsAtItsEnd(EditProcessor):
+    def start(self, request: EditRequest) -> None:
+        request.state = Leaves(request.params["secret"], cyclic=request.params["cyclic"])
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        print("began")
+        gc.collect()
+        print("collected")
         raise ValueError("as asked")
 
 
@@ -135,6 +158,24 @@ def test_error_has_no_output_of_other_requests(alice: Client) -> None:
     assert "saw ['one', 'two']" in texts(alice, registered)
     (alone,) = apply(alice, registered, {"secret": "three"}).failures.values()
     assert alone.output == "saw ['three']\n"
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_error_has_no_output_of_the_end_of_another_request(alice: Client, *, cyclic: bool) -> None:
+    """The worker drops the state of that request in the call that fails."""
+    registered = alice.register(PrintsAtItsEnd)
+    with alice.session(vocab_size=VOCAB) as session:
+        secrets = f"other {cyclic}", "own"
+        other, own = (
+            session.add(Request([1], processors=[(registered, {"secret": secret, "cyclic": cyclic})]))
+            for secret in secrets
+        )
+        session.remove(other)
+        logits = np.zeros((1, VOCAB), np.float32)
+        failed = session.step({own: []}).apply(logits, check=False).failures[own]
+
+    assert failed.output == "began\ncollected\n"
+    assert f"left: other {cyclic}" in texts(alice, registered)
 
 
 def test_step_returns_output_where_asked(alice: Client) -> None:

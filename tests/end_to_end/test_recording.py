@@ -231,7 +231,7 @@ def test_dropped_steps_leave_whole_histories(client: Client, path: Path) -> None
 def test_a_defect_of_the_recorder_does_not_reach_the_engine(
     client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("logitport.recording.recorder.take", lambda *_: 1 / 0)
+    monkeypatch.setattr("logitport.recording.items.take", lambda *_: 1 / 0)
     with client.session(vocab_size=VOCAB, record=path) as session:
         handle = session.add(Request([1], processors=[NGRAMS]))
         for _ in range(2):

@@ -27,6 +27,7 @@ from logitport.integrations.common import environment
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
 from tests.end_to_end.engines import VOCAB, Engine, kill, run, sessions_of, start_together, targets
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,5 +216,13 @@ def test_what_another_client_has_deleted_stays_deleted(
         session.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
         assert session.reconnects == 1
         for name in (digest, "test/mine"):
-            with pytest.raises(UnknownProcessor):
-                client.processor(name)
+            wait_until(lambda name=name: not knows(client, name))  # the server may read the store's changes later
+
+
+def knows(client: Client, name: str) -> bool:
+    """Whether the client's server has this processor."""
+    try:
+        client.processor(name)
+    except UnknownProcessor:
+        return False
+    return True

@@ -22,10 +22,13 @@ class Distributions(NamedTuple):
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     """The distributions that `make dist` builds and checks."""
-    folder: Path = tmp_path_factory.mktemp("dist") / "dist"
+    folder: Path = tmp_path_factory.mktemp("dist")
+    kept = folder / "wheel of the compiled core, of `make wheels`"
+    kept.touch()
     done = subprocess.run(["make", "dist", f"DIST={folder}"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 3
+    assert kept.exists()
     (sdist,), (wheel,), (core,) = (
         folder.glob(f"logitport{rest}") for rest in ("-*.tar.gz", "-*.whl", "_core-*.tar.gz")
     )

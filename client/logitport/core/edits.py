@@ -19,7 +19,7 @@ from logitport.core.row_edits import (
     unpack_bits,
     within,
 )
-from logitport.errors import InvalidArgument
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ __all__ = ["EditKind", "Edits", "RowEdits", "bitmask_words", "pack_bits", "unpac
 
 # Lists that are read one by one.
 _FEW_EDITS = 64
+# Of one step, 256 MiB: a request with a long list may have thousands of rows.
+_MAX_IDS = 1 << 26
 NO_OFFSETS = bytes(4)  # the column of no edits, which may also be empty
 _KINDS = bytes(EditKind)
 _KEEP_OTHERS = bytes((EditKind.DENY, EditKind.BIAS))
@@ -86,6 +88,7 @@ class Edits:
 
         Raises:
             InvalidTokenId, InvalidArgument: as `RowEdits.check`.
+            LimitExceeded: there are too many ids.
         """
         words = bitmask_words(vocab_size)
         row_column: list[int] = []
@@ -100,7 +103,13 @@ class Edits:
                 row_column.append(row)
                 kind_column.append(kind)
                 parts.append(ids)
-        offsets = np.array([0, *accumulate(map(len, parts))], np.int32)
+        ends = list(accumulate(map(len, parts), initial=0))
+        if ends[-1] > _MAX_IDS:
+            raise LimitExceeded(
+                f"the edits of a step have {ends[-1]} ids, or words of bitmasks; the limit is {_MAX_IDS}: send fewer "
+                "rows in one step"
+            )
+        offsets = np.array(ends, np.int32)
         values = np.zeros(offsets[-1] if biases else 0, np.float32)
         for place, added in biases:
             values[offsets[place] : offsets[place + 1]] = added

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from logitport.core import tensors
+from logitport.core.call_site import CallSite, call_site, traceback_at
 from logitport.errors import InvalidArgument, InvalidTokenId
 from logitport_proto import common_pb2
 
@@ -57,10 +58,11 @@ class RowEdits:
     Arrays of ids are kept, not copied: do not write to them before the step has ended.
     """
 
-    __slots__ = ("_edits",)
+    __slots__ = ("_edits", "_sites")
 
     def __init__(self) -> None:
         self._edits: list[Edit] = []
+        self._sites: dict[int, CallSite] = {}  # of the edits with ids to check, by their place
 
     def __bool__(self) -> bool:
         return bool(self._edits)
@@ -72,11 +74,14 @@ class RowEdits:
         """Set the logits of these ids, int[n], to -inf."""
         ids = _ids(token_ids)
         if ids.size:
+            self._sites[len(self._edits)] = call_site()
             self._edits.append((EditKind.DENY, ids, None))
 
     def allow(self, token_ids: ArrayLike | torch.Tensor) -> None:
         """Set the logits of all other ids to -inf; those of these ids, int[n], stay unchanged."""
-        self._edits.append((EditKind.ALLOW, _ids(token_ids), None))
+        ids = _ids(token_ids)
+        self._sites[len(self._edits)] = call_site()
+        self._edits.append((EditKind.ALLOW, ids, None))
 
     def force(self, token_id: int) -> None:
         """Set all logits to -inf, and the logit of this id to 0.0. Discards earlier edits of the row.
@@ -88,6 +93,7 @@ class RowEdits:
             forced = operator.index(token_id)
         except TypeError:
             raise InvalidTokenId(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
+        self._sites = {0: call_site()}
         self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
     def bias(self, token_ids: ArrayLike | torch.Tensor, values: ArrayLike | torch.Tensor) -> None:
@@ -111,6 +117,7 @@ class RowEdits:
         if not np.isfinite(added).all():
             raise InvalidArgument("bias: values must be finite; to forbid an id, deny it")
         if ids.size:
+            self._sites[len(self._edits)] = call_site()
             self._edits.append((EditKind.BIAS, ids, added))
 
     def bitmask(self, words: NDArray[np.int32]) -> None:
@@ -119,6 +126,7 @@ class RowEdits:
         Args:
             words: int32[ceil(vocab_size / 32)], copied.
         """
+        self._sites[len(self._edits)] = call_site()
         self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
 
     def say(self, kind: EditKind, ids: NDArray[Any], values: NDArray[np.float32] | None) -> None:
@@ -129,7 +137,11 @@ class RowEdits:
         """Append the edits of later processors of the chain."""
         if later._edits and later._edits[0][0] is EditKind.FORCE:
             self._edits = list(later._edits)
+            self._sites = dict(later._sites)
         else:
+            if later._sites:
+                begin = len(self._edits)
+                self._sites.update((begin + place, site) for place, site in later._sites.items())
             self._edits += later._edits
 
     def check(self, vocab_size: int) -> None:
@@ -138,9 +150,16 @@ class RowEdits:
         Raises:
             InvalidTokenId: an id is not in [0, vocab_size).
             InvalidArgument: a bitmask does not have ceil(vocab_size / 32) words.
+
+        The traceback of the error ends in the processor's code, at the call that made the edit.
         """
-        for kind, ids, _ in self._edits:
-            check_edit(kind, ids, vocab_size)
+        for place, (kind, ids, _) in enumerate(self._edits):
+            try:
+                check_edit(kind, ids, vocab_size)
+            except InvalidArgument as error:
+                if place in self._sites:
+                    error.remote_traceback = traceback_at(self._sites[place], error)
+                raise
 
     def denies_all(self, vocab_size: int) -> bool:
         """Whether these edits leave no id allowed. Reads only the edits, no logits."""
@@ -155,17 +174,27 @@ class RowEdits:
                 return False
         if len(self._edits) == 1 and self._edits[0][0] in (EditKind.FORCE, EditKind.ALLOW):
             return not self._edits[0][1].size
+        lists = [ids for kind, ids, _ in self._edits if kind in (EditKind.FORCE, EditKind.ALLOW)]
+        if lists:
+            return not self._left_of(min(lists, key=np.size)).size
         allowed = np.ones(vocab_size, np.bool_)
         for kind, ids, _ in self._edits:
             if kind is EditKind.DENY:
                 allowed[ids] = False
             elif kind is EditKind.BITMASK:
                 allowed &= unpack_bits(ids, vocab_size)
-            elif kind is not EditKind.BIAS:
-                among = np.zeros(vocab_size, np.bool_)
-                among[ids] = True
-                allowed &= among
         return not allowed.any()
+
+    def _left_of(self, ids: NDArray[Any]) -> NDArray[Any]:
+        """The ids, of these, that all edits allow. Takes the time and memory of the edits, not of the vocabulary."""
+        for kind, other, _ in self._edits:
+            if kind is EditKind.DENY:
+                ids = np.setdiff1d(ids, other)
+            elif kind is EditKind.BITMASK:
+                ids = ids[other[ids // 32] >> ids % 32 & 1 == 1]
+            elif kind is not EditKind.BIAS:
+                ids = np.intersect1d(ids, other)
+        return ids
 
 
 def smallest(edit: Edit, vocab_size: int) -> Edit:

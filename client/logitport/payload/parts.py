@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import dialects
 from logitport.payload.encode import root_of
 from logitport.payload.pickler import ProcessorPickler
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # Containers of more elements are read only by code that a program has not: a vocabulary, not a list of ids.
 _MAX_LIFTED_ELEMENTS = 10_000
 _CONTAINERS = {list, tuple, set, frozenset, dict}
+_ORDERED = {list, tuple, dict}
 _SHORT = 64  # shorter containers are saved element by element
 _CONSTANTS = frozenset((type(None), bool, int, float, str, bytes))
 _DIGEST_BYTES = 16
@@ -123,6 +128,11 @@ def _only(mark: _Mark, others: Parts, digests: set[bytes]) -> str:
 
 
 def _holds_constants(container: Any) -> bool:
-    if isinstance(container, dict) and not _CONSTANTS.issuperset(map(type, container.values())):
-        return False
-    return _CONSTANTS.issuperset(map(type, container))
+    """Whether the container holds only constants, and lists, tuples and dicts of constants."""
+    others = [element for element in _elements(container) if type(element) not in _CONSTANTS]
+    # A set in a container is no such element: the order of its text depends on the order in which it was filled.
+    return all(type(one) in _ORDERED and _CONSTANTS.issuperset(map(type, _elements(one))) for one in others)
+
+
+def _elements(container: Any) -> Iterable[Any]:
+    return chain(container, container.values()) if isinstance(container, dict) else container

@@ -55,6 +55,8 @@ _LARGE = {
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, type(functools.lru_cache(len)))
 _NUMBERS = {type(None), bool, int, float}  # and None: pickle memoizes none of them
+# A vocabulary may have 100,000 of them, and the checks take ten times as long as writing one.
+_PLAIN = {bytes, dict, frozenset, list, set, tuple}
 _MAX_SHORT_LENGTH = 0xFF
 _CONSTANTS = (type(None), bool, int, float, str, bytes)
 # Attributes that a class gets when it is created.
@@ -108,10 +110,11 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         outermost, self._outermost = self._outermost, False
         if type(obj) is bytes:
             obj = self._bytes.setdefault(obj, obj)
-        if id(obj) not in self.memo and isinstance(obj, _NAMED):
+        is_new = id(obj) not in self.memo
+        if is_new and type(obj) in _PLAIN:
+            self._save_plain(obj)
+        elif is_new and isinstance(obj, _NAMED):
             self._save_named(obj, save_persistent_id)
-        elif id(obj) not in self.memo and type(obj) is dict:
-            self.save_dict(obj)  # pickle's own: dill's imports the module that a "__name__" in the dict names
         else:
             super().save(obj, save_persistent_id)
         while outermost and self._last:
@@ -126,6 +129,18 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             return
         self.write(b"%b%c%b%b" % (pickle.SHORT_BINUNICODE, len(encoded), encoded, pickle.MEMOIZE))
         self.memo[id(text)] = len(self.memo), text
+
+    def _save_plain(self, obj: Any) -> None:
+        """Save a container, or bytes, that is not in the memo, without the checks that find other objects."""
+        kind = type(obj)
+        if kind is dict:
+            self.save_dict(obj)  # pickle's own: dill's imports the module that a "__name__" in the dict names
+            return
+        self.framer.commit_frame()
+        if kind is set or kind is frozenset:
+            self.save_reduce(*reductions.reduce(obj), obj=obj)
+        else:
+            self.dispatch[kind](self, obj)
 
     def reducer_override(self, obj: Any) -> Any:
         """Return the reduction of an object for which dill's own does not fit, or NotImplemented."""

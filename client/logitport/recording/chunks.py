@@ -106,7 +106,7 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[Chunk | i
         if left < 0:
             raise InvalidRecording(
                 f"it has more than {max_bytes} bytes of events after decompression, of which no more are read: record "
-                "fewer requests in a file, or read it with read_recording(path, max_bytes=...)"
+                "fewer requests in a file, or raise --max-memory; in Python call read_recording(path, max_bytes=...)"
             )
         yield Chunk(session_id, _decompressed(data, raw_length, at))
         at += len(head) + length

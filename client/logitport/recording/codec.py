@@ -25,7 +25,7 @@ from logitport.recording.events import (
 from logitport.recording.field_types import check_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Kind, length of the JSON, length of the columns.
 _HEAD = struct.Struct("<BII")
+# Of the objects of an event. Arrays have a head of 112 bytes, and tuples and dicts have their own.
+_BYTES_OF_EVENT = 300
+_BYTES_OF_VALUE = 100
 _KINDS: dict[type[Any], int] = {
     SessionOpened: 1,
     RequestBegan: 2,
@@ -58,8 +61,12 @@ def encode(event: Event) -> bytes:
     return _HEAD.pack(_KINDS[type(event)], len(text), len(data)) + text + data
 
 
-def decode(data: bytes) -> Iterator[Event]:
+def decode(data: bytes, reserve: Callable[[int], object] = int) -> Iterator[Event]:
     """Convert bytes to events. Those of an unknown kind, of a later version, are left out.
+
+    Args:
+        data: the bytes.
+        reserve: called before an event is decoded, with the bytes of memory that it will take; may raise.
 
     Raises:
         InvalidRecording: these are no events.
@@ -73,7 +80,9 @@ def decode(data: bytes) -> Iterator[Event]:
             if end > len(data):
                 raise InvalidRecording("an event ends after its chunk")
             if kind in _TYPES:
-                meta = orjson.loads(data[at : at + text_length])
+                text = data[at : at + text_length]
+                reserve(_memory_of(text) + column_length)
+                meta = orjson.loads(text)
                 event = _event(_TYPES[kind], meta, _Reader(data, at + text_length, end))
                 check_types(event)
                 yield event
@@ -82,6 +91,15 @@ def decode(data: bytes) -> Iterator[Event]:
         if isinstance(error, InvalidRecording):
             raise
         raise InvalidRecording(f"an event cannot be read: {error!r}") from error
+
+
+def _memory_of(text: bytes) -> int:
+    """Estimate the memory of an event without its columns: at most about twice what it takes.
+
+    Each value of JSON follows one of these characters. Rows and edits, which take most, have two of them or more.
+    """
+    values = sum(map(text.count, (b",", b"[", b"{", b":")))
+    return _BYTES_OF_EVENT + _BYTES_OF_VALUE * values + len(text)
 
 
 class _Columns:

@@ -1,4 +1,4 @@
-"""What a session records, and where."""
+"""Options of a recording: its requests, its content and its file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIN_FILE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """What a session records. A recording holds prompts and outputs.
+    """Options of a recording. It holds prompts and outputs.
 
     Attributes:
         path: the file. Sessions and processes may share one; a session appends to it.

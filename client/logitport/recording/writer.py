@@ -31,7 +31,7 @@ _CHUNKS_PER_FILE = 16
 
 
 class Item(Protocol):
-    """What an engine puts into the queue.
+    """An item of the queue.
 
     Attributes:
         size_bytes: memory that it holds.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING, Literal
+import time
+from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakMethod
 
 from logitport.errors import DeadlineExceeded, InternalError, LimitExceeded, LogitportError, ServerUnavailable
@@ -15,7 +16,27 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
+    from logitport.compiled import core
     from logitport.session.transports.base import Transport
+
+
+# A forward pass takes longer. An engine that applies its steps at once does not.
+_OVERLAP_SECONDS = 0.001
+
+_clock = time.monotonic
+
+
+class BegunStep(Protocol):
+    """Takes the reply to a step, on any thread: one of these methods succeeds."""
+
+    def read_reply(self, data: bytes, seq: int) -> core.StepReply | None:
+        """Read the serialized reply to the frame with this number. Returns None if it must be parsed."""
+
+    def take_reply(self, reply: processing_pb2.StepEdits) -> None:
+        """Read the parsed reply. Raises LogitportError if it is wrong."""
+
+    def take_error(self, error: Exception) -> None:
+        """Keep the error that replaced the reply."""
 
 
 class FrameChannel:
@@ -38,6 +59,7 @@ class FrameChannel:
         admissions: number of requests that the server has admitted in the background.
         ended_admissions: number of admissions in the background that had ended at the last step; None if no step was
             answered since it was reset.
+        should_move: whether the server has stated that the session should move to another one.
     """
 
     def __init__(
@@ -56,13 +78,18 @@ class FrameChannel:
         self._local = local
         # Held while waiting for a reply, by the engine's thread or by the transport's thread.
         self._receiving = threading.RLock()
-        self._take_reply: Callable[[processing_pb2.SessionResponse | Exception], None] | None = None
+        self._begun: BegunStep | None = None  # the step without a reply
+        # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
+        # should another thread receive the reply: it has to be woken up, and competes with the engine for the GIL.
+        self._overlaps = True
+        self._begun_at = 0.0
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.
         self._lost: ServerUnavailable | None = None
         self.connections = 0
         self.retirements = 0
         self.admissions = 0
         self.ended_admissions: int | None = None
+        self.should_move = False
         self._connection = self._new_connection(lambda: connect(0.0), math.inf)
         try:
             self._open()
@@ -75,11 +102,6 @@ class FrameChannel:
     def opened(self) -> processing_pb2.SessionOpened:
         """The server's reply to the opening frame."""
         return self._connection.opened
-
-    @property
-    def should_move(self) -> bool:
-        """Whether the server has stated that the session should move to another one."""
-        return self._connection.should_move
 
     @property
     def transport(self) -> str:
@@ -166,39 +188,34 @@ class FrameChannel:
             self.send(frame)
             return self.receive()
 
-    def begin(
-        self,
-        serialize: Callable[[int], bytes],
-        take_reply: Callable[[processing_pb2.SessionResponse | Exception], None],
-    ) -> None:
+    def begin(self, serialize: Callable[[int], bytes], step: BegunStep) -> None:
         """Send a step and return at once.
 
         Args:
             serialize: makes the frame of the step, with a sequence number.
-            take_reply: called once, with the reply or the exception.
+            step: gets the reply, or the error, once.
         """
         with self._receiving:
-            if self._take_reply is not None:
+            if self._begun is not None:
                 self.drain_reply()
         try:
             if self._lost is not None:
                 raise self._lost
             self._connection.send_step(serialize)
         except ServerUnavailable as error:
-            take_reply(error)
+            step.take_error(error)
         else:
-            self._take_reply = take_reply
-            self._connection.transport.leave_reply()
+            self._begun = step
+            self._begun_at = _clock()
+            if self._overlaps:
+                self._connection.transport.leave_reply()
 
     def drain_reply(self) -> None:
         """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
         with self._receiving:
-            take_reply, self._take_reply = self._take_reply, None
-            if take_reply is not None:
-                try:
-                    take_reply(self.receive())
-                except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
-                    take_reply(error)
+            if self._begun is not None:
+                self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
+                self._receive_begun(self._begun)
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
@@ -236,7 +253,7 @@ class FrameChannel:
             self.retirements += reply.added.regions_retired
             self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
         elif reply.HasField("edits"):
-            self.ended_admissions = reply.edits.ended_admissions
+            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
         return reply
 
     def close(self) -> None:
@@ -249,7 +266,7 @@ class FrameChannel:
 
     def _open(self) -> None:
         self._lost = None
-        self._take_reply = None
+        self._begun = None
         try:
             self._connection.open(self._opening)
         except LimitExceeded:
@@ -259,6 +276,7 @@ class FrameChannel:
 
     def _connected(self) -> None:
         self._lost = None
+        self.should_move = False
         self.connections += 1
         take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
         self._connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
@@ -268,8 +286,19 @@ class FrameChannel:
         if not self._receiving.acquire(blocking=False):
             return False
         try:
-            was_left = self._take_reply is not None
-            self.drain_reply()
-            return was_left
+            if self._begun is None:
+                return False
+            self._receive_begun(self._begun)
+            return True
         finally:
             self._receiving.release()
+
+    def _receive_begun(self, step: BegunStep) -> None:
+        self._begun = None
+        try:
+            reply = self._connection.receive_step(step.read_reply)
+            self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
+            if isinstance(reply, processing_pb2.StepEdits):
+                step.take_reply(reply)
+        except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
+            step.take_error(error)

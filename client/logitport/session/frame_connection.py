@@ -6,6 +6,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Literal
 
+from google.protobuf.message import DecodeError
+
 from logitport.connection import is_local
 from logitport.errors import InternalError, ServerUnavailable, from_proto
 from logitport.session.transports.local import LocalTransport
@@ -14,8 +16,12 @@ from logitport_proto import processing_pb2
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
+    from typing import TypeAlias
 
+    from logitport.compiled import core
     from logitport.session.transports.base import Transport
+
+    ReadStep: TypeAlias = Callable[[bytes, int], core.StepReply | None]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +56,6 @@ class FrameConnection:
     Attributes:
         transport: carries the frames.
         opened: the server's reply to the opening frame.
-        should_move: whether the server has stated that the session should move to another one.
         step_limit: seconds without a reply to a frame, other than `add`, after which the connection is lost.
         expected: kind of the reply that is awaited; "" if there is none.
         seq: number of the last frame.
@@ -69,7 +74,6 @@ class FrameConnection:
         self._local = local
         self.step_limit = open_limit
         self.opened = processing_pb2.SessionOpened()
-        self.should_move = False
         self.seq = 0
         self.expected = ""
         self.transport = connect()
@@ -110,15 +114,25 @@ class FrameConnection:
 
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
-        reply = self.transport.receive()
-        self._check(reply)
+        return self._parse(self.transport.receive())
+
+    def receive_step(self, read: ReadStep) -> core.StepReply | processing_pb2.StepEdits:
+        """Receive the reply to a step. Raises as `receive`.
+
+        Args:
+            read: reads a reply to the frame with this number. Returns None if it must be parsed.
+        """
+        data = self.transport.receive()
+        reply = read(data, self.seq)
+        if reply is None:
+            return self._parse(data).edits
+        self.expected = ""
         return reply
 
     def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
         """Receive the reply to a frame that opens a region, and the region. Raises the server's error."""
-        reply, memory = self.transport.receive_region(size_bytes)
-        self._check(reply)
-        return reply, memory
+        data, memory = self.transport.receive_region(size_bytes)
+        return self._parse(data), memory
 
     def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises as `send` and `receive`."""
@@ -166,9 +180,14 @@ class FrameConnection:
         # A frame without requests starts those that were admitted in the background.
         return _with_margin(self.opened.add_deadline_seconds * max(1, len(frame.requests)))
 
-    def _check(self, reply: processing_pb2.SessionResponse) -> None:
-        kind = reply.WhichOneof("frame")
+    def _parse(self, data: bytes) -> processing_pb2.SessionResponse:
+        """Parse the reply to the last frame. Raises as `receive`."""
         expected, self.expected = self.expected, ""
+        try:
+            reply = processing_pb2.SessionResponse.FromString(data)
+        except DecodeError as error:
+            raise InternalError(f"the reply to frame {self.seq} cannot be parsed; close the session") from error
+        kind = reply.WhichOneof("frame")
         if reply.seq != self.seq or kind not in (expected, "error"):
             raise InternalError(
                 f"the server replied to frame {reply.seq} with {kind}, but {expected} was expected for frame "
@@ -176,8 +195,7 @@ class FrameConnection:
             )
         if kind == "error":
             raise from_proto(reply.error)
-        if kind == "edits":
-            self.should_move = reply.edits.should_move
+        return reply
 
 
 def _with_margin(deadline_seconds: float) -> float:

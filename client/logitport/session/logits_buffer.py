@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logitport.compiled import core
 from logitport.core import tensors
 from logitport.errors import InvalidLogits, LimitExceeded
 from logitport.session.memory import HostMemory, Memory
@@ -161,7 +160,6 @@ class LogitsTransfer:
 
     Attributes:
         datatype: of the logits: "FP32", "FP16" or "BF16".
-        core_datatype: the same for the compiled core; None without it.
         buffer: the buffer behind `Session.logits_buffer`.
         memory: where the server last processed logits: "device", "host" or "inline"; "" before the first time.
     """
@@ -172,7 +170,6 @@ class LogitsTransfer:
         self._channel = channel
         self._vocab_size = vocab_size
         self.datatype = datatype
-        self.core_datatype = None if core is None else core.Datatype[datatype]
         self.memory = ""
         self._staging: dict[object, list[LogitsBuffer]] = {}
         self.buffer = self._buffers(device, with_torch=with_torch)[0]

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument, RequestsFailed
+from logitport.recording.items import StepReply
 from logitport.recording.options import VARIABLE
-from logitport.recording.recorder import Recorder, StepReply
+from logitport.recording.recorder import Recorder
 from logitport.session.frames import Handle
 from logitport.session.session import Session
 from logitport.session.step import PendingStep
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from logitport.core.history import TokenIds
     from logitport.recording.options import RecordOptions
     from logitport.session.frames import RowLike
-    from logitport.session.step import StepResult
+    from logitport.session.step_result import StepResult
     from logitport_proto import processing_pb2
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class RecordedStep(PendingStep):
     def record(self, recorder: Recorder, base_lengths: Mapping[Handle, int]) -> None:
         """Record the step, which begins after histories of these lengths."""
         self._recorder = recorder
-        recorder.begin(self, base_lengths, self._drafts, self._rows)
+        recorder.begin(self, base_lengths, self._content.drafts, self._content.rows)
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
         self._recorder.sample(self, logits)
@@ -53,7 +54,7 @@ class RecordedStep(PendingStep):
     def _finish(self, result: StepResult, logits: Any | None, *, check: bool) -> None:
         answer = self._answer
         assert answer is not None  # noqa: S101 - the step is finished
-        programs = {row for row, (handle, _) in enumerate(self._rows) if handle.programs}
+        programs = {row for row, (handle, _) in enumerate(self._content.rows) if handle.programs}
         errors = {handle: str(error) for handle, error in (result.failures | result.skipped).items()}
         self._recorder.finish(self, StepReply(answer.edits, programs.union(answer.logits_rows), errors), logits)
         if check and result.failures:
@@ -125,9 +126,10 @@ class RecordedSession(Session):
         pending.record(self._recorder, base_lengths)
         return pending
 
-    def remove(self, handle: Handle) -> None:
-        super().remove(handle)
-        self._recorder.remove(handle)
+    def remove(self, *handles: Handle) -> None:
+        super().remove(*handles)
+        for handle in handles:
+            self._recorder.remove(handle)
 
     def close(self) -> None:
         self._recorder.flush()

@@ -71,11 +71,24 @@ class RequestTable:
         if self.handles.get(handle.slot) is not handle:
             raise UnknownRequest(f"{handle!r} is not in this session: it was removed, or belongs to another session")
 
-    def candidate(self, request: Request, limit: int) -> Handle:
-        """Make the handle of a new request, for the first free slot. Raises LimitExceeded if there is none."""
-        if len(self) >= limit:
+    def check_distinct(self, handles: Sequence[Handle]) -> None:
+        """Raise UnknownRequest if the session does not hold a handle, or one occurs twice. Otherwise as `check`."""
+        for handle in handles:
+            self.check(handle)
+        if len(set(handles)) < len(handles):
+            raise UnknownRequest("a handle occurs twice, and would be removed twice; pass each handle once")
+
+    def candidates(self, requests: Sequence[Request], limit: int) -> list[Handle]:
+        """Make the handles of new requests, for the first free slots. Raises LimitExceeded if there are too few."""
+        if len(self) >= limit and requests:
             raise LimitExceeded(f"all {limit} slots are taken; remove requests that have ended, or raise max_requests")
-        return Handle(*self._slots.next(), request)
+        if len(self) + len(requests) > limit:
+            raise LimitExceeded(
+                f"{len(requests)} requests were added together, but {limit - len(self)} of {limit} slots are free; add "
+                "fewer, remove requests that have ended, or raise max_requests"
+            )
+        places = self._slots.next(len(requests))
+        return [Handle(*place, request) for place, request in zip(places, requests, strict=True)]
 
     def hold(self, handle: Handle, *, reads_logits: bool, chain: processing_pb2.AdmittedChain) -> None:
         """Record that the server has admitted a request."""

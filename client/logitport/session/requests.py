@@ -71,7 +71,7 @@ class SessionRequests:
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        handle = self._candidate(request)
+        (handle,) = self._candidates([request])
         (frame,) = add_frames([handle])
         added = self._exchange_added(frame)
         for failure in added.failures:
@@ -83,21 +83,22 @@ class SessionRequests:
             raise error
         return handle
 
-    def begin_add(self, request: Request) -> PendingRequest:
-        """Begin to admit a request. Raises as `Session.begin_add`."""
-        handle = self._candidate(request)
-        (frame,) = add_frames([handle], in_background=True)
-        added = self._exchange_added(frame)
-        pending = PendingRequest(self, handle)
-        self.table.hold_pending(pending)
+    def begin_add_all(self, requests: Sequence[Request]) -> list[PendingRequest]:
+        """Begin to admit requests. Raises as `Session.begin_add_all`."""
+        unsent = [PendingRequest(self, handle) for handle in self._candidates(requests)]
+        begun: list[PendingRequest] = []
         try:
-            self._settle(frame, added)
-        except LogitportError:  # the caller does not receive it
-            self.take_settled(pending)
-            with suppress(LogitportError):
-                self.cancel(pending)
+            for frame in add_frames([pending.candidate for pending in unsent], in_background=True):
+                added = self._exchange_added(frame)
+                sent = unsent[len(begun) : len(begun) + len(frame.requests)]
+                for pending in sent:
+                    self.table.hold_pending(pending)
+                begun += sent
+                self._settle(frame, added)
+        except LogitportError:  # the caller does not receive them
+            self._withdraw(begun)
             raise
-        return pending
+        return begun
 
     def poll(self) -> list[PendingRequest]:
         """Return the pending requests with an admission that has ended since the last call."""
@@ -128,11 +129,13 @@ class SessionRequests:
             self.take_settled(pending)
             self.remove(handle)
 
-    def remove(self, handle: Handle) -> None:
-        """Drop a request. Raises UnknownRequest."""
-        self.check(handle)
-        self.table.remove(handle)
-        self._drop([handle])
+    def remove(self, *handles: Handle) -> None:
+        """Drop requests. Raises UnknownRequest as `Session.remove`."""
+        self.table.check_distinct(handles)
+        for handle in handles:
+            self.table.remove(handle)
+        if handles:
+            self._drop(handles)
 
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
         """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
@@ -164,8 +167,24 @@ class SessionRequests:
         self.resyncs += len(handles)
         self._recovery.send(handles)
 
-    def _candidate(self, request: Request) -> Handle:
-        return self.table.candidate(request, self._channel.opened.max_requests)
+    def _candidates(self, requests: Sequence[Request]) -> list[Handle]:
+        return self.table.candidates(requests, self._channel.opened.max_requests)
+
+    def _withdraw(self, begun: Sequence[PendingRequest]) -> None:
+        """Drop requests whatever the state of their admissions, with one frame: each frame may wait for a server."""
+        dropped = []
+        for pending in begun:
+            handle = pending.candidate
+            self.take_settled(pending)
+            if self.table.pending.get(handle.slot) is pending:
+                self.table.remove_pending(pending)
+                dropped.append(handle)
+            elif self.table.handles.get(handle.slot) is handle:
+                self.table.remove(handle)
+                dropped.append(handle)
+        if dropped:
+            with suppress(LogitportError):
+                self._drop(dropped)
 
     def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
         added = self.exchange(processing_pb2.SessionRequest(add=frame)).added

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from logitport import compiled
 from logitport.calls import count
 from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
@@ -13,12 +14,13 @@ from logitport.session.moves import Moves
 from logitport.session.program_runs import ProgramRuns
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.requests import SessionRequests
-from logitport.session.step import PendingStep
+from logitport.session.step import PendingStep, StepContext
 from logitport.session.step_content import StepReader
+from logitport.session.step_reply import ReplyReader
 from logitport.session.stopped_servers import StoppedServerWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from logitport.core.history import TokenIds
@@ -63,6 +65,7 @@ class Session:
         answers: Callable[[], bool] | None = None,
         elsewhere: Callable[[], OtherServer | None] | None = None,
     ) -> None:
+        compiled.warn_if_unfit()
         self.vocab_size = opening.vocab_size
         self.datatype = opening.datatype
         self._channel = FrameChannel(connect, opening, timeout=timeout, local=local, refused=refused)
@@ -75,7 +78,6 @@ class Session:
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
         moves = None if elsewhere is None else Moves(elsewhere, self._channel.connector())
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs, moves)
-        self._program_runs = ProgramRuns()
         try:
             self._requests.with_reconnect(self._channel.check)
         except BaseException:
@@ -86,6 +88,14 @@ class Session:
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
         self._reader = StepReader(self._requests, self.vocab_size)
+        self._step_context = StepContext(
+            self._channel,
+            self._requests,
+            self._transfer,
+            ProgramRuns(),
+            ReplyReader(self._requests, self.vocab_size, self.datatype),
+            self.vocab_size,
+        )
         self._begun: PendingStep | None = None
 
     @property
@@ -165,8 +175,23 @@ class Session:
             InvalidTokenId: the request cannot be sent.
             LimitExceeded: the session holds as many requests as it may, the pending ones included.
         """
-        pending = self._requests.begin_add(request)
-        self._transfer.buffer.request_added()  # it may have been admitted at once
+        (pending,) = self.begin_add_all([request])
+        return pending
+
+    def begin_add_all(self, requests: Iterable[Request]) -> list[PendingRequest]:
+        """Begin to admit several requests, as `begin_add`, with one frame and one wait for its reply.
+
+        Very long histories are sent in several frames. A request that the server refuses does not affect the others.
+
+        Returns:
+            The pending requests, in the order of `requests`.
+
+        Raises:
+            InvalidTokenId, LimitExceeded: as `begin_add`, for any of the requests. None of them is begun.
+        """
+        pending = self._requests.begin_add_all(list(requests))
+        if pending:
+            self._transfer.buffer.request_added()  # they may have been admitted at once
         return pending
 
     def poll(self) -> list[PendingRequest]:
@@ -177,9 +202,13 @@ class Session:
         """
         return self._requests.poll()
 
-    def remove(self, handle: Handle) -> None:
-        """Drop a request and its state. Raises UnknownRequest if it is not of this session, or was removed."""
-        self._requests.remove(handle)
+    def remove(self, *handles: Handle) -> None:
+        """Drop requests and their state, with one frame and one wait for its reply.
+
+        Raises:
+            UnknownRequest: one is not of this session, was removed, or occurs twice. None is dropped.
+        """
+        self._requests.remove(*handles)
 
     def step(
         self,
@@ -210,18 +239,8 @@ class Session:
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
         content = self._reader.read(new_token_ids, drafts, rows, wants_output=bool(output))
-        pending = self._step_class(
-            self._channel,
-            self._requests,
-            self._transfer,
-            self._program_runs,
-            content.handles,
-            content.drafts,
-            content.rows,
-            self.vocab_size,
-            wants_output=bool(output),
-        )
-        self._channel.begin(content.serialize, pending.take_reply)
+        pending = self._step_class(self._step_context, content, wants_output=bool(output))
+        self._channel.begin(content.serialize, pending)
         if self._begun is not None:
             self._begun.superseded = True
         self._begun = pending

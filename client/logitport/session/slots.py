@@ -14,12 +14,14 @@ class Slots:
         self._unused = 0
         self._generation = 0
 
-    def next(self) -> tuple[int, int]:
-        """Return the slot and generation of the next request, which does not occupy them yet."""
-        return (self._free[0] if self._free else self._unused), self._generation
+    def next(self, count: int = 1) -> list[tuple[int, int]]:
+        """Return the slots and generations of the next requests, which do not occupy them yet."""
+        slots = heapq.nsmallest(count, self._free)
+        slots += range(self._unused, self._unused + count - len(slots))
+        return [(slot, self._generation + place) for place, slot in enumerate(slots)]
 
     def occupy(self, slot: int) -> None:
-        """Take the slot that `next` has returned, and its generation. Lower slots may have become free since."""
+        """Take a slot of `next`, in its order, and its generation. Lower slots may have become free since."""
         self._generation += 1
         if slot == self._unused:
             self._unused += 1

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.core.history import listed_ids
-from logitport.errors import InvalidArgument, LawBroken, NotInstalled, ProcessorFailed
+from logitport.errors import InvalidArgument, LawBroken, LogitportError, NotInstalled, ProcessorFailed
 from logitport.testing.runner import load_backend
 from logitport.testing.tokenizer_option import with_tokenizer
+from logitport.tokenizers import operator_tokenizer
 
 try:
     from logitport.testing.examples import Examples, Logits, Run, integers_in
@@ -61,14 +62,13 @@ def check(
         processor: a class, an instance, a function, a built-in's name, a program or a serialized string: what
             `Request.processors` takes, of any dialect.
         params: parameters that the processor accepts. More of them find more.
-        vocab_size: width of the logits; by default more than all ids in `params`, and 64 or more.
+        vocab_size: width of the logits; by default more than all ids in `params` and of the tokenizer, and 64 or more.
         laws: names of the laws to test, some of `LAWS`. The law "worker" starts a sandboxed process once.
         max_examples: number of examples of each law.
         seed: of the examples.
         tolerance: how far two logits may differ that should be equal, absolutely and relatively: sums of several rows
             may be rounded in another order.
-        tokenizer: a tokenizer.json, or a folder with one: the only tokenizer of the operator. Pass a `vocab_size` of
-            all its ids.
+        tokenizer: a tokenizer.json, or a folder with one: the only tokenizer of the operator.
         tokenizer_id: the engine's name for its tokenizer; by default the tokenizer's path.
         eos_token_ids: the engine's ids that end a sequence.
         sampling_params: the engine's parameters of each request.
@@ -86,13 +86,13 @@ def check(
     given = [dict(one) for one in params]
     if not given or max_examples < 1:
         raise InvalidArgument("pass at least one dict of parameters ({} for none), and max_examples of 1 or more")
-    width = vocab_size or max([_MIN_VOCAB_SIZE, *(1 + number for number in integers_in(given) if number < _MAX_ID)])
     subject = Subject(
         processor, tokenizer_id, tuple(listed_ids(eos_token_ids, "eos_token_ids")), dict(sampling_params or {})
     )
     backend = load_backend()
     with ExitStack() as stack:
         here = stack.enter_context(backend.open_runner("here", options))
+        width = vocab_size or _enough_ids(given, tokenizer_id)
         for number, one in enumerate(given):
             _check_accepted(subject, here, one, f"params[{number}]", width)
 
@@ -106,6 +106,16 @@ def check(
             broken = law.search(trial)
             if broken is not None:
                 raise LawBroken(_message(processor, law, broken), law=law.name, example=broken.example)
+
+
+def _enough_ids(params: Sequence[Mapping[str, Any]], tokenizer_id: str) -> int:
+    """A width of logits with all ids that the processor is likely to use."""
+    of_params = (1 + number for number in integers_in(params) if number < _MAX_ID)
+    try:
+        of_tokenizer = operator_tokenizer(tokenizer_id).vocab_size
+    except LogitportError:  # none is configured, or the package `tokenizers` is not installed
+        of_tokenizer = 0
+    return max([_MIN_VOCAB_SIZE, of_tokenizer, *of_params])
 
 
 @cache

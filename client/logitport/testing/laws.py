@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LoadFailed
 from logitport.programs.program import Program
 from logitport.request import ProcessorRef
@@ -215,7 +216,7 @@ def _compare_with(trial: Trial, runner: Runner, place: str, max_examples: int) -
 def _is_shipped(processor: Any) -> bool:
     """Whether clients send the processor's code."""
     if isinstance(processor, str):
-        return processor.lstrip().startswith("{") and '"program"' not in processor
+        return processor.lstrip().startswith("{") and not payload.holds_program(processor)
     if isinstance(processor, ProcessorRef | Program):
         return False
     return not vars(processor if isinstance(processor, type) else type(processor)).get("builtin_name")

@@ -38,7 +38,7 @@ class Simulation:
 
     @property
     def ended_because(self) -> str:
-        """Why it ended, in words: with the processor that denied the last ids, if the chain allowed none."""
+        """The cause of its end, in words: with the processor that denied the last ids, if the chain allowed none."""
         if self.ended == "length":
             return "all steps are done"
         last = self.steps[-1]

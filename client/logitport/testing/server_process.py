@@ -9,6 +9,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from logitport import compiled
 from logitport.errors import NotInstalled, ServerUnavailable
 from logitport.testing.runner import ADVICE
 
@@ -38,7 +39,12 @@ class ServerProcess:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the process writes to it until `stop`
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+        # Without options of a server. Whether the compiled core runs is a choice for this process, too.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("LOGITPORT_") or name == compiled.VARIABLE
+        }
         self._process = subprocess.Popen(  # noqa: S603 - this Python, with options of the test
             [sys.executable, "-c", _COMMAND, "serve", *_flags({**_DEFAULTS, **options})],
             stdout=subprocess.PIPE,

@@ -17,6 +17,9 @@ class BadWords : public State {
   BadWords(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin);
 
   void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] EditSize edit_size() const noexcept override {
+    return {static_cast<std::int64_t>(followers_.size()), 0};
+  }
   [[nodiscard]] std::size_t bytes() const noexcept override;
 
  private:

@@ -6,7 +6,7 @@
 namespace logitport {
 
 // The polynomial rolling hash of Karp and Rabin (1987), modulo the prime 2**61 - 1, with a base that each process draws
-// at random: for a prime modulus, nobody can prepare ids with equal hashes (for 2**64 that is easy with any base).
+// at random: with a prime modulus, ids with equal hashes cannot be prepared (with 2**64 they can, for any base).
 //
 // The hash of the ids t[0], …, t[k - 1] is the sum of t[i] * base**(k - 1 - i). It is kept as a number below 2**61 + 8:
 // the exact remainder takes longer, and an index of a long prompt waits for one hash before the next. `bucket` computes

@@ -62,6 +62,12 @@ void NGramIndex::rewind(const History &history) {
 }
 
 void NGramIndex::prefetch(const History &history) noexcept {
+  __builtin_prefetch(&head(), 1);
+  __builtin_prefetch(earlier_.data() + earlier_.size(), 1);
+  __builtin_prefetch(history.data() + std::max<std::int64_t>(0, length_ - rule_.size));
+}
+
+void NGramIndex::prefetch_edit(const History &history) noexcept {
   if (const Link link = head(); link != 0) {
     const std::int64_t position = position_of(link);
     __builtin_prefetch(history.data() + position);

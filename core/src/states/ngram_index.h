@@ -37,7 +37,9 @@ class NGramIndex : public State {
   void advance(const History &history, std::int32_t token_id) override;
   void rewind(const History &history) override;
   void prefetch(const History &history) noexcept override;
+  void prefetch_edit(const History &history) noexcept override;
   void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {0, 1}; }
   [[nodiscard]] std::size_t bytes() const noexcept override;
 
  private:

@@ -22,7 +22,7 @@ class TokenCounts {
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
-  // An odd multiplier, drawn at random by each process: nobody can prepare ids that share a bucket.
+  // An odd multiplier, drawn at random by each process: ids that share a bucket cannot be prepared.
   struct Hash {
     std::size_t operator()(std::int32_t id) const noexcept;
   };
@@ -43,6 +43,7 @@ class Penalty : public State {
 
   void rewind(const History &history) override;
   void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {0, 2}; }
   [[nodiscard]] std::size_t bytes() const noexcept override { return tokens_.bytes(); }
 
  private:

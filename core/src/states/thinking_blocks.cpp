@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "../errors.h"
+
 namespace logitport {
 namespace {
 
@@ -19,11 +21,17 @@ std::int64_t length_of(std::int64_t event) { return event < 0 ? -event : event; 
 }  // namespace
 
 ThinkingBlocks::ThinkingBlocks(const History &history, ThinkingLimit limit)
-    : limit_(std::move(limit)), start_first_(limit_.start.size() >= limit_.end.size()) {
+    : limit_(std::move(limit)),
+      last_of_start_(limit_.start.back()),
+      last_of_end_(limit_.end.back()),
+      start_first_(limit_.start.size() >= limit_.end.size()) {
   find_tags(history);
 }
 
 void ThinkingBlocks::advance(const History &history, std::int32_t /*token_id*/) {
+  if (history.length() == 0) {
+    throw Error(ErrorCode::internal, "the thinking blocks did not follow this history");
+  }
   if (record_tag(history, history.length())) {
     update();
   }
@@ -61,7 +69,7 @@ void ThinkingBlocks::find_tags(const History &history) {
 // Record the tag that ends at this length. Returns whether there is one.
 bool ThinkingBlocks::record_tag(const History &history, std::int64_t length) {
   const std::int32_t last = history.at(length - 1);
-  if (last != limit_.start.back() && last != limit_.end.back()) {
+  if (last != last_of_start_ && last != last_of_end_) {
     return false;
   }
   const bool start = ends_with(history, length, limit_.start);

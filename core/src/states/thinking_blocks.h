@@ -28,6 +28,7 @@ class ThinkingBlocks : public State {
   void advance(const History &history, std::int32_t token_id) override;
   void rewind(const History &history) override;
   void edit(const History &history, EditsWriter &edits) override;
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {1, 0}; }
   [[nodiscard]] std::size_t bytes() const noexcept override;
 
  private:
@@ -37,6 +38,7 @@ class ThinkingBlocks : public State {
   [[nodiscard]] std::int32_t closing_id(const History &history) const;
 
   ThinkingLimit limit_;
+  std::int32_t last_of_start_, last_of_end_;  // the last ids of the tags: most steps read nothing else of them
   // The lengths of the history at which a tag was complete: positive for a start tag, negative for an end tag. The
   // leading 0 is never removed.
   std::vector<std::int64_t> events_{0};

@@ -1,6 +1,9 @@
 // The states of built-ins with the same edits at every step.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "../state.h"
@@ -13,14 +16,21 @@ class TokenList : public State {
   // `below`: the ids are denied while the history is shorter than this. Negative: always.
   TokenList(std::vector<std::int32_t> ids, std::int64_t below) : ids_(std::move(ids)), below_(below) {}
 
+  void prefetch(const History & /*history*/) noexcept override {
+    prefetch_to_read(ids_.data(), std::min(ids_.size() * sizeof(std::int32_t), max_bytes));
+  }
   void edit(const History &history, EditsWriter &edits) override {
     if (below_ < 0 || history.length() < below_) {
       edits.deny(ids_.data(), ids_.size());
     }
   }
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {static_cast<std::int64_t>(ids_.size()), 0}; }
   [[nodiscard]] std::size_t bytes() const noexcept override { return ids_.capacity() * sizeof(std::int32_t); }
 
  private:
+  static constexpr std::size_t max_bytes =
+      8 * cache_line;  // of a list that is loaded ahead: the processor does the rest
+
   std::vector<std::int32_t> ids_;
   std::int64_t below_;
 };
@@ -32,14 +42,22 @@ class BiasList : public State {
   BiasList(std::vector<std::int32_t> ids, std::vector<float> values)
       : ids_(std::move(ids)), values_(std::move(values)) {}
 
+  void prefetch(const History & /*history*/) noexcept override {
+    prefetch_to_read(ids_.data(), std::min(ids_.size() * sizeof(std::int32_t), max_bytes));
+    prefetch_to_read(values_.data(), std::min(values_.size() * sizeof(float), max_bytes));
+  }
   void edit(const History & /*history*/, EditsWriter &edits) override {
     edits.bias(ids_.data(), values_.data(), ids_.size());
   }
+  [[nodiscard]] EditSize edit_size() const noexcept override { return {2 * static_cast<std::int64_t>(ids_.size()), 0}; }
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return ids_.capacity() * sizeof(std::int32_t) + values_.capacity() * sizeof(float);
   }
 
  private:
+  static constexpr std::size_t max_bytes =
+      8 * cache_line;  // of a list that is loaded ahead: the processor does the rest
+
   std::vector<std::int32_t> ids_;
   std::vector<float> values_;
 };

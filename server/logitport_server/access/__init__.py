@@ -5,7 +5,7 @@ from logitport_server.access.guard import Guard, current_call
 from logitport_server.access.messages import SMALL_BYTES, Unparsed, parse, parsed
 from logitport_server.access.quotas import Quotas
 from logitport_server.access.spans import rpc_attributes
-from logitport_server.access.stalls import stall_limit
+from logitport_server.access.stalls import StallLimit, stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Authenticator",
     "Guard",
     "Quotas",
+    "StallLimit",
     "TokenFile",
     "Unparsed",
     "current_call",

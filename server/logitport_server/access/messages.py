@@ -32,9 +32,10 @@ OPEN = "/grpc.health."
 # The methods with messages of any size.
 _LARGE = (
     "/logitport.v1.LogitProcessing/Apply",
-    "/logitport.v1.LogitProcessing/Session",
     "/logitport.v1.ProcessorRegistry/Register",
 )
+# The method with messages that the session parses, of any size.
+_UNPARSED = "/logitport.v1.LogitProcessing/Session"
 
 # Of a message with all its submessages. A chain of 64 processors for each of 1024 requests has 270,000.
 MAX_FIELDS = 1 << 19
@@ -46,7 +47,7 @@ _LONGEST_VARINT = 10
 
 
 class Unparsed:
-    """A large message that has not been parsed.
+    """A message that has not been parsed.
 
     Args:
         data: its bytes.
@@ -63,14 +64,16 @@ def deserializer(
 ) -> Callable[[bytes], Any]:
     """Return the function with which gRPC converts the bytes of a method's messages, and which counts them.
 
-    It returns a message, or an `Unparsed` if it is large and the method takes large messages. It raises LimitExceeded
-    for other large messages, and InvalidArgument for bytes that are no message.
+    It returns a message, or an `Unparsed` if it is a session's, or is large and the method takes large messages. It
+    raises LimitExceeded for other large messages, and InvalidArgument for bytes that are no message.
     """
     takes_large = method in _LARGE
     max_bytes = MAX_OPEN_BYTES if method.startswith(OPEN) else SMALL_BYTES
 
     def deserialize(data: bytes) -> Any:
         count(len(data))
+        if method == _UNPARSED:
+            return Unparsed(data)
         if len(data) > max_bytes:
             if takes_large:
                 return Unparsed(data)

@@ -11,9 +11,11 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidRecording, NotInstalled
+from logitport.recording.reader import MAX_MEMORY_BYTES
 from logitport_server import stubs
 from logitport_server.config import UsageError
 from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
 
 
@@ -43,6 +45,7 @@ class Play(BaseModel):
         description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
         "only for recordings that you trust",
     )
+    max_memory: Size = Field(MAX_MEMORY_BYTES, ge=1 << 20, description="memory for the events of --recording")
     prompt: str | None = Field(None, description="the prompt to begin with")
     seed: Annotated[int, Metavar("NUMBER")] = Field(7, ge=0, lt=1 << 53, description="the seed to begin with")
     port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
@@ -66,6 +69,7 @@ class Play(BaseModel):
                 recording=self.recording,
                 tokenizer=self.tokenizer,
                 run_payloads=self.run_payloads,
+                max_memory_bytes=self.max_memory,
             )
         except InvalidRecording as error:
             raise UsageError(str(error)) from error

@@ -11,18 +11,20 @@ from pydantic import AliasChoices, BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.recording.reader import read_recording
+from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server import stubs
 from logitport_server.cli.display.replays import content_lines, content_of, replay_lines
 from logitport_server.cli.display.tables import show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.units import Size
 from logitport_server.play.token_texts import TokenTexts, read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from logitport.recording.reader import Recording
     from logitport.testing.replaying.chains import Replacement
 
 
@@ -53,6 +55,11 @@ class Replay(BaseModel):
         description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
         "only for recordings that you trust",
     )
+    max_memory: Size = Field(
+        MAX_MEMORY_BYTES,
+        ge=1 << 20,
+        description="memory for the recorded events, with --request for those of its requests",
+    )
     as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
     def cli_cmd(self) -> None:
@@ -67,7 +74,7 @@ class Replay(BaseModel):
         from logitport.testing.replaying.replay import replay
 
         stubs.offer()
-        recording = read_recording(self.recording)
+        recording = self._read()
         texts: Mapping[int, str] = {} if self.tokenizer is None else TokenTexts(read_tokenizer(self.tokenizer))
         versions = [_replacement(one) for one in self.versions]
         result = replay(
@@ -88,12 +95,15 @@ class Replay(BaseModel):
             show(replay_lines(result, texts))
         return result.differs
 
+    def _read(self) -> Recording:
+        return read_recording(self.recording, request_id=self.request, max_memory_bytes=self.max_memory)
+
     def _list(self) -> bool:
         if self.tokenizer is not None:
             raise UsageError("--tokenizer is that of the versions: give --with [NAME=]FILE:CLASS, too")
         if self.run_payloads:
             raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
-        recording = read_recording(self.recording)
+        recording = self._read()
         if self.as_json:
             _print_json(content_of(recording, self.request))
         else:

@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.command_line.parser import Parser, ParserError
+from logitport_server.command_line.parser import WRONG_USAGE, Parser, ParserError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -87,12 +87,22 @@ def run(arguments: list[str] | None = None) -> None:
     name, *options = arguments
     command = COMMANDS[name]
     try:
+        _import_logitport()
         from logitport_server.cli.options import run_command
 
         model = command.load()
     except ModuleNotFoundError as error:
         sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
     run_command(name, model, options, passes_on=command.passes_on)
+
+
+def _import_logitport() -> None:
+    """Import the SDK, which reads a variable then. An invalid value ends the process with status 2 and one line."""
+    try:
+        importlib.import_module("logitport")
+    except ValueError as error:  # InvalidArgument, which cannot be imported in this case
+        print(f"logitport: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(WRONG_USAGE)
 
 
 class _Parser(Parser):

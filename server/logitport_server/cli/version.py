@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, Field
 
+from logitport import compiled
 from logitport_server.cli.display.tables import fields, show
 from logitport_server.cli.servers import print_json
 from logitport_server.config.option import FlagOnly
@@ -17,7 +18,10 @@ _PACKAGES = ("torch", "grpcio", "protobuf")
 
 
 class Version(BaseModel):
-    """Print the versions of logitport, and of what it runs on. `logitport --version` prints the first one alone."""
+    """Print the versions of logitport, and of what it runs on. `logitport --version` prints the first one alone.
+
+    `core` is "compiled", or "python" where the compiled core does not run.
+    """
 
     as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
 
@@ -25,6 +29,7 @@ class Version(BaseModel):
         """Print the versions."""
         versions = {
             "logitport": VERSION,
+            "core": compiled.NAME,
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
             "platform": platform.platform(),

@@ -210,6 +210,9 @@ class Flight:
         worker.lock.release()
 
     def _end_all(self) -> None:
+        for worker in self._running:
+            if worker.pending:
+                worker.request_stack()
         for worker in list(self._running):
             if worker.pending:
                 worker.time_out(self._seconds)

@@ -10,7 +10,6 @@ from logitport_server.worker.shown_source import encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.payload.source_lines import SourcePart
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.registry.source import Source
@@ -67,7 +66,7 @@ class Hosting:
             worker.post(
                 source,
                 self._call(process),
-                [source.payload.data, encode(self._shown_source())],
+                [source.payload.data, encode(source.shown_source)],
                 messages.HostReply,
                 lambda reply, _: self._hosted(process, reply, on_hosted),
                 on_error,
@@ -119,12 +118,6 @@ class Hosting:
     def _hosted(self, process: WorkerProcess, reply: messages.HostReply, on_hosted: OnHosted) -> None:
         self._kept = reply.kept
         on_hosted(process, reply)
-
-    def _shown_source(self) -> Sequence[SourcePart]:
-        """Return the source lines. Errors go to the calling principal, who sees only source lines of its own."""
-        domain, shipped = self._source.domain, self._source.payload
-        own = domain is not None and domain.owner == domain.party.principal
-        return shipped.source if own and shipped is not None else ()
 
     def _call(self, process: WorkerProcess) -> messages.Host:
         gpu, shipped = self.worker.gpu, self._source.payload

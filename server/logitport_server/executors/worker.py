@@ -16,7 +16,7 @@ from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
 from logitport_server.executors.process_holder import ProcessHolder
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.principals import log_fields
-from logitport_server.worker import messages, replies
+from logitport_server.worker import messages, replies, stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -261,6 +261,11 @@ class Worker(ProcessHolder):
         """The process to wait for; None if no call is without a reply."""
         return self._process if self._posted else None
 
+    def request_stack(self) -> None:
+        """Let the process write where it is: `time_out` is called next, perhaps after that of other workers."""
+        if self._process is not None:
+            self._process.request_stack()
+
     def time_out(self, seconds: float) -> None:
         """Kill the process, because the oldest call has no reply within these seconds. The later calls fail, too."""
         self._fail(None, seconds)
@@ -328,6 +333,7 @@ class Worker(ProcessHolder):
         """
         calls, self._posted = self._posted, deque()
         waited = self._process.waited_seconds if self._process is not None else 0.0
+        frames = self._process.stack() if calls and gone is None and self._process is not None else []
         self._close_process()
         self.prepare()
         self.reply_output = ""
@@ -335,7 +341,11 @@ class Worker(ProcessHolder):
             return
         oldest = calls.popleft()
         self.reply_seconds = waited
-        oldest.on_error(self._failure(oldest, gone, seconds, waited))
+        error = self._failure(oldest, gone, seconds, waited)
+        if frames:
+            error.message += f"; it was at {stack.of_processor(frames)}"
+            error.remote_traceback = stack.formatted(frames, oldest.source.shown_source)
+        oldest.on_error(error)
         self.reply_seconds = None
         for call in calls:
             call.on_error(NotStarted())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
 from logitport_server.executors.report import process_id_of
-from logitport_server.worker import frames, messages, replies
+from logitport_server.worker import frames, messages, replies, stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,10 @@ _END_MILLISECONDS = 10
 _STATUS_TIMEOUT_SECONDS = 0.5
 # How much to read from one worker before another one has its turn.
 _MAX_READ_BYTES = 4 << 20
+# How long to wait for a stack. A process that has a core writes it within a millisecond. The other requests of a step
+# wait, too.
+STACK_SECONDS = 0.1
+_MAX_STACK_BYTES = 64 << 10
 
 
 class WorkerGone(Exception):
@@ -67,6 +71,7 @@ class WorkerProcess:
         self._ended = ended
         self._killed = False
         self.waited_seconds = 0.0
+        self._stack_until = 0.0  # time.monotonic() until which its stack may arrive; 0 if none was requested
         self.quick: set[str] = set()
         self.kept: set[str] = set()
         self._posted = 0
@@ -122,6 +127,33 @@ class WorkerProcess:
             raise self._gone()
         self.flush()
         return []
+
+    def request_stack(self) -> None:
+        """Let the process write where it is. It must be killed after that, because no reply can follow."""
+        if not self._stack_until:
+            self._stack_until = time.monotonic() + STACK_SECONDS
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, stack.SIGNAL)
+
+    def stack(self) -> list[stack.StackFrame]:
+        """Return the frames of the processor in the running call, the innermost first; none if they do not arrive.
+
+        Waits 0.1 s at most since the first `request_stack`. The process is not trusted, so they may be wrong.
+        """
+        self.request_stack()
+        data = bytearray()
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        with suppress(OSError):
+            while not stack.is_complete(data) and len(data) < _MAX_STACK_BYTES:
+                seconds = self._stack_until - time.monotonic()
+                if seconds <= 0 or not poll.poll(seconds * 1000):
+                    break
+                received = self._connection.recv(_MAX_STACK_BYTES)
+                if not received:
+                    break
+                data += received
+        return stack.frames_in(data)
 
     def kill(self) -> None:
         """Kill the process and all that it has started. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -15,15 +16,16 @@ from prometheus_client.utils import floatToGoString
 from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
 from logitport_server.metrics.codes import code_label
+from logitport_server.session.step_counts import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-# Upper bounds of the buckets, in seconds. Fewer than for steps: each processor has a series of each.
-_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.5)
-_LE = [*map(floatToGoString, _BOUNDS), "+Inf"]
+    from logitport_server.session.step_counts import ProcessorCounts
+
+_LE = [*map(floatToGoString, PROCESSOR_BOUNDS), "+Inf"]
 
 # Labels of processors that are not installed: of one principal, and of all. They bound the number of time series.
 _MAX_OWN_LABELS = 64
@@ -64,14 +66,16 @@ class ProcessorMetrics(Collector):
 
     Args:
         installed: names of the installed processors. Each has a label of its own.
+        refresh: called before the metrics are read, or a label is dropped; it calls `add_counts`.
 
     Attributes:
         bounds: upper bounds of the buckets of `snapshot`, in seconds, without the infinite one.
     """
 
-    bounds = _BOUNDS
+    bounds = PROCESSOR_BOUNDS
 
-    def __init__(self, installed: Collection[str] = ()) -> None:
+    def __init__(self, installed: Collection[str] = (), refresh: Callable[[], object] = lambda: None) -> None:
+        self._refresh = refresh
         self._lock = threading.Lock()
         self._labels = BoundedLabels(_Processor, ("", *installed), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
 
@@ -93,7 +97,7 @@ class ProcessorMetrics(Collector):
         with self._lock:
             for name, elapsed in seconds.items():
                 processor = self._labels.get(name, principal)
-                processor.buckets[bisect_left(_BOUNDS, elapsed)] += 1
+                processor.buckets[bisect_left(PROCESSOR_BOUNDS, elapsed)] += 1
                 processor.seconds += elapsed
             for rows in applied:
                 self._labels.get(rows.display_name or rows.processor, principal).rows += rows.rows
@@ -103,13 +107,24 @@ class ProcessorMetrics(Collector):
                 name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
                 self._labels.get(name, principal).failed[code] += 1
 
+    def add_counts(self, principal: str, processors: Iterable[ProcessorCounts]) -> None:
+        """Add counts of the processors of a principal."""
+        with self._lock:
+            for name, rows, times in processors:
+                processor = self._labels.get(name, principal)
+                processor.buckets = [*map(operator.add, processor.buckets, times.buckets)]
+                processor.seconds += times.seconds
+                processor.rows += rows
+
     def forget(self, display_name: str) -> None:
         """Drop a processor that was deleted. It returns if a request still uses it, for an hour after the last use."""
+        self._refresh()
         with self._lock:
             self._labels.forget(display_name)
 
     def snapshot(self) -> dict[str, StepTimes]:
         """Return the times of the processors that have taken part in steps, by label."""
+        self._refresh()
         with self._lock:
             return {
                 label: StepTimes(tuple(accumulate(processor.buckets)), processor.seconds, processor.rows)
@@ -123,6 +138,7 @@ class ProcessorMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
+        self._refresh()
         rows, failed, times = families = _families()
         with self._lock:
             for label, processor in self._labels.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import (
@@ -19,8 +21,10 @@ from logitport_proto import processing_pb2
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
-from logitport_server.metrics.steps import STEP_BOUNDS, TRANSPORTS, StepMetrics
+from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
+from logitport_server.metrics.transferred_bytes import TransferredBytes
 from logitport_server.metrics.workers import add_worker_metrics
+from logitport_server.session.step_counts import STEP_BOUNDS
 from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
 
@@ -71,6 +75,7 @@ class Metrics:
     def __init__(self, loads: Loads, installed: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
         self._sessions: set[EngineSession] = set()
+        self._adding = threading.Lock()
         self.gauge("logitport_sessions", "Sessions that are open", lambda: self.load()[0])
         self.gauge("logitport_requests", "Requests that open sessions hold", lambda: self.load()[1])
         self.gauge(
@@ -83,9 +88,9 @@ class Metrics:
             "Requests whose admission in the background has not begun",
             lambda: sum(session.waiting for session in tuple(self._sessions)),
         )
-        self.processors = ProcessorMetrics(installed)
+        self.processors = ProcessorMetrics(installed, self._add_compiled_steps)
         self.refusals = RefusalMetrics()
-        self._steps = StepMetrics()
+        self._steps = StepMetrics(self._add_compiled_steps)
         registry.register(self._steps)
         registry.register(self.processors)
         registry.register(self.refusals)
@@ -98,10 +103,14 @@ class Metrics:
         self._replayed_tokens = Counter(
             "logitport_tokens_replayed", "Token ids of the histories of replayed requests", registry=registry
         )
-        received = Counter("logitport_received_bytes", "Bytes of messages received", ["transport"], registry=registry)
-        sent = Counter("logitport_sent_bytes", "Bytes of messages sent", ["transport"], registry=registry)
-        self.received = {transport: received.labels(transport).inc for transport in TRANSPORTS}
-        self.sent = {transport: sent.labels(transport).inc for transport in TRANSPORTS}
+        received = TransferredBytes(
+            "logitport_received_bytes", "Bytes of messages received", TRANSPORTS, self._add_compiled_steps
+        )
+        sent = TransferredBytes("logitport_sent_bytes", "Bytes of messages sent", TRANSPORTS, self._add_compiled_steps)
+        registry.register(received)
+        registry.register(sent)
+        self.received = {transport: partial(received.add, transport) for transport in TRANSPORTS}
+        self.sent = {transport: partial(sent.add, transport) for transport in TRANSPORTS}
         hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
         registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
         registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
@@ -129,7 +138,9 @@ class Metrics:
 
     def session_closed(self, session: EngineSession) -> None:
         """Remove a session that was closed."""
-        self._sessions.discard(session)
+        with self._adding:
+            self._sessions.discard(session)
+            self._add_compiled_steps_of(session)
 
     @property
     def num_pending(self) -> int:
@@ -196,6 +207,22 @@ class Metrics:
         """Count the bytes of a frame of the local transport, and of its reply."""
         self.received["local"](received_bytes)
         self.sent["local"](sent_bytes)
+
+    def _add_compiled_steps(self) -> None:
+        """Add the steps that the compiled core has counted: all of them, because this precedes each reading."""
+        with self._adding:  # a second reader waits until the first one has added them
+            for session in tuple(self._sessions):
+                self._add_compiled_steps_of(session)
+
+    def _add_compiled_steps_of(self, session: EngineSession) -> None:
+        counts = session.take_compiled_counts()
+        if counts is None:
+            return
+        self._steps.add_counts(counts.steps)
+        self.processors.add_counts(session.principal.name, counts.processors)
+        for transport, steps in counts.steps.items():
+            self.received[transport](steps.received_bytes)
+            self.sent[transport](steps.sent_bytes)
 
     def _add_waits(self) -> None:
         registry = self.registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from bisect import bisect_left
 from itertools import accumulate
@@ -11,13 +12,15 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from logitport_server.session.step_counts import STEP_BOUNDS
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-# Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
-STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+    from logitport_server.session.step_counts import StepCounts, TimeCounts
+
 _LE = [*map(floatToGoString, STEP_BOUNDS), "+Inf"]
 
 TRANSPORTS = ("unary", "grpc", "local")
@@ -37,6 +40,10 @@ class _Times:
         self.buckets[bisect_left(STEP_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
+    def add_counts(self, counts: TimeCounts) -> None:
+        self.buckets = [*map(operator.add, self.buckets, counts.buckets)]
+        self.seconds += counts.seconds
+
     @property
     def samples(self) -> tuple[list[tuple[str, float]], float]:
         """The buckets as Prometheus has them, and the sum."""
@@ -47,9 +54,13 @@ class StepMetrics(Collector):
     """The metrics of steps. Thread-safe.
 
     Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them.
+
+    Args:
+        refresh: called before the metrics are read; it calls `add_counts`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refresh: Callable[[], object] = lambda: None) -> None:
+        self._refresh = refresh
         self._lock = threading.Lock()
         self._computed = {(transport, part): _Times() for transport in TRANSPORTS for part in _PARTS}
         self._queued = {transport: _Times() for transport in TRANSPORTS}
@@ -67,9 +78,17 @@ class StepMetrics(Collector):
             self._computed[transport, part].add(seconds)
             self._queued[transport].add(queue_seconds)
 
+    def add_counts(self, steps: Mapping[str, StepCounts]) -> None:
+        """Add counts of steps by transport."""
+        with self._lock:
+            for transport, counts in steps.items():
+                self._computed[transport, "edits"].add_counts(counts.computed)
+                self._queued[transport].add_counts(counts.queued)
+
     @property
     def num_steps(self) -> int:
         """Number of steps since the start, with the calls of Apply."""
+        self._refresh()
         with self._lock:
             return sum(map(self._count, TRANSPORTS))
 
@@ -83,6 +102,7 @@ class StepMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
+        self._refresh()
         steps, computed, queued = families = _families()
         with self._lock:
             for transport in TRANSPORTS:

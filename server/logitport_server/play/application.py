@@ -1,16 +1,14 @@
-"""What the page of chains calls."""
+"""Functions that the page of chains calls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from logitport_server.play.export import export_test
 from logitport_server.play.forms import builtin_forms, form_of
 from logitport_server.play.fragments import run_to_json
 from logitport_server.play.runs import MAX_STEPS, RunSpec
-from logitport_server.play.web import application
+from logitport_server.play.web import application, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,12 +44,12 @@ class Play:
         self._builtins = [form.to_json() for form in builtin_forms()]
 
     def guarded(self, token: str, port: int) -> ASGIApp:
-        """The application behind its guard."""
+        """Make the application behind its guard."""
         functions = {"state": self.state, "files": self.files, "run": self.run, "export": self.export}
         return application(functions, "index.html", token, port)
 
     def state(self, _: bytes) -> dict[str, Any]:
-        """What the page can choose from."""
+        """List the choices of the page: models and processors."""
         self._files.refresh()
         own = [
             form_of(f"{file.name}:{name}", file.name, processor).to_json()
@@ -73,14 +71,14 @@ class Play:
         }
 
     def files(self, _: bytes) -> dict[str, Any]:
-        """When the files were saved, and their errors."""
+        """List the files of processors: when each was saved, and its error."""
         return self._files.to_json()
 
     def run(self, body: bytes) -> dict[str, Any]:
-        """Run the specified chain. Raises LogitportError or msgspec.ValidationError."""
-        spec = msgspec.json.decode(body, type=RunSpec)
+        """Run the specified chain. Raises LogitportError or msgspec.DecodeError."""
+        spec = read(body, RunSpec)
         return run_to_json(self._runs.run(spec), spec.lane)
 
     def export(self, body: bytes) -> dict[str, Any]:
         """Write the test. Raises as `run`."""
-        return {"code": export_test(msgspec.json.decode(body, type=RunSpec), self._runs, self._files)}
+        return {"code": export_test(read(body, RunSpec), self._runs, self._files)}

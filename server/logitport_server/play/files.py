@@ -124,13 +124,18 @@ class Files:
         """Another number after each load of a file."""
         return max((file.version for file in self), default=0)
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths, as code of the files has them."""
+        return frozenset(str(file.path) for file in self)
+
     def refresh(self) -> None:
         """Load the files that were saved since."""
         for file in self:
             file.refresh()
 
     def to_json(self) -> dict[str, Any]:
-        """When the files were saved, and their errors, after the files that were saved since are loaded."""
+        """Load the files that were saved since, and list all: when each was saved, and its error."""
         self.refresh()
         return {
             "version": self.version,

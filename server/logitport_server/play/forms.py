@@ -30,7 +30,7 @@ _KINDS: Mapping[object, str] = {bool: "boolean", int: "integer", float: "number"
 
 @dataclass(frozen=True)
 class Form:
-    """What the page needs to know of a processor.
+    """Description of a processor for the page.
 
     Attributes:
         name: the processor's.

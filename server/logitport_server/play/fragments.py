@@ -30,7 +30,7 @@ def run_to_json(result: RunResult, lane: str) -> dict[str, Any]:
         "steps": len(steps),
         "new_steps": result.new_steps,
         "ended": simulation.ended if result.ended else "",
-        "ended_because": simulation.ended_because if result.ended else "",
+        "ended_because": _ended_because(result),
         "tokens": [step.token_id for step in steps],
         "tiles": tiles(lane, simulation.prompt_token_ids, steps, texts, current=len(steps) - 1) + legend(),
         "charts": charts(steps, [name for name, _ in simulation.chain]),
@@ -40,6 +40,12 @@ def run_to_json(result: RunResult, lane: str) -> dict[str, Any]:
         "summary": _summary(result),
         "milliseconds": result.milliseconds,
     }
+
+
+def _ended_because(result: RunResult) -> str:
+    if result.stopped:
+        return f"step {len(result.simulation.steps)} was given up, because a processor did not return"
+    return result.simulation.ended_because if result.ended else ""
 
 
 def _summary(result: RunResult) -> dict[str, float]:

@@ -1,16 +1,15 @@
-"""What the page of a recording calls."""
+"""Functions that the page of a recording calls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import orjson
 
 from logitport.testing.view.replays import replay_charts, replay_tiles
 from logitport.testing.view.tiles import legend
 from logitport_server.play.replays import ReplaySpec
-from logitport_server.play.web import application
+from logitport_server.play.web import application, read
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -37,12 +36,12 @@ class ReplayPlay:
         self._replays = replays
 
     def guarded(self, token: str, port: int) -> ASGIApp:
-        """The application behind its guard."""
+        """Make the application behind its guard."""
         functions = {"state": self.state, "files": self.files, "replay": self.replay}
         return application(functions, "replay.html", token, port)
 
     def state(self, _: bytes) -> dict[str, Any]:
-        """What the page can choose from."""
+        """List the choices of the page: requests and versions."""
         seen = self.files(_)
         return {
             "recording": self._name,
@@ -59,12 +58,12 @@ class ReplayPlay:
         }
 
     def files(self, _: bytes) -> dict[str, Any]:
-        """When the files were saved, and their errors."""
+        """List the files of processors: when each was saved, and its error."""
         return self._files.to_json()
 
     def replay(self, body: bytes) -> dict[str, Any]:
-        """Run a request. Raises InvalidArgument or msgspec.ValidationError."""
-        result = self._replays.replay(msgspec.json.decode(body, type=ReplaySpec))
+        """Run a request. Raises InvalidArgument or msgspec.DecodeError."""
+        result = self._replays.replay(read(body, ReplaySpec))
         rows, began = result.rows, result.request.began
         prompt = [*began.prompt.tolist(), *began.output.tolist()]
         return {

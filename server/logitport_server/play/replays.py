@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from logitport.testing.replaying.tokenizers import session_tokenizers, with_toke
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
 from logitport_server.play.token_texts import TokenTexts, read_tokenizer
+from logitport_server.play.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +38,7 @@ _BUDGET_SECONDS = 0.25
 
 
 class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page wants to see.
+    """Specification of a replay, from the page.
 
     Attributes:
         request: the index of the recorded request.
@@ -139,8 +141,17 @@ class Replays:
                     opened = with_tokenizer(opened)
                 self._run = _Run(key, opened, request, chain, not_run, self.texts)
                 since = 0
-            self._run.advance(deadline)
+            self._advance(self._run, deadline)
             return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.error, since)
+
+    def _advance(self, run: _Run, deadline: float) -> None:
+        watched = Watched(partial(run.advance, deadline), self._files.paths)
+        try:
+            watched.run()
+        except BaseException:
+            if watched.stopped:  # the run may be in the middle of a row, or still in use
+                self._run = None
+            raise
 
     def warm_up(self) -> None:
         """Import what the first replay needs, which takes seconds."""

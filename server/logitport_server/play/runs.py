@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,9 +17,10 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing import Stepper
 from logitport.testing.runner import load_backend
 from logitport_builtins import BUILTINS
+from logitport_server.play.watch import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from logitport.testing import Simulation
     from logitport_server.play.files import Files
@@ -29,6 +31,8 @@ MAX_PROMPT_IDS = 4096
 TOP_K = 8
 # A request returns after this time; the page calls again, and shows the steps so far.
 _BUDGET_SECONDS = 0.25
+# Python reads at most 200 nested brackets in an exported test, and orjson writes 254.
+_MAX_PARAMS_DEPTH = 64
 
 _Id = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 _Step = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
@@ -40,9 +44,16 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True):
     processor: Annotated[str, Meta(max_length=300)]
     params: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        level: list[Any] = [self.params]
+        for _ in range(_MAX_PARAMS_DEPTH):
+            level = [inner for outer in level for inner in _elements(outer)]
+        if level:
+            raise ValueError(f"params are nested too deeply: use at most {_MAX_PARAMS_DEPTH} levels")
+
 
 class RunSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page wants to see. The same specification has the same result.
+    """Specification of a run, from the page. The same specification has the same result.
 
     Attributes:
         lane: which of the two chains of the page.
@@ -77,6 +88,7 @@ class RunResult:
         since: the first step that is new to the page.
         milliseconds: time of the new steps.
         new_steps: number of steps that were computed for this call.
+        stopped: whether a processor did not return in the last step. There is no further step then.
     """
 
     simulation: Simulation
@@ -84,6 +96,7 @@ class RunResult:
     since: int
     milliseconds: float
     new_steps: int
+    stopped: bool = False
 
 
 class Runs:
@@ -121,9 +134,10 @@ class Runs:
                     del self._lanes[spec.lane]
                 lane = self._lanes[spec.lane] = _Lane(key, self._open(spec))
                 since = 0
-            new_steps = lane.advance(spec, began + _BUDGET_SECONDS)
+            new_steps = self._advance(lane, spec, began + _BUDGET_SECONDS)
             milliseconds = 1000 * (time.perf_counter() - began)
-            return RunResult(lane.stepper.result(), lane.stepper.ended is not None, since, milliseconds, new_steps)
+            ended = lane.stepper.ended is not None or lane.stopped
+            return RunResult(lane.stepper.result(), ended, since, milliseconds, new_steps, lane.stopped)
 
     def model(self, name: str) -> PlayModel:
         """Return a model. Raises InvalidArgument if there is none with this name."""
@@ -153,6 +167,17 @@ class Runs:
             logitport_builtins.remove_tokenizers(self._tokenizers)
             self._tokenizers.clear()
 
+    def _advance(self, lane: _Lane, spec: RunSpec, deadline: float) -> int:
+        watched = Watched(partial(lane.advance, spec, deadline), self._files.paths)
+        try:
+            new_steps: int = watched.run()
+        except BaseException:
+            if watched.stopped:  # the lane may be in the middle of a step, or still in use
+                del self._lanes[spec.lane]
+            raise
+        lane.stopped = lane.stopped or watched.stopped
+        return new_steps
+
     def _open(self, spec: RunSpec) -> Stepper:
         model = self.model(spec.model)
         chain = [
@@ -173,6 +198,12 @@ class Runs:
         )
 
 
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 class _Lane:
     """A run that can go on."""
 
@@ -180,9 +211,10 @@ class _Lane:
         self.stepper = stepper
         self._key = key
         self._forced: dict[int, int] = {}
+        self.stopped = False
 
     def continues(self, key: tuple[Any, ...], spec: RunSpec) -> bool:
-        """Whether the run so far is the begin of the specified one."""
+        """Whether the run so far is the beginning of the specified one."""
         done = len(self.stepper.steps)
         given = {step: token_id for step, token_id in spec.forced.items() if step < done}
         return key == self._key and spec.steps >= done and given == self._forced
@@ -190,7 +222,7 @@ class _Lane:
     def advance(self, spec: RunSpec, deadline: float) -> int:
         """Run to the number of steps, and at least one step. Returns the number of new steps."""
         first = len(self.stepper.steps)
-        while len(self.stepper.steps) < spec.steps and self.stepper.ended is None:
+        while len(self.stepper.steps) < spec.steps and self.stepper.ended is None and not self.stopped:
             index = len(self.stepper.steps)
             self.stepper.step(spec.forced.get(index))
             if index in spec.forced:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from logitport.errors import ServerUnavailable
-from logitport.recording.reader import read_recording
+from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server.play.application import Play
 from logitport_server.play.files import Files
 from logitport_server.play.guard import new_token
@@ -37,6 +37,7 @@ class PlayServer:
         recording: a recording; the page then shows its requests with new versions of processors, and no model.
         tokenizer: of the recorded model, a tokenizer.json or a folder with one.
         run_payloads: whether the code of recorded processors may run.
+        max_memory_bytes: for the events of the recording.
 
     Attributes:
         url: address of the page, with its token.
@@ -59,6 +60,7 @@ class PlayServer:
         recording: Path | None = None,
         tokenizer: Path | None = None,
         run_payloads: bool = False,
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
     ) -> None:
         watched = Files(files)
         self._runs: Runs | Replays
@@ -68,7 +70,8 @@ class PlayServer:
             self._runs = Runs(models, watched)
             page = Play(models, watched, self._runs, prompt, seed)
         else:
-            self._runs = Replays(read_recording(recording), watched, tokenizer, run_payloads=run_payloads)
+            content = read_recording(recording, max_memory_bytes=max_memory_bytes)
+            self._runs = Replays(content, watched, tokenizer, run_payloads=run_payloads)
             page = ReplayPlay(recording.name, watched, self._runs)
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import orjson
@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from logitport.errors import LogitportError
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing.view.notebook import css
 from logitport_server.play.guard import Guard
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Raises LogitportError or msgspec.ValidationError, which the page shows.
+# Raises LogitportError or msgspec.DecodeError, which the page shows.
 Function = Callable[[bytes], dict[str, Any]]
 
 _MAX_BODY_BYTES = 1 << 20
 _READ = ("state", "files")
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _JSON = "application/json"
+
+_Spec = TypeVar("_Spec")
 
 
 def application(functions: Mapping[str, Function], index: str, token: str, port: int) -> ASGIApp:
@@ -52,6 +54,19 @@ def application(functions: Mapping[str, Function], index: str, token: str, port:
         for name, function in functions.items()
     ]
     return Guard(Starlette(routes=routes), token, port)
+
+
+def read(body: bytes, kind: type[_Spec]) -> _Spec:
+    """Read the body of a request.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON, or not of this kind.
+        InvalidArgument: it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError as error:
+        raise InvalidArgument("the request cannot be read: its JSON is nested too deeply") from error
 
 
 def _answer(function: Function) -> Callable[[Request], Awaitable[Response]]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from logitport.payload import Payload, Signature
+    from logitport.payload.source_lines import SourcePart
     from logitport.programs.verifier import Verified
     from logitport_server.principals import TrustDomain
 
@@ -33,6 +36,12 @@ class Source:
     def signature(self) -> Signature | None:
         """The signature of the payload, if it has one."""
         return None if self.payload is None else self.payload.signature
+
+    @property
+    def shown_source(self) -> Sequence[SourcePart]:
+        """The source lines for errors. These go to the calling principal, who sees only source lines of its own."""
+        own = self.domain is not None and self.domain.owner == self.domain.party.principal
+        return self.payload.source if own and self.payload is not None else ()
 
     @property
     def display_name(self) -> str:

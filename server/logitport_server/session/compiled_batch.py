@@ -8,42 +8,63 @@ import numpy as np
 
 from logitport.compiled import core
 from logitport.core.edits import Edits
-from logitport_server.session.outcome import AppliedRows
-from logitport_server.session.step_time import Spending
+from logitport_server.session.step_counts import (
+    PROCESSOR_BOUNDS,
+    STEP_BOUNDS,
+    CompiledCounts,
+    ProcessorCounts,
+    StepCounts,
+    TimeCounts,
+)
 from logitport_server.turns import Released
 
 if TYPE_CHECKING:
-    from logitport_core._core import State
+    from logitport_core._core import PrincipalLock, State
     from logitport_proto import processing_pb2
     from logitport_server.config import ServerConfig
     from logitport_server.session.active_request import ActiveRequest
 
-    # rows, kinds, offsets, ids and values of the edits; the rows with no id left; number, rows and seconds of each
-    # processor.
-    _Result: TypeAlias = tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[int, int, float]]]
+    # Key, display name, rows and seconds of each processor that was applied.
+    Applied: TypeAlias = list[tuple[str, str, int, float]]
 
-# Slots of 4 bytes each. A shorter call does not pay for handing the turn over.
-_LONG_STEP_BYTES = 4 * 64
 _INT64_MAX = (1 << 63) - 1
 # Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
 # in the core, many sessions with such steps at once took 4 GB for their replies.
 _MAX_WORK = 16_384
+# How long the core serves a socket before Python looks whether something has changed, such as the number of principals.
+_SERVE_SECONDS = 0.1
+
+
+class Served(NamedTuple):
+    """Result of serving the frames of a socket in the core.
+
+    Attributes:
+        goes_on: whether it can serve the socket again, with `received`.
+        received: what was received and not answered.
+        last_seq: number of the last frame that was answered.
+        last_reply: the reply to it; b"" if no frame was answered.
+        error_number: of the system call that failed to send a reply; 0 if none has failed.
+    """
+
+    goes_on: bool
+    received: bytes
+    last_seq: int
+    last_reply: bytes
+    error_number: int
 
 
 class CompiledPart(NamedTuple):
-    """What the core has computed of a step with other requests.
+    """Result of the core for its part of a step.
 
     Attributes:
         edits: the edits of its rows.
         denied_rows: the rows in which no id is left allowed, ascending.
-        applied: the rows by processor.
-        seconds: the time by display name of the processor.
+        applied: key, display name, rows and seconds of each processor.
     """
 
     edits: Edits
     denied_rows: list[int]
-    applied: list[AppliedRows]
-    seconds: list[tuple[str, float]]
+    applied: Applied
 
 
 class CompiledBatch:
@@ -61,14 +82,15 @@ class CompiledBatch:
     def __init__(self, vocab_size: int, max_draft_tokens: int, limits: ServerConfig) -> None:
         tokens, size = limits.max_tokens_per_request, limits.max_step_bytes
         work = min(limits.max_step_work, _MAX_WORK)
-        self._core = core.Batch(
-            vocab_size, max_draft_tokens, *(min(limit, _INT64_MAX) for limit in (tokens, work, size))
-        )
-        # Key and display name of each processor, by its number in the core.
-        self._processors: list[tuple[str, str]] = []
-        self._numbers: dict[tuple[str, str], int] = {}
+        tokens, work, size = (min(limit, _INT64_MAX) for limit in (tokens, work, size))
+        self._core = core.Batch(vocab_size, max_draft_tokens, tokens, work, size, STEP_BOUNDS, PROCESSOR_BOUNDS)
+        self._transports = {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
+        self._counted_steps = 0
         self._requests: set[int] = set()
         self._suspended: dict[int, ActiveRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
 
     def add(self, request: ActiveRequest) -> None:
         """Add a request if its chain is compiled. It takes the place of an earlier one of its slot."""
@@ -77,8 +99,7 @@ class CompiledBatch:
         if states is None:
             return
         chain = [
-            (state, self._number(entry.dialect.key, entry.dialect.name))
-            for state, entry in zip(states, request.chain, strict=True)
+            (state, entry.dialect.key, entry.dialect.name) for state, entry in zip(states, request.chain, strict=True)
         ]
         self._core.put(request.slot, request.generation, request.history, chain)
         self._requests.add(request.slot)
@@ -105,75 +126,97 @@ class CompiledBatch:
             self.add(request)
         return bool(sound)
 
-    def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> Spending | None:
-        """Compute a step, and fill in its reply. Returns what it has spent its time on; None if it is refused."""
+    def step(
+        self,
+        data: bytes,
+        seq: int,
+        transport: str,
+        *,
+        ended_admissions: int,
+        should_move: bool,
+        queued_seconds: float = 0.0,
+        lock: PrincipalLock | None = None,
+    ) -> bytes | None:
+        """Compute a step of compiled requests. Returns the serialized reply; None if the step is refused.
+
+        Args:
+            data: the serialized frame.
+            seq: the number that it must have.
+            transport: "grpc" or "local".
+            ended_admissions: a field of the reply.
+            should_move: a field of the reply, too.
+            queued_seconds: how long the frame has waited.
+            lock: held while the step is computed.
+        """
         if not self._requests:
             return None
-        result = self._call(frame)
-        if result is None:
+        return self._core.step(
+            data, seq, ended_admissions, should_move, self._transports[transport], queued_seconds, lock
+        )
+
+    def serve(
+        self,
+        descriptor: int,
+        received: bytes,
+        max_bytes: int,
+        last_seq: int,
+        *,
+        should_move: bool,
+        lock: PrincipalLock | None,
+    ) -> Served:
+        """Answer the frames of a socket while they are steps as `step` computes them, for a tenth of a second.
+
+        Args:
+            descriptor: that of the connected socket.
+            received: what was received from it and not processed.
+            max_bytes: of a frame; longer ones are not answered.
+            last_seq: number of the last frame that was answered.
+            should_move: a field of the replies.
+            lock: held while a step is computed.
+        """
+        return Served(*self._core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
+
+    @property
+    def activity(self) -> tuple[int, float]:
+        """The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds."""
+        return self._core.activity()
+
+    def take_counts(self) -> CompiledCounts | None:
+        """Return the counts of `step` and `serve` since the last call; None if there was no step. On any thread."""
+        steps, _ = self._core.activity()
+        if steps == self._counted_steps:
             return None
-        columns, denied_rows, applied = result
-        edits = reply.edits
-        edits.rows, edits.kinds, edits.offsets, edits.ids, edits.values = columns
-        if denied_rows:
-            reply.all_denied_rows = denied_rows
-        spending = Spending()
-        for number, rows, seconds in applied:
-            key, name = self._processors[number]
-            reply.applied.add(processor=key, rows=rows, display_name=name if name != key else "")
-            spending.add(name, seconds)
-        return spending
+        self._counted_steps = steps
+        by_transport, processors = self._core.take_counts()
+        return CompiledCounts(
+            {
+                transport: StepCounts(TimeCounts(*counts[:2]), TimeCounts(*counts[2:4]), *counts[4:])
+                for transport, counts in zip(("grpc", "local"), by_transport, strict=True)
+            },
+            [ProcessorCounts(name, rows, TimeCounts(buckets, seconds)) for name, rows, buckets, seconds in processors],
+        )
 
     def step_partly(self, frame: processing_pb2.Step) -> CompiledPart | None:
-        """Compute the part of a step that belongs to compiled requests; None if it is refused."""
-        result = self._call(frame, partly=True)
+        """Compute the part of a step that belongs to compiled requests.
+
+        Returns None if it is refused; without an attempt if `step` or `serve` has just refused it.
+        """
+        with Released():
+            result = self._core.step_partly(frame.SerializeToString())
         if result is None:
             return None
-        columns, denied_rows, applied = result
-        rows, kinds, offsets, ids, values = columns
+        (rows, kinds, offsets, ids, values), denied_rows, applied = result
         return CompiledPart(
-            Edits(
-                rows=np.frombuffer(rows, "<i4"),
-                kinds=np.frombuffer(kinds, np.uint8),
-                offsets=np.frombuffer(offsets, "<i4"),
-                ids=np.frombuffer(ids, "<i4"),
-                values=np.frombuffer(values, "<f4"),
-            ),
+            Edits.from_checked_columns((rows, offsets, ids, values, kinds)),
             np.frombuffer(denied_rows, "<i4").tolist(),
-            [AppliedRows(*self._processors[number], rows) for number, rows, _ in applied],
-            [(self._processors[number][1], seconds) for number, _, seconds in applied],
+            applied,
         )
-
-    def _call(self, frame: processing_pb2.Step, *, partly: bool = False) -> _Result | None:
-        slots = frame.slots
-        arguments = (
-            slots,
-            frame.generations,
-            frame.base_lengths,
-            frame.history_crcs,
-            frame.new_token_counts,
-            frame.new_token_ids,
-            frame.row_requests,
-            frame.row_draft_offsets,
-            frame.draft_counts,
-            frame.draft_token_ids,
-            partly,
-        )
-        if len(slots) < _LONG_STEP_BYTES:
-            return self._core.step(*arguments)
-        with Released():
-            return self._core.step(*arguments)
-
-    def _number(self, key: str, name: str) -> int:
-        number = self._numbers.setdefault((key, name), len(self._processors))
-        if number == len(self._processors):
-            self._processors.append((key, name))
-        return number
 
 
 def compiled_states(request: ActiveRequest) -> list[State] | None:
     """The states of a request's chain; None if one of them, or the history, is not compiled."""
-    if not isinstance(request.history, core.History):
+    # Code of a client could still change the state of its request.
+    if not isinstance(request.history, core.History) or any(entry.dialect.shipped for entry in request.chain):
         return None
     states = [entry.dialect.compiled_state(entry.state) for entry in request.chain]
     return None if None in states else [state for state in states if state is not None]

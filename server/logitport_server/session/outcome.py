@@ -38,14 +38,6 @@ class Printed(NamedTuple):
     time: float
 
 
-class AppliedRows(NamedTuple):
-    """A processor, and the number of rows that it was applied to."""
-
-    key: str
-    name: str
-    rows: int
-
-
 class Failed(NamedTuple):
     """The error of a request in a step, and whether the request continues without its processors."""
 
@@ -63,7 +55,8 @@ class StepOutcome:
         spending: the step's time by cause.
         trace: the record of the calls, if the step has spans.
         outputs: what processors in workers printed in the calls, if the engine asked for it; else None.
-        compiled: the rows by processor in the part of the step that the compiled core has computed.
+        compiled: key, display name, rows and seconds of each processor in the part of the step that the compiled core
+            has computed.
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
@@ -71,7 +64,7 @@ class StepOutcome:
     spending: Spending = field(default_factory=Spending)
     trace: StepTrace | None = None
     outputs: list[Printed] | None = None
-    compiled: Sequence[AppliedRows] = ()
+    compiled: Sequence[tuple[str, str, int, float]] = ()
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
@@ -93,11 +86,11 @@ class StepOutcome:
         if self.trace is not None:
             self.trace.add(group, rows, ended, seconds)
 
-    def add_compiled(self, applied: Sequence[AppliedRows], seconds: Iterable[tuple[str, float]]) -> None:
-        """Add the rows and the times by processor of the part that the compiled core has computed."""
+    def add_compiled(self, applied: Sequence[tuple[str, str, int, float]]) -> None:
+        """Add what the compiled core has applied; see `compiled`."""
         self.compiled = applied
-        for name, elapsed in seconds:
-            self.spending.add(name, elapsed)
+        for _, name, _, seconds in applied:
+            self.spending.add(name, seconds)
 
     def record_output(self, group: Group, text: str) -> None:
         """Keep what a processor printed in a call, if the engine asked for it, up to the limit of a step."""
@@ -112,15 +105,15 @@ class StepOutcome:
             rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
-        for part in self.compiled:
-            applied[part.key] += part.rows
+        for key, _, rows, _ in self.compiled:
+            applied[key] += rows
         return applied
 
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
         names = {group.dialect.key: group.dialect.name for group, _ in self._groups()}
-        return names | {part.key: part.name for part in self.compiled}
+        return names | {key: name for key, name, _, _ in self.compiled}
 
     @property
     def edits(self) -> dict[int, RowEdits]:

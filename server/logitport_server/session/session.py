@@ -50,12 +50,14 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport_core._core import PrincipalLock
     from logitport_server.config import ServerConfig
     from logitport_server.executors import Executor
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.pending_admissions import Submit
+    from logitport_server.session.step_counts import CompiledCounts
     from logitport_server.session.step_trace import StepTrace
     from logitport_server.shared_memory.regions import Region
 
@@ -70,6 +72,8 @@ _MAX_SHORT_WORK = 128
 # The same without other principals: at most 8 ms, in which no health check is answered. With a thread, a usual step of
 # 256 rows took 14 % longer.
 _MAX_SHORT_WORK_ALONE = 1024
+# The same in the compiled core, in ids of the frame times processors: at most two milliseconds.
+_MAX_SHORT_COMPILED_WORK = 1 << 14
 # A processor's call for a new id takes about a quarter of its time for a row.
 _WORK_OF_A_NEW_ID = 0.25
 
@@ -285,27 +289,6 @@ class EngineSession:
 
     def step(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains."""
-        if not self.step_compiled(frame, reply):
-            self._step_in_python(frame, reply)
-
-    def step_compiled(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> bool:
-        """Do the same if all requests of the step are compiled, and the step is usual. Otherwise change nothing.
-
-        Returns:
-            Whether it is done.
-        """
-        if self._compiled is None or self.step_trace is not None:
-            return False
-        spending = self._compiled.step(frame, reply)
-        if spending is None:
-            return False
-        self.spending = spending
-        self._expected_requests = 0
-        self._pending = _NOTHING_PENDING
-        reply.ended_admissions = self._pending_admissions.num_ended
-        return True
-
-    def _step_in_python(self, frame: processing_pb2.Step, reply: processing_pb2.StepEdits) -> None:
         self._check_size(frame)
         self._expected_requests = 0
         batch = self._batch_for(frame)
@@ -334,7 +317,7 @@ class EngineSession:
         if compiled is not None:
             edits = edits.joined(compiled.edits)
             denied_rows = sorted(denied_rows + compiled.denied_rows)
-            outcome.add_compiled(compiled.applied, compiled.seconds)
+            outcome.add_compiled(compiled.applied)
         reply.edits.CopyFrom(edits.to_proto())
         if later:
             reply.later_edits.extend(each.to_proto() for each in later)
@@ -345,6 +328,64 @@ class EngineSession:
         write_outcome(reply, outcome, denied_rows)
         self._follow_failures(outcome)
         reply.ended_admissions = self._pending_admissions.num_ended
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled core runs the chains of all requests."""
+        return self._compiled is not None and len(self._compiled) == len(self._requests)
+
+    def is_short(self, data: bytes) -> bool:
+        """Whether `step_compiled` may run on the event loop: whether it has little work, at most, with this frame."""
+        return len(data) / 4 * max(1, self._longest_chain) <= _MAX_SHORT_COMPILED_WORK
+
+    def step_compiled(
+        self,
+        data: bytes,
+        seq: int,
+        transport: str,
+        *,
+        should_move: bool,
+        queued_seconds: float = 0.0,
+        lock: PrincipalLock | None = None,
+    ) -> bytes | None:
+        """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
+
+        Returns the serialized reply. None if the frame is to be parsed, because it is another one or unusual; nothing
+        has changed then. The arguments are those of `CompiledBatch.step`.
+        """
+        if self._compiled is None:
+            return None
+        reply = self._compiled.step(
+            data,
+            seq,
+            transport,
+            ended_admissions=self._pending_admissions.num_ended,
+            should_move=should_move,
+            queued_seconds=queued_seconds,
+            lock=lock,
+        )
+        if reply is not None:
+            self._expected_requests = 0
+            self._pending = _NOTHING_PENDING
+        return reply
+
+    @property
+    def compiled_server(self) -> CompiledBatch | None:
+        """The compiled core if it can answer frames without Python for a while: if they are steps of `step_compiled`.
+
+        None before the first step, and while the replies must state what happens to admissions in the background.
+        """
+        ready = self.is_compiled and not (self._expected_requests or self.pending or self._pending[0])
+        return self._compiled if ready else None
+
+    @property
+    def compiled_activity(self) -> tuple[int, float]:
+        """The number of steps that the compiled core has answered, and when the last ended, in monotonic seconds."""
+        return self._compiled.activity if self._compiled is not None else (0, 0.0)
+
+    def take_compiled_counts(self) -> CompiledCounts | None:
+        """Return the counts of these steps since the last call; None if there was none. On any thread."""
+        return self._compiled.take_counts() if self._compiled is not None else None
 
     def edit_logits(self, frame: processing_pb2.StepLogits, reply: processing_pb2.StepLogitsEdited) -> None:
         """Process the pending rows of the last step, for which its reply requested logits."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from logitport_server.executors.worker_process import STACK_SECONDS
+
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.
 _GRACE_SECONDS = 0.4
@@ -12,8 +14,11 @@ _MIN_GRACE_SECONDS = 0.05
 
 
 def longest_wait(seconds: float) -> float:
-    """Return how long a step with this deadline may wait for shipped code, in seconds, with its grace period."""
-    return seconds + _GRACE_SECONDS
+    """Return how long a step with this deadline may wait for shipped code, in seconds, with its grace period.
+
+    At the deadline, and after each of up to three calls in the grace period, it may wait for the stacks of workers.
+    """
+    return seconds + _GRACE_SECONDS + 4 * STACK_SECONDS
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ __all__ = [
     "ids",
     "of_metadata",
     "samples_step",
+    "samples_steps",
     "shut_down",
     "span",
 ]
@@ -109,6 +110,11 @@ def span(
 def current() -> Span:
     """The span that is active in this thread or coroutine."""
     return NO_SPAN if _tracer is None else _tracer.current()
+
+
+def samples_steps() -> bool:
+    """Whether some steps have spans."""
+    return _steps > 0
 
 
 def samples_step() -> bool:

@@ -58,7 +58,7 @@ class SessionActivity:
         )
 
     def record_step(self) -> None:
-        """Count a step."""
+        """Count a step that Python has computed. The session counts the others."""
         self._last_step_at = self._clock()
         self._steps += 1
 
@@ -71,9 +71,10 @@ class SessionActivity:
         info.age_seconds = now - self._opened_at
         info.requests = len(self._session)
         info.pending_requests = self._session.pending
-        info.steps = self._steps
+        compiled_steps, last_compiled_at = self._session.compiled_activity
+        info.steps = self._steps + compiled_steps
         if info.steps:
-            info.last_step_age_seconds = max(0.0, now - self._last_step_at)
+            info.last_step_age_seconds = max(0.0, now - max(self._last_step_at, last_compiled_at))
         info.should_move = should_move
         return info
 

@@ -43,11 +43,17 @@ class FrameHandler(Protocol):
     def descriptors(self) -> Sequence[int]:
         """File descriptors to send with the last reply."""
 
-    def parse(self, data: bytes) -> processing_pb2.SessionRequest:
-        """Parse a frame. Raises LogitportError."""
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
+        """Answer frames of the socket that need no Python.
 
-    def answer(self, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
-        """Process one frame that arrived by `transport`, and return its reply."""
+        `received` was received before. Returns what was received and not answered. Raises OSError.
+        """
+
+    def reply(self, data: bytes, transport: str) -> bytes:
+        """Process a serialized frame that arrived by `transport`, and return its serialized reply.
+
+        Raises LogitportError if it is no frame.
+        """
 
     def record(self) -> None:
         """Update the metrics of the last reply, after it was sent."""
@@ -227,10 +233,16 @@ class LocalConnection:
 
     def run(self) -> None:
         """Receive frames and reply to each, until either end closes the connection."""
-        while (frame := self._receive()) is not None:
-            sent = self._send(self._handler.answer(self._handler.parse(frame), "local"))
+        while (frame := self._next_frame()) is not None:
+            reply = self._handler.reply(frame, "local")
+            self._send(reply)
             self._handler.record()
-            self._count(len(frame), sent)
+            self._count(len(frame), len(reply))
+
+    def _next_frame(self) -> bytes | None:
+        descriptor = self._peer.fileno()
+        self._received = self._handler.answer_steps(descriptor, self._received, self._max_message_bytes)
+        return self._receive()
 
     def _receive(self) -> bytes | None:
         """Receive a frame; one system call is enough for a usual one. None if no further frame can be received."""
@@ -261,16 +273,13 @@ class LocalConnection:
             missing -= len(part)
         return b"".join(parts)
 
-    def _send(self, reply: processing_pb2.SessionResponse) -> int:
-        """Send a reply. Returns its bytes."""
-        data = reply.SerializeToString()
-        message = _LENGTH.pack(len(data)) + data
+    def _send(self, reply: bytes) -> None:
+        message = _LENGTH.pack(len(reply)) + reply
         if self._handler.descriptors:
             # File descriptors are sent with the first byte of the message, which may be sent in part only.
             sent = socket.send_fds(self._peer, [message], self._handler.descriptors)
             message = message[sent:]
         self._peer.sendall(message)
-        return len(data)
 
     def close(self) -> None:
         """Receive no more frames; the frame that is being processed still gets its reply."""

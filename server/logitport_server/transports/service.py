@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,7 @@ from logitport import calls
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server import tracing
-from logitport_server.access import Unparsed, current_call, parsed, stall_limit
+from logitport_server.access import SMALL_BYTES, StallLimit, Unparsed, current_call, parsed
 from logitport_server.session.apply import apply
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
@@ -257,7 +258,9 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             context.peer(),
             tracing.of_metadata(context.invocation_metadata()),
         )
-        self._sessions[call.principal.name] += 1
+        name = call.principal.name
+        self._sessions[name] += 1
+        stall_limit = StallLimit(self._stall_seconds, "a reply was not received")
         try:
             while not self._draining:
                 self._idle.add(task)
@@ -266,25 +269,20 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 if frame is grpc.aio.EOF:
                     return
                 arrived = time.perf_counter()
-                alone = len(self._sessions) == 1
-                if (
-                    isinstance(frame, Unparsed)
-                    or stream.may_take_long(frame, alone=alone)
-                    or not (alone or self._loop_share.take(call.principal.name))
-                ):
-                    answer = partial(self._answer_on_thread, stream, frame, call.principal.name, arrived)
-                    reply: object = await on_thread(self._threads, answer)
-                else:
-                    reply = stream.answer(frame, "grpc", may_wait=False)
-                with stall_limit(self._stall_seconds, "a reply was not received"):
+                reply = self._reply_at_once(stream, frame, name)
+                if reply is None:
+                    work = partial(self._reply_on_thread, stream, frame, name, arrived)
+                    reply = await on_thread(self._threads, work)
+                with stall_limit:
                     await context.write(reply)
                 stream.record()
         except asyncio.CancelledError:
             if not self._draining:
                 raise
         finally:
+            stall_limit.close()
             self._idle.discard(task)
-            self._sessions[call.principal.name] -= 1
+            self._sessions[name] -= 1
             self._sessions += Counter()  # drops principals without a session
             if call.work is None:
                 stream.close()
@@ -296,11 +294,26 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def _opens_sessions(self) -> bool:
         return not (self._draining or self._departures.is_draining)
 
-    def _answer_on_thread(
-        self, stream: SessionStream, frame: processing_pb2.SessionRequest | Unparsed, principal: str, arrived: float
-    ) -> bytes:
-        message = parsed(processing_pb2.SessionRequest, frame, self._turns.aside(principal))
-        return stream.answer(message, "grpc", arrived=arrived).SerializeToString()
+    def _reply_at_once(self, stream: SessionStream, frame: Unparsed, principal: str) -> bytes | None:
+        """Process a frame on the event loop. Returns None if it may take long, and nothing was done."""
+        alone = len(self._sessions) == 1
+        if alone or self._loop_share.take(principal):
+            reply = stream.reply_compiled(frame.data, "grpc", may_wait=False)
+            if reply is not None:
+                return reply
+            if len(frame.data) <= SMALL_BYTES:
+                message = parsed(processing_pb2.SessionRequest, frame, nullcontext())
+                if not stream.may_take_long(message, alone=alone):
+                    return stream.answer(message, "grpc", may_wait=False).SerializeToString()
+        return None
+
+    def _reply_on_thread(self, stream: SessionStream, frame: Unparsed, principal: str, arrived: float) -> bytes:
+        reply = stream.reply_compiled(frame.data, "grpc", queued_seconds=time.perf_counter() - arrived)
+        if reply is None:
+            turn = self._turns.aside(principal) if len(frame.data) > SMALL_BYTES else nullcontext()
+            message = parsed(processing_pb2.SessionRequest, frame, turn)
+            reply = stream.answer(message, "grpc", arrived=arrived).SerializeToString()
+        return reply
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""

@@ -27,14 +27,22 @@ class StepSpans:
         self.session: object = None
         self._step: object = None  # of the last step, if it was sampled: the parent of the part that reads logits
         self._transport = ""
+        self._samples_next = False
         self._present: StepTrace | None = None
         self._ended: tuple[StepTrace, processing_pb2.SessionResponse, int] | None = None
+
+    @property
+    def samples_next(self) -> bool:
+        """Whether the next step is sampled. Does not change before it begins."""
+        self._samples_next = self._samples_next or tracing.samples_step()
+        return self._samples_next
 
     def begin_step(self, transport: str) -> StepTrace | None:
         """Return the record of a step that begins; None if it is not sampled."""
         self._step = None
         self._transport = transport
-        self._present = StepTrace() if tracing.samples_step() else None
+        self._present = StepTrace() if self.samples_next else None
+        self._samples_next = False
         return self._present
 
     def begin_logits(self) -> StepTrace | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -24,7 +25,6 @@ from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from logitport_proto import admin_pb2
     from logitport_server.metrics import Metrics
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
+_MAX_SEQ = (1 << 64) - 1
 _SESSION_ATTRIBUTES = rpc_attributes("logitport.v1.LogitProcessing/Session")
 _COMPUTING = ("add", "step", "logits", "get_programs")
 
@@ -78,7 +79,8 @@ class SessionStream:
         self._turns = turns or Turns()
         self._connection: LocalConnection | None = None
         self._lock = threading.Lock()
-        # Held while a frame is processed. A gRPC frame may still be processed when the local transport is attached.
+        # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
+        # frame may still be processed when the local transport is attached.
         self._processing = threading.Lock()
         self._closed = False
         self._token = b""
@@ -88,7 +90,9 @@ class SessionStream:
         self._peer = peer
         self._activity: SessionActivity | None = None
         self.descriptors: list[int] = []
-        self._last, self._last_seq = processing_pb2.SessionResponse(), 0
+        # The reply to the last frame, for the case that this frame arrives again, and its number.
+        self._last: processing_pb2.SessionResponse | bytes = b""
+        self._last_seq = 0
         self._update_metrics: Callable[[], None] | None = None
 
     def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
@@ -113,6 +117,107 @@ class SessionStream:
         with self._turns.aside(session.principal.name):
             return parse(processing_pb2.SessionRequest, data)
 
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
+        """Answer frames of the local transport in the compiled core, while they are steps that it computes.
+
+        Python runs only for other frames, and a few times a second: for small steps, all of its parts together take
+        longer than the step.
+
+        Args:
+            descriptor: that of the connected socket.
+            received: what was received from it and not processed.
+            max_bytes: the size limit of a frame.
+
+        Returns:
+            What was received and not answered. It is to be passed to `reply`, when the frame is complete.
+
+        Raises:
+            OSError: a reply could not be sent.
+        """
+        with self._processing:
+            while True:
+                session = self._session
+                server = session.compiled_server if session is not None and not tracing.samples_steps() else None
+                if session is None or server is None:
+                    return received
+                served = server.serve(
+                    descriptor,
+                    received,
+                    max_bytes,
+                    self._last_seq,
+                    should_move=self._should_move,
+                    lock=self._turns.step_lock(session.principal.name),
+                )
+                received = served.received
+                if served.last_reply:
+                    self.descriptors = []
+                    self._last, self._last_seq = served.last_reply, served.last_seq
+                if served.error_number:
+                    raise OSError(served.error_number, os.strerror(served.error_number))
+                if not served.goes_on:
+                    return received
+
+    def reply(self, data: bytes, transport: str) -> bytes:
+        """Process a serialized frame that arrived by `transport`, and return the serialized reply; as `answer`.
+
+        Raises InvalidArgument and LimitExceeded, as `parse`.
+        """
+        reply = self.reply_compiled(data, transport)
+        return reply if reply is not None else self.answer(self.parse(data), transport).SerializeToString()
+
+    def reply_compiled(
+        self, data: bytes, transport: str, *, may_wait: bool = True, queued_seconds: float = 0.0
+    ) -> bytes | None:
+        """Process a serialized frame if it is a step that the compiled core computes, and is the usual one.
+
+        Its messages are read and written by the core, too: for small steps, protobuf in Python takes longer than the
+        step.
+
+        Args:
+            data: the frame.
+            transport: "local" or "grpc".
+            may_wait: False on the event loop: the frame is left to others if it may take long.
+            queued_seconds: how long the frame has waited.
+
+        Returns:
+            The serialized reply; None if nothing was done, because the frame is to be parsed.
+        """
+        session = self._session
+        if (
+            session is None
+            or not session.is_compiled
+            or (self._connection is not None and transport != "local")
+            or not (may_wait or session.is_short(data))
+            or self._last_seq >= _MAX_SEQ  # Python refuses a frame after the last number
+            or self._spans.samples_next  # Python records what the spans show
+            or not self._processing.acquire(blocking=False)
+        ):
+            return None
+        seq = self._last_seq + 1
+        reply: bytes | None
+        try:
+            reply = session.step_compiled(
+                data,
+                seq,
+                transport,
+                should_move=self._should_move,
+                queued_seconds=queued_seconds,
+                lock=self._turns.step_lock(session.principal.name) if may_wait else None,
+            )
+            if reply is not None:
+                self._last, self._last_seq = reply, seq
+                self.descriptors = []
+        except Exception as error:  # noqa: BLE001 - only this frame fails
+            with Scope(self._log_fields):
+                failed = processing_pb2.SessionResponse(
+                    seq=seq, error=to_proto(defects.to_error(error, f"frame {seq}"))
+                )
+            reply = failed.SerializeToString()
+            self._last, self._last_seq = reply, seq
+        finally:
+            self._processing.release()
+        return reply
+
     def answer(
         self,
         frame: processing_pb2.SessionRequest,
@@ -130,9 +235,10 @@ class SessionStream:
             arrived: when the frame arrived, in `time.perf_counter` seconds; by default now.
         """
         arrived = time.perf_counter() if arrived is None else arrived
+        is_local = transport == "local"
         # Only the thread of the local transport may block: gRPC frames may be processed on the event loop.
-        if not self._processing.acquire(blocking=transport == "local"):
-            error = InvalidArgument("this session uses its local transport, which is processing a frame; send it there")
+        if (self._connection is not None and not is_local) or not self._processing.acquire(blocking=is_local):
+            error = InvalidArgument("this session uses its local transport; send the frame there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
             with Scope(self._log_fields):
@@ -187,6 +293,8 @@ class SessionStream:
     ) -> processing_pb2.SessionResponse:
         seq, last_seq = frame.seq, self._last_seq
         if seq == last_seq != 0:
+            if isinstance(self._last, bytes):
+                self._last = processing_pb2.SessionResponse.FromString(self._last)
             return self._last
         self.descriptors = []
         reply = processing_pb2.SessionResponse(seq=seq)
@@ -206,10 +314,14 @@ class SessionStream:
         self._last_seq = seq
         return reply
 
+    @property
+    def _should_move(self) -> bool:
+        return self._departure is not None and self._departure.should_move
+
     def _describe(self, activity: SessionActivity) -> admin_pb2.SessionInfo:
         return activity.describe(
             transport="grpc" if self._connection is None else "local",
-            should_move=self._departure is not None and self._departure.should_move,
+            should_move=self._should_move,
         )
 
     def _close_session(self) -> None:
@@ -249,37 +361,9 @@ class SessionStream:
         session = self._session
         if session is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
-        if self._connection is not None and transport != "local":
-            raise InvalidArgument("this session uses its local transport; send the frame there")
         # Only frames that compute have the turn. Others may wait, for example for a GPU.
-        turn = self._turns.of(session.principal.name) if may_wait and kind in _COMPUTING else nullcontext()
-        if kind == "step":
-            self._step(session, frame.step, reply.edits, transport, arrived, turn)
-            return
-        with turn:
+        with self._turns.of(session.principal.name) if may_wait and kind in _COMPUTING else nullcontext():
             self._dispatch_in_turn(session, kind, frame, reply, transport, arrived)
-
-    def _step(
-        self,
-        session: EngineSession,
-        step: processing_pb2.Step,
-        edits: processing_pb2.StepEdits,
-        transport: str,
-        arrived: float,
-        turn: AbstractContextManager[None],
-    ) -> None:
-        started = time.perf_counter()
-        session.step_trace = self._spans.begin_step(transport)
-        # One principal needs no turn for a step that the core computes. So its sessions use all cores.
-        if self._turns.is_shared or not session.step_compiled(step, edits):
-            with turn:
-                started = time.perf_counter()
-                session.step(step, edits)
-        assert self._activity is not None  # noqa: S101 - it is set while the session is open
-        self._activity.record_step()
-        if self._departure is not None and self._departure.should_move:
-            edits.should_move = True
-        self._measured(edits, arrived, started, transport, session)
 
     def _dispatch_in_turn(
         self,
@@ -291,7 +375,14 @@ class SessionStream:
         arrived: float,
     ) -> None:
         started = time.perf_counter()
-        if kind == "logits":
+        if kind == "step":
+            session.step_trace = self._spans.begin_step(transport)
+            session.step(frame.step, reply.edits)
+            if self._activity is not None:
+                self._activity.record_step()
+            reply.edits.should_move = self._should_move
+            self._measured(reply.edits, arrived, started, transport, session)
+        elif kind == "logits":
             session.step_trace = self._spans.begin_logits()
             session.edit_logits(frame.logits, reply.logits)
             memory = session.regions.memory(frame.logits.logits)

@@ -119,7 +119,7 @@ class HostedProcessor:
                 begin += count
                 continue
             if output is not None:
-                printed = output.size_bytes
+                printed = output.own_bytes
             try:
                 if request.stale:
                     self._rebuild(request, events[begin : begin + count])

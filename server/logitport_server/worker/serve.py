@@ -16,7 +16,7 @@ import orjson
 from logitport import dialects, payload
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.errors import LoadFailed, LogitportError, ProcessorFailed, to_proto
+from logitport.errors import InvalidArgument, LoadFailed, LogitportError, ProcessorFailed, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
@@ -87,7 +87,8 @@ class _Worker:
             CudaError: the call has broken CUDA for this process, which must exit.
         """
         self._output.begin()
-        self._drop(call.released)
+        with self._output.of_others():
+            self._drop(call.released)
         # Taken before anything can fail: it must not be left for the next call.
         descriptor = descriptors.popleft() if _has_descriptor(call) else -1
         try:
@@ -217,7 +218,14 @@ def _start(hosted: HostedProcessor, call: messages.Start, columns: Columns) -> m
 def _edit(hosted: HostedProcessor, call: messages.Edit, columns: Columns) -> Answer:
     failed, rows = _update(hosted, call, columns)
     result: EditsResult = hosted.dialect.edit(hosted.states(rows)) if rows else ()
-    edits = Edits.pack(zip(rows, by_row(result, len(rows)), strict=True), call.vocab_size)
+    edits_by_row = by_row(result, len(rows))
+    try:
+        edits = Edits.pack(zip(rows, edits_by_row, strict=True), call.vocab_size)
+    except InvalidArgument:
+        with hosted.source.shown():
+            for row_edits in edits_by_row:
+                row_edits.check(call.vocab_size)  # raises the same error, with the line of the processor
+        raise
     return messages.EditReply(failed=failed), edits.to_columns()
 
 

@@ -47,7 +47,8 @@ def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
 def _preload(tokenizers: Sequence[str]) -> None:
     """Import what workers need, so that a fork starts with it."""
     import logitport_server.worker.output
-    import logitport_server.worker.serve  # noqa: F401
+    import logitport_server.worker.serve
+    import logitport_server.worker.stack  # noqa: F401
 
     wire_names.load_entry_points()
     stubs.offer()
@@ -123,5 +124,8 @@ class _Zygote:
 def _serve(descriptor: int) -> None:
     from logitport_server.worker.output import capture
     from logitport_server.worker.serve import serve
+    from logitport_server.worker.stack import write_when_signalled
 
-    serve(socket.socket(fileno=descriptor), capture())
+    connection = socket.socket(fileno=descriptor)
+    write_when_signalled(connection)
+    serve(connection, capture())

@@ -14,6 +14,7 @@ import dill
 import pytest
 
 from logitport import CustomLogitProcessor, EditProcessor, InDialect, payload
+from logitport.payload import pickler
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -185,6 +186,40 @@ def test_dumping_does_not_change_the_user_s_objects():
     assert vars(processors).keys() == module.keys()
     assert all(vars(processors)[name] is value for name, value in module.items())
     assert known == processors.Tracked.known
+
+
+SHARED = [1, b"bytes"]
+CONTAINERS = [
+    *([(number, [f"{number}", {number, "x"}, frozenset((b"y",))]) for number in range(9000)], (), [], {}, set(), b""),
+    *(SHARED, (SHARED, SHARED), {"shared": SHARED, (1, 2): bytearray(b"own class")}, b"x" * 300, b"x" * 70_000),
+]
+CONTAINERS.append((CONTAINERS,))
+
+
+def test_containers_give_the_bytes_of_a_plain_pickler(monkeypatch):
+    class Holds(EditProcessor):
+        containers = CONTAINERS
+
+        def edit(self, request, edits): ...
+
+    fast = payload.dumps(Holds)
+    monkeypatch.setattr(pickler, "_PLAIN", {dict})
+    assert payload.dumps(Holds) == fast
+
+
+def test_containers_are_saved_without_the_checks_of_objects(monkeypatch):
+    class Holds(EditProcessor):
+        containers = CONTAINERS
+
+        def edit(self, request, edits): ...
+
+    checked = []
+    override = pickler.ProcessorPickler.reducer_override
+    monkeypatch.setattr(
+        pickler.ProcessorPickler, "reducer_override", lambda self, obj: (checked.append(obj), override(self, obj))[1]
+    )
+    payload.dumps(Holds)
+    assert 0 < len(checked) < 100
 
 
 def test_threads_do_not_disturb_each_other(capsys):

@@ -22,6 +22,10 @@ TABLE = [1, [2]]
 WORDS = ["a", "b"] * 50
 IDS = {str(number): number for number in range(100)}
 CHOSEN = set(range(100))
+PAIRS = [(str(number), [number]) for number in range(100)]
+BY_WORD = {str(number): {"id": number} for number in range(100)}
+SETS = [{str(number), number} for number in range(100)]
+DEEP = [[[number]] for number in range(100)]
 
 def deeper(ids):
     return ids[:LIMIT]
@@ -45,7 +49,8 @@ class Ban(Base):
     names = {"a": 1}
 
     def edit(self, request, edits):
-        edits.deny(helper(self.first(TABLE)) + [len(WORDS), len(IDS), len(CHOSEN)])
+        nested = PAIRS, BY_WORD, SETS, DEEP
+        edits.deny(helper(self.first(TABLE)) + [len(each) for each in (WORDS, IDS, CHOSEN, *nested)])
 
 class Scales(TensorProcessor):
     params = {"by": Float(default=1.0)}
@@ -81,6 +86,10 @@ def replaced(name: str, value: object) -> Callable[[Any], None]:
         (lambda here: here.WORDS.__setitem__(99, "c"), "the global 'WORDS' of Ban.edit"),
         (lambda here: here.IDS.__setitem__("7", 8), "the global 'IDS' of Ban.edit"),
         (lambda here: here.CHOSEN.add(100), "the global 'CHOSEN' of Ban.edit"),
+        (lambda here: here.PAIRS[99][1].append(0), "the global 'PAIRS' of Ban.edit"),
+        (lambda here: here.BY_WORD["99"].update(id=True), "the global 'BY_WORD' of Ban.edit"),
+        (lambda here: here.SETS[99].add(0), "the global 'SETS' of Ban.edit"),
+        (lambda here: here.DEEP[99][0].append(0), "the global 'DEEP' of Ban.edit"),
         (replaced("deeper", lambda ids: ids), "the global 'deeper' of helper"),
         (replaced("helper", len), "the global 'helper' of Ban.edit"),
         (lambda here: delattr(here, "helper"), "the global 'helper' of Ban.edit"),
@@ -123,6 +132,20 @@ def test_code_of_installed_packages_is_not_read(monkeypatch: pytest.MonkeyPatch)
     before = payload.parts_of(cls)
     monkeypatch.setattr(pickle, "DEFAULT_PROTOCOL", 1)
     assert payload.parts_of(cls).changed_since(before) == ""
+
+
+def test_sets_that_were_filled_in_another_order_are_equal() -> None:
+    here = module()
+    here.SETS = [{8 * number, 0} for number in range(1, 100)]
+    before = payload.parts_of(here.Ban)
+    here.SETS = [{0, 8 * number} for number in range(1, 100)]
+    assert payload.parts_of(here.Ban).changed_since(before) == ""
+
+
+def test_a_container_in_itself() -> None:
+    here = module()
+    here.PAIRS.append(here.PAIRS)
+    assert payload.parts_of(here.Ban).changed_since(payload.parts_of(here.Ban)) == ""
 
 
 def test_large_containers() -> None:

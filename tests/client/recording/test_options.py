@@ -1,4 +1,4 @@
-"""What `record=` and the environment may say."""
+"""Values of `record=` and of the environment."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from logitport.core.row_edits import EditKind
 from logitport.errors import InvalidRecording
 from logitport.recording import chunks
 from logitport.recording.codec import encode
-from logitport.recording.events import RecordedRow, RequestBegan, RequestStepped, SessionOpened, TopLogits
+from logitport.recording.events import RecordedRow, RequestBegan, RequestEnded, RequestStepped, SessionOpened, TopLogits
 from logitport.recording.reader import MAX_VOCAB_SIZE, read_recording
 
 if TYPE_CHECKING:
@@ -70,6 +71,59 @@ def test_a_small_file_expands_to_a_limit_by_default(tmp_path: Path, monkeypatch:
     file.write_bytes(file.read_bytes() + bomb)
     with pytest.raises(InvalidRecording, match=f"more than {chunks.MAX_TOTAL_BYTES} bytes of events"):
         read_recording(file)
+
+
+def steps_of(key: int, count: int, row: RecordedRow) -> bytes:
+    began = RequestBegan(key, f"request {key}", NONE, NONE, (), {})
+    steps = [RequestStepped(key, index, index, np.array([1], np.int32), NONE, (row,) * 8) for index in range(count)]
+    return b"".join(map(encode, (began, *steps)))
+
+
+BIAS = RecordedRow(0, tuple((EditKind.BIAS, np.array([1], np.int32), np.ones(1, np.float32)) for _ in range(5)))
+TOP = TopLogits(np.arange(20, dtype=np.int32), np.zeros(20, np.float32), 1.0)
+
+
+@pytest.mark.parametrize("row", [RecordedRow(), BIAS, RecordedRow(0, None, TOP, TOP)], ids=["plain", "edits", "tops"])
+def test_the_memory_of_events_has_a_limit(tmp_path: Path, row: RecordedRow) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, encode(OPENED) + steps_of(0, 400, row)))
+    tracemalloc.start()
+    try:
+        recording = read_recording(file)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(recording.sessions[0].requests[0].steps) == 400
+    assert read_recording(file, max_memory_bytes=4 * taken).sessions[0].requests
+    with pytest.raises(InvalidRecording, match=r"memory: read one request.*--request ID.*--max-memory"):
+        read_recording(file, max_memory_bytes=taken // 2)
+
+
+def test_memory_is_refused_before_an_event_is_decoded(tmp_path: Path) -> None:
+    rows = b'{"key":0,"index":0,"base":0,"new":0,"rows":[' + b"{}," * 100_000 + b"{}]}"
+    event = b"\x03" + len(rows).to_bytes(4, "little") + bytes(4) + rows
+    file = tmp_path / "file"
+    file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, encode(OPENED) + encode(BEGAN) + event))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRecording, match="more than 8 MiB of memory"):
+            read_recording(file, max_memory_bytes=8 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_only_the_events_of_one_request_are_kept(tmp_path: Path) -> None:
+    events = [encode(OPENED), *(steps_of(key, 100, BIAS) for key in range(20)), encode(RequestEnded(3))]
+    file = tmp_path / "file"
+    file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, b"".join(events)))
+    with pytest.raises(InvalidRecording, match="memory"):
+        read_recording(file, max_memory_bytes=2 << 20)
+    (session,) = read_recording(file, request_id="request 3", max_memory_bytes=2 << 20).sessions
+    (request,) = session.requests
+    assert (request.began.request_id, len(request.steps), request.ended) == ("request 3", 100, True)
+    assert read_recording(file, request_id="none").sessions[0].requests == []
 
 
 @pytest.mark.parametrize("vocab_size", [MAX_VOCAB_SIZE + 1, (1 << 31) - 1])

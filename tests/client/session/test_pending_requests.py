@@ -123,6 +123,77 @@ def test_an_older_server_admits_at_once(opened: Any) -> None:
     assert session.poll() == [refused]
 
 
+def test_several_requests_begin_with_one_frame(background: Any) -> None:
+    session, server = background
+    pending = session.begin_add_all([SLOW, Request([1]), SLOW])
+    assert kinds(server.script) == ["open", "add"]
+    assert [(one.slot, one.generation) for one in server.script.frames[1].add.requests] == [(0, 0), (1, 1), (2, 2)]
+    server.end(0, 0)
+    server.end(1, 1, InvalidParams("refuse is set"))
+    server.end(2, 2)
+    assert session.poll() == pending
+    assert [type(one.error) for one in pending] == [type(None), InvalidParams, type(None)]
+    assert len(session) == 2
+    session.step({pending[0].handle: [], pending[2].handle: []})
+    assert server.script.frames[-1].step.slots == int32(0, 2)
+    assert session.begin_add_all([]) == []
+    assert kinds(server.script)[-1] == "step"
+
+
+def test_none_of_several_requests_begins_if_one_cannot_be_sent(background: Any) -> None:
+    session, server = background
+    with pytest.raises(InvalidTokenId):
+        session.begin_add_all([SLOW, Request([2**40])])
+    session.begin_add(SLOW)
+    with pytest.raises(LimitExceeded, match="3 requests were added together, but 2 of 3 slots are free"):
+        session.begin_add_all([SLOW] * 3)
+    assert [one.candidate.slot for one in session.begin_add_all([SLOW] * 2)] == [1, 2]
+    assert kinds(server.script) == ["open", "add", "add"]
+
+
+def test_several_requests_take_free_slots_first(background: Any) -> None:
+    session, server = background
+    first = session.begin_add_all([SLOW] * 2)
+    first[0].cancel()
+    session.begin_add_all([SLOW] * 2)
+    sent = [(one.slot, one.generation) for one in server.script.frames[-1].add.requests]
+    assert sent == [(0, 2), (2, 3)]
+
+
+def test_large_requests_begin_with_several_frames(background: Any) -> None:
+    session, server = background
+    pending = session.begin_add_all([Request([1], [2] * 1_500_000), SLOW, SLOW])
+    assert [len(frame.add.requests) for frame in server.script.frames[1:]] == [1, 2]
+    assert [one.candidate.slot for one in pending] == [0, 1, 2]
+
+
+def test_requests_of_earlier_frames_are_dropped_if_a_later_frame_fails(background: Any) -> None:
+    session, server = background
+    server.script.answer = lambda frame: (
+        {"error": to_proto(LimitExceeded("full"))} if len(frame.add.requests) == 2 else server.answer(frame)
+    )
+    with pytest.raises(LimitExceeded, match="full"):
+        session.begin_add_all([Request([1], [2] * 1_500_000), SLOW, SLOW])
+    assert kinds(server.script) == ["open", "add", "add", "remove"]
+    assert server.script.frames[-1].remove.slots == int32(0)
+    assert session.poll() == []
+    assert session.begin_add(SLOW).candidate.slot == 0
+
+
+def test_several_requests_are_removed_with_one_frame(background: Any) -> None:
+    session, server = background
+    first, second, third = (session.add(Request([1])) for _ in range(3))
+    session.remove(first, third)
+    assert kinds(server.script)[-2:] == ["add", "remove"]
+    assert server.script.frames[-1].remove.slots == int32(0, 2)
+    assert server.script.frames[-1].remove.generations == int32(0, 2)
+    for handles in ((second, first), (second, second)):
+        with pytest.raises(UnknownRequest):
+            session.remove(*handles)
+    session.remove()
+    assert (len(session), second.removed, kinds(server.script)[-2:]) == (1, False, ["add", "remove"])
+
+
 def test_pending_requests_occupy_slots(background: Any) -> None:
     session, server = background
     pending = [session.begin_add(SLOW) for _ in range(3)]
@@ -289,6 +360,16 @@ def test_a_reconnect_while_a_request_is_begun(reconnecting: Any) -> None:
     two.servers[1].end(1, 1)
     two.servers[1].end(0, 0)
     assert two.session.poll() == [second, first]
+
+
+def test_a_reconnect_while_several_requests_are_begun(reconnecting: Any) -> None:
+    two = reconnecting()
+    two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    pending = two.session.begin_add_all([SLOW, SLOW])
+    assert kinds(two.scripts[1]) == ["open", "add"]
+    for place in range(2):
+        two.servers[1].end(place, place)
+    assert two.session.poll() == pending
 
 
 def test_a_reconnect_to_an_older_server(reconnecting: Any) -> None:

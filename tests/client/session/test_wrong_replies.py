@@ -73,11 +73,22 @@ def test_wrong_replies_to_an_admission_are_refused(opened: Any, answer: dict[str
         session.add(Request())
 
 
+@pytest.mark.parametrize("reply", [b"\x2a", b"\xff" * 12, b"\x08"])
+def test_replies_that_are_no_messages(opened: Any, reply: bytes) -> None:
+    session, script = opened()
+    handle = session.add(Request())
+    script.receive = lambda: reply
+    with pytest.raises(InternalError, match="the reply to frame 3 cannot be parsed; close the session"):
+        session.step({handle: []}).apply(zeros())
+    with pytest.raises(InternalError, match="the reply to frame 4 cannot be parsed; close the session"):
+        session.add(Request())
+
+
 def test_a_region_without_a_descriptor(opened: Any) -> None:
     session, script = opened()
     script.shares_memory = True
     script.receive_region = lambda size_bytes: (
-        processing_pb2.SessionResponse(seq=script.frames[-1].seq, region_opened={"region_id": 1}),
+        processing_pb2.SessionResponse(seq=script.frames[-1].seq, region_opened={"region_id": 1}).SerializeToString(),
         None,
     )
     with pytest.raises(InternalError, match="no descriptor arrived"):

@@ -134,5 +134,10 @@ def test_a_processor_with_a_tokenizer() -> None:
     story = StoryModel()
     laws = ["params", "vocabulary"]
     check(DeniesText, vocab_size=story.vocab_size, laws=laws, max_examples=3, tokenizer=story.tokenizer_path)
+    check(DeniesText, laws=laws, max_examples=3, tokenizer=story.tokenizer_path)
+    options = {"tokenizer": [f"a={story.tokenizer_path}", f"b={story.tokenizer_path}"]}
+    check(DeniesText, laws=laws, max_examples=3, tokenizer_id="b", options=options)
+    with pytest.raises(LawBroken, match=r"\[0, 9\)"):
+        check(DeniesText, laws=laws, max_examples=3, tokenizer=story.tokenizer_path, vocab_size=9)
     with pytest.raises(LawBroken, match="`simulate` and `check`"):
         check(DeniesText, laws=laws, max_examples=3)

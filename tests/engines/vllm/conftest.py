@@ -11,6 +11,7 @@ import pytest
 os.environ.update(
     HF_HUB_OFFLINE="1",
     LOGITPORT_REQUEST_PROCESSORS="builtin,registered,shipped",
+    LOGITPORT_STEP_TIMEOUT_SECONDS="200",  # as `patient` below
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",

@@ -23,13 +23,20 @@ def frame(processors: int, padding: int = 0) -> bytes:
 
 
 def test_small_messages_are_parsed_at_once_and_large_ones_later() -> None:
-    read = messages.deserializer("/logitport.v1.LogitProcessing/Session", FRAME.FromString)
+    read = messages.deserializer("/logitport.v1.LogitProcessing/Apply", FRAME.FromString)
     small, large = frame(0, SMALL_BYTES // 2), frame(0, SMALL_BYTES)
     assert read(small) == FRAME.FromString(small)
     unparsed = read(large)
     assert isinstance(unparsed, Unparsed)
     assert parsed(FRAME, unparsed, nullcontext()) == FRAME.FromString(large)
     assert parsed(FRAME, read(small), nullcontext()) == FRAME.FromString(small)
+
+
+def test_frames_of_sessions_are_parsed_by_the_session() -> None:
+    received: list[int] = []
+    read = messages.deserializer("/logitport.v1.LogitProcessing/Session", FRAME.FromString, received.append)
+    assert read(b"\x0a\x7f").data == b"\x0a\x7f"
+    assert received == [2]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from logitport import compiled
 from logitport_server.cli import main as command
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
@@ -47,6 +48,17 @@ def test_failure(tmp_path: Path) -> None:
 )
 def test_wrong_usage(arguments: list[str]) -> None:
     assert status_of(*arguments) == 2
+
+
+def test_a_wrong_choice_of_the_core_is_one_line() -> None:
+    """It is read while the package is imported."""
+    command = [COMMAND, "serve", "--print-config"]
+    variables = os.environ | {compiled.VARIABLE: "true"}
+    done = subprocess.run(command, env=variables, check=False, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "logitport: LOGITPORT_PURE_PYTHON is 'true'; set it to 1 for pure Python, or to 0 for the compiled core\n"
+    )
 
 
 def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, ProcessorRef, Request, RequestsFailed
+from logitport import Client, CustomLogitProcessor, ProcessorRef, Request, RequestsFailed, compiled
 from logitport.admin import ServerStatus, SessionInfo
 from logitport_server.access.tokens import new_token
 from tests.waiting import wait_until
@@ -281,7 +281,9 @@ def test_top(shown: Shown, logitport: Any, is_stored: Any) -> None:
 
 def test_version(logitport: Any, is_stored: Any) -> None:
     ended = logitport("version")
-    is_stored("version", ended.out, (r"(platform +).*", r"\1PLATFORM"))
+    is_stored(
+        "version", ended.out, (r"(platform +).*", r"\1PLATFORM"), (rf"core( +){compiled.NAME}\n", r"core\1NAME\n")
+    )
     assert {*json_of(logitport("version", "--json"))} == {line.split()[0] for line in ended.out.splitlines()}
 
 

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, RecordOptions, Request
+from logitport.recording import chunks
+from logitport.recording.codec import encode
+from logitport.recording.events import RequestBegan, RequestStepped, SessionOpened
 from logitport_server.cli.root import run
 from tests.server.play.recordings import STORY, write_hostile_recording, write_recording
 
@@ -266,6 +269,20 @@ def test_one_request(client: Client, path: Path, replay: Any) -> None:
     assert [request["request_id"] for request in result.json["requests"]] == ["two"]
     missing = replay("pass", "--request", "three")
     assert (missing.status, missing.errors) == (2, "logitport: the recording has no request 'three'\n")
+
+
+def test_a_recording_that_takes_too_much_memory(path: Path, replay: Any) -> None:
+    none = np.empty(0, np.int32)
+    events: list[Any] = [SessionOpened(VOCAB, "FP32")]
+    for key in range(2):
+        events.append(RequestBegan(key, f"request {key}", none, none, (), {}))
+        events += [RequestStepped(key, index, 0, none, none, ()) for index in range(500)]
+    path.write_bytes(chunks.FILE_HEADER + chunks.pack(1, b"".join(map(encode, events))))
+    refused = replay(None, "--max-memory", "1MiB")
+    assert (refused.status, refused.output) == (2, "")
+    assert "more than 1 MiB of memory" in refused.errors
+    assert replay(None, "--max-memory", "1MiB", "--request", "request 1").status == 0
+    assert replay(None).status == 0
 
 
 def test_the_list_of_requests(client: Client, path: Path, replay: Any) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from logitport import EditKind, EditRequest, History, RowEdits, compiled
+from logitport.errors import InvalidArgument
 from logitport.stateful import is_compiled
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
+from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.sglang_names import Qwen3ThinkingBudgetLogitProcessor
 from logitport_server.dialects.base import RequestContext, by_row
 from logitport_server.dialects.edits import EditDialect
@@ -90,6 +93,56 @@ def test_a_subclass_that_overrides_a_method_is_called() -> None:
     append(dialect, state, 1)
     assert calls == [1]
     assert edits_of(dialect, state) == [[(EditKind.DENY, [2])]]
+
+
+class DeniesEightByObject(DisallowedTokens):
+    """Overrides a method in the object."""
+
+    def __init__(self) -> None:
+        self.edit = lambda _, edits: edits.deny([8])  # type: ignore[method-assign]
+
+
+class DeniesEightByLookup(DisallowedTokens):
+    """Overrides a method where Python looks it up."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return (lambda _, edits: edits.deny([8])) if name == "edit" else super().__getattribute__(name)
+
+
+class EightAsState(TokenList):
+    """Overrides a method of a state that may be compiled."""
+
+    def edit(self, history: History, vocab_size: int, edits: RowEdits) -> None:  # type: ignore[override]
+        edits.deny([8])
+
+
+class DeniesEightByState(DisallowedTokens):
+    def start(self, request: EditRequest) -> None:
+        request.state = EightAsState(np.array([4], np.int32))
+
+
+class PlainSubclass(TokenList):
+    """Overrides nothing."""
+
+
+@pytest.mark.parametrize("kind", [DeniesEightByObject, DeniesEightByLookup, DeniesEightByState])
+def test_each_other_way_to_override_a_method(kind: type[DisallowedTokens]) -> None:
+    dialect, state = started(kind(), {"token_ids": [4]}, [1])
+    assert dialect.compiled_state(state) is None
+    assert edits_of(dialect, state) == [[(EditKind.DENY, [8])]]
+
+
+@NEEDS_CORE
+def test_a_plain_subclass_of_a_compiled_state_is_compiled() -> None:
+    assert is_compiled(PlainSubclass(np.array([4], np.int32)))
+
+
+@NEEDS_CORE
+def test_a_state_may_be_replaced_by_another_object() -> None:
+    dialect, state = started(DisallowedTokens(), {"token_ids": [4]}, [1])
+    state.state = None
+    with pytest.raises(InvalidArgument, match="no compiled state"):
+        dialect.edit([state])
 
 
 def test_a_list_needs_no_new_ids() -> None:

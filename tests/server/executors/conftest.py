@@ -17,13 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CALL_SECONDS, LOAD_SECONDS = 60.0, 200.0
+# The deadline for calls of `impatient`.
+SHORT_CALL_SECONDS = 1.0
 
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[ProcessExecutor]:
     """Real workers, with all sandbox layers that this machine has."""
+    yield from _executor(CALL_SECONDS, quarantine_after=3)
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[ProcessExecutor]:
+    """Real workers with a short deadline for calls. None is quarantined for missing it."""
+    yield from _executor(SHORT_CALL_SECONDS, quarantine_after=1000)
+
+
+def _executor(call_seconds: float, quarantine_after: int) -> Iterator[ProcessExecutor]:
     missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    executor = ProcessExecutor(Deadlines(CALL_SECONDS, LOAD_SECONDS), quarantine_after=3, without=missing)
+    executor = ProcessExecutor(Deadlines(call_seconds, LOAD_SECONDS), quarantine_after, without=missing)
     executor.ready()
     yield executor
     executor.close()

@@ -13,17 +13,17 @@ from logitport import EditProcessor, History, ProcessorFailed, ProcessorTimedOut
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import WorkerLost
-from logitport_server.executors import Deadlines, Flight, NotStarted, ProcessExecutor, RemoteCall
-from logitport_server.sandbox import LAYERS
+from logitport_server.executors import Flight, NotStarted, ProcessExecutor, RemoteCall
 from logitport_server.session import step as step_module
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.step import run
 from logitport_server.session.step_time import StepTime
+from tests.server.executors.conftest import SHORT_CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from logitport import EditRequest, RowEdits
     from logitport_server.registry.source import Source
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Ship = Callable[..., Source]
 
 VOCAB = 64
-SECONDS = 1.0
 
 
 class DenyGiven(EditProcessor):
@@ -69,16 +68,6 @@ def hanging(number: int) -> type[EditProcessor]:
             time.sleep(3600)
 
     return Hangs
-
-
-@pytest.fixture(scope="module")
-def impatient() -> Iterator[ProcessExecutor]:
-    """Workers with a short deadline for calls."""
-    missing = [layer.name for layer in LAYERS if layer.missing() is not None]
-    executor = ProcessExecutor(Deadlines(SECONDS, 200.0), quarantine_after=1000, without=missing)
-    executor.ready()
-    yield executor
-    executor.close()
 
 
 def request_of(dialects: Sequence[Any], slot: int, params: dict[str, Any]) -> ActiveRequest:
@@ -229,12 +218,12 @@ def test_many_processors_that_hang_take_one_deadline(
         for slot in range(number)
     ]
     good = request_of([impatient.host(ship(DenyGiven, tenant="good"))], number, {"ids": [5]})
-    outcome = step([*requests, good], SECONDS)
+    outcome = step([*requests, good], SHORT_CALL_SECONDS)
     assert {type(failure.error) for failure in outcome.failures.values()} == {ProcessorTimedOut}
     assert sorted(outcome.failures) == list(range(number))
     assert denied(outcome) == {number: [5]}
-    assert granted[0] == SECONDS
-    assert sum(granted) < SECONDS + 0.4
+    assert granted[0] == SHORT_CALL_SECONDS
+    assert sum(granted) < SHORT_CALL_SECONDS + 0.4
 
 
 def test_a_processor_that_uses_up_the_deadline_does_not_fail_the_next_place(
@@ -243,7 +232,7 @@ def test_a_processor_that_uses_up_the_deadline_does_not_fail_the_next_place(
     good = impatient.host(ship(DenyGiven, tenant="next place"))
     bad = request_of([impatient.host(ship(hanging(0), tenant="uses it up"))], 0, {})
     chained = request_of([good, impatient.host(ship(DenyGiven, tenant="next place"))], 1, {"ids": [5]})
-    outcome = step([bad, chained], SECONDS)
+    outcome = step([bad, chained], SHORT_CALL_SECONDS)
     assert outcome.failures.keys() == {0}
     assert denied(outcome) == {1: [5]}
 
@@ -251,11 +240,11 @@ def test_a_processor_that_uses_up_the_deadline_does_not_fail_the_next_place(
 def test_a_failing_group_is_called_again_only_before_the_deadline(impatient: ProcessExecutor, ship: Ship) -> None:
     """Each of 16 rows sleeps and raises: the rows are not called one by one after the deadline."""
     dialect: Any = impatient.host(ship(SleepsAndRaises, tenant="slow failure"))
-    requests = [request_of([dialect], slot, {"seconds": SECONDS * 0.4}) for slot in range(16)]
+    requests = [request_of([dialect], slot, {"seconds": SHORT_CALL_SECONDS * 0.4}) for slot in range(16)]
     calls = []
     post = dialect.post
     dialect.post = lambda call, seconds: (calls.append(call), post(call, seconds))
-    outcome = step(requests, SECONDS)
+    outcome = step(requests, SHORT_CALL_SECONDS)
     assert sorted(outcome.failures) == list(range(16))
     assert len(calls) <= 1 + 2 + 4
 
@@ -268,7 +257,7 @@ def test_a_start_that_hangs_in_a_new_worker_fails_its_request_only(impatient: Pr
     dialects[0].worker._close_process()  # type: ignore[attr-defined]
     for request in (bad, good):
         request.synchronize(1, request.crc, [2])
-    assert type(step([bad, good], SECONDS).failures[0].error) is ProcessorTimedOut
+    assert type(step([bad, good], SHORT_CALL_SECONDS).failures[0].error) is ProcessorTimedOut
     good.synchronize(2, good.crc, [3])
     assert denied(step([good])) == {0: [5]}
 

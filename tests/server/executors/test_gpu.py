@@ -77,6 +77,9 @@ class OnThread(WorkerProcess):
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
+    def request_stack(self) -> None:
+        """The signal would go to this process."""
+
 
 class GpuServer:
     """The server's side: a GPU, and workers that run on threads.

@@ -62,6 +62,9 @@ class OnThread(WorkerProcess):
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
+    def request_stack(self) -> None:
+        """The signal would go to this process."""
+
 
 def fork() -> Future[WorkerProcess]:
     server_end, worker_end = socket.socketpair()

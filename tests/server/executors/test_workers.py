@@ -190,7 +190,7 @@ class UntrustedWorker:
         pidfd = os.pidfd_open(os.getpid())
         self.ended: Future[int | None] = Future()
         self.process = WorkerProcess(server_end, pidfd, self.ended)
-        self.process.kill = lambda: None  # type: ignore[method-assign]
+        self.process.kill = self.process.request_stack = lambda: None  # type: ignore[method-assign]
 
     def answer(self, data: bytes) -> Any:
         self.process.post(EDIT, [])
@@ -258,6 +258,29 @@ def test_the_deadline_holds_if_bytes_arrive_slowly(untrusted: UntrustedWorker) -
     finally:
         stopped.set()
         thread.join()
+
+
+def test_an_endless_stack_has_a_limit(untrusted: UntrustedWorker) -> None:
+    untrusted.process._stack_until = time.monotonic() + 60.0
+    ended = threading.Event()
+
+    def send() -> None:
+        with suppress(OSError):  # the server has closed its end
+            while True:
+                untrusted.end.sendall(b'  File "my.py", line 3 in edit\n' * 1000)
+        ended.set()
+
+    threading.Thread(target=send).start()
+    assert len(untrusted.process.stack()) == 20
+    untrusted.process._connection.close()
+    assert ended.wait(60)
+
+
+def test_a_stack_of_a_worker_that_has_ended(untrusted: UntrustedWorker) -> None:
+    untrusted.process._stack_until = time.monotonic() + 60.0
+    untrusted.end.sendall(b'  File "my.py", line 3 in edit\n  File "my')
+    untrusted.end.close()
+    assert [str(frame) for frame in untrusted.process.stack()] == ["line 3 of my.py, in edit"]
 
 
 def test_a_worker_that_does_not_read(untrusted: UntrustedWorker) -> None:
@@ -402,7 +425,7 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     ship: Ship, call: messages.WorkerCall, seconds: float, message: str
 ) -> None:
     worker = Worker(None, Mock(), Deadlines(2.0, 10.0), Mock())
-    worker._process = Mock(waited_seconds=seconds)
+    worker._process = Mock(waited_seconds=seconds, stack=list)
     errors: list[BaseException] = []
     at_admission = seconds >= 10.0
     worker.post(

@@ -1,4 +1,4 @@
-"""What the page calls: runs, and input that cannot be used."""
+"""Functions that the page calls: runs, and input that cannot be used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from logitport.testing import StoryModel, simulate
 from logitport_server.play.serving import PlayServer
-from tests.server.play.conftest import SPEC, Client
+from tests.server.play.conftest import SPEC, Client, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +122,51 @@ def test_what_cannot_be_run(client: Client, change: Any, message: str) -> None:
     assert client.run(steps=1)["steps"] == 1  # the next call is served
 
 
+LOOPS = """
+import time
+from logitport import EditProcessor
+
+class Loops(EditProcessor):
+    def edit(self, request, edits):
+        if len(request.history.output_token_ids) == 1:
+            while True:
+                pass  # the loop
+
+class Sleeps(EditProcessor):
+    def edit(self, request, edits):
+        time.sleep(1000)
+"""
+
+
+def test_a_processor_that_does_not_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport_server.play.watch.LIMIT_SECONDS", 0.3)
+    (tmp_path / "my.py").write_text(LOOPS)
+    with running(PlayServer([tmp_path / "my.py"], seed=7)) as server:
+        client = Client(server.url)
+        answer = client.run(chain=[NGRAM, {"processor": "my.py:Loops"}], steps=4)
+        assert (answer["steps"], answer["failed_steps"]) == (2, [1])
+        assert answer["ended_because"] == "step 2 was given up, because a processor did not return"
+        assert list(answer["errors"]) == ["1"]
+        assert "was stopped; the step was given up: look for a loop" in answer["errors"]["1"]
+        assert "in edit" in answer["errors"]["1"]
+        again = client.run(chain=[NGRAM, {"processor": "my.py:Loops"}], steps=4, since=2)
+        assert (again["steps"], again["new_steps"], bool(again["ended"])) == (2, 0, True)
+        assert client.run(chain=[NGRAM], steps=4)["steps"] == 4
+
+
+def test_a_processor_that_cannot_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport_server.play.watch.LIMIT_SECONDS", 0.3)
+    monkeypatch.setattr("logitport_server.play.watch.GRACE_SECONDS", 0.3)
+    (tmp_path / "my.py").write_text(LOOPS)
+    with running(PlayServer([tmp_path / "my.py"], seed=7)) as server:
+        client = Client(server.url)
+        status, answer = client.post("run", {**SPEC, "chain": [{"processor": "my.py:Sleeps"}]})
+        assert status == 400
+        assert "edit did not return within 0.3 s, and cannot be stopped" in answer["error"]
+        assert f"line 13 of {tmp_path / 'my.py'}" in answer["error"]
+        assert client.run(chain=[NGRAM], steps=4)["steps"] == 4
+
+
 WRONG = [b"", b"{", b"null", b"[]", b'{"lane": NaN}', b"\xff\xfe", b"[" * 100_000, b'{"chain": 1}']
 
 
@@ -133,11 +178,16 @@ def test_bodies_that_are_no_request(client: Client, name: str, body: bytes) -> N
     assert "cannot be read" in answer["error"]
 
 
-def test_bodies_that_are_nested_too_deeply(client: Client) -> None:
-    deep = b'{"chain": [{"processor": "top_k", "params": {"x": ' + b"[" * 5000 + b"]" * 5000 + b"}}]}"
-    status, answer = client.post("run", deep)
-    assert status == 500
-    assert "recursion" in answer["error"]
+@pytest.mark.parametrize("name", ["run", "export"])
+@pytest.mark.parametrize("depth", [300, 900, 5000, 400_000])
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"x":', b"}")], ids=["lists", "objects"])
+def test_bodies_that_are_nested_too_deeply(client: Client, name: str, depth: int, begin: bytes, end: bytes) -> None:
+    depth = min(depth, 1_000_000 // len(begin + end))
+    params = b'{"ngram_size": ' + begin * depth + b"1" + end * depth + b"}"
+    spec = json.dumps({**SPEC, "chain": [{"processor": "no_repeat_ngram", "params": "PARAMS"}]}).encode()
+    status, answer = client.post(name, spec.replace(b'"PARAMS"', params))
+    assert status == 400
+    assert "nested" in answer["error"]
 
 
 @pytest.mark.parametrize("default", ["10**30", "'\\udc80'"])

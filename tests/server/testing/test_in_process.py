@@ -15,6 +15,7 @@ from logitport import (
     InvalidTokenId,
     ProcessorFailed,
     Request,
+    RowEdits,
     StateLost,
     UnknownRequest,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.testing.runner import Batch
+    from logitport.testing.runner import Batch, Place
 
 VOCAB = 8
 ZEROS = np.zeros((3, VOCAB), np.float32)
@@ -107,6 +108,48 @@ def test_ids_outside_the_vocabulary(batch: Batch) -> None:
     assert isinstance(result.error, InvalidTokenId)
     with pytest.raises(InvalidTokenId):
         batch.add(1, Request([VOCAB]))
+
+
+class Mistaken(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        self.make(request.params["mistake"], edits)
+
+    def make(self, mistake: str, edits: Any) -> None:
+        if mistake == "deny":
+            edits.deny([VOCAB])  # the wrong deny
+        elif mistake == "allow":
+            edits.allow([1, -1])  # the wrong allow
+        elif mistake == "bias":
+            edits.bias([VOCAB], 1.0)  # the wrong bias
+        elif mistake == "bitmask":
+            edits.bitmask([1, 2])  # the wrong bitmask
+        elif mistake == "force":
+            edits.deny([1])
+            edits.force(VOCAB)  # the wrong force
+        elif mistake == "third":
+            edits.deny([1])
+            edits.bias([2], 1.0)
+            edits.deny(range(VOCAB + 1))  # the wrong third
+        elif mistake == "extend":
+            edits.deny([1])
+            cached = RowEdits()
+            cached.deny([VOCAB])  # the wrong extend
+            edits.extend(cached)
+
+
+@pytest.mark.parametrize("place", ["here", "worker"])
+def test_an_invalid_edit_has_the_line_that_made_it(place: Place) -> None:
+    with open_runner(place) as runner:
+        for mistake in ("deny", "allow", "bias", "bitmask", "force", "third", "extend"):
+            batch = runner.open(VOCAB)
+            batch.add(0, Request([1], processors=[(Mistaken, {"mistake": mistake})]))
+            error = batch.step([RowStep(0, 1)], ZEROS[:1])[0].error
+            assert isinstance(error, InvalidArgument if mistake == "bitmask" else InvalidTokenId)
+            *_, frame, line, last = error.remote_traceback.splitlines()
+            assert "test_in_process.py" in frame
+            assert frame.endswith("in make")
+            assert line.endswith(f"# the wrong {mistake}")
+            assert error.message.endswith(last.partition(": ")[2])
 
 
 def test_slots(batch: Batch) -> None:

@@ -19,7 +19,9 @@ class Session(SimpleNamespace):
 
 
 def test_a_session_is_described() -> None:
-    session: Any = Session(principal=Principal("engine", frozenset()), max_requests=8, pending=1)
+    session: Any = Session(
+        principal=Principal("engine", frozenset()), max_requests=8, pending=1, compiled_activity=(0, 0.0)
+    )
     opening = processing_pb2.OpenSession(
         vocab_size=64, datatype="BF16", engine="toy 1", model_name="m" * 1000, device="cuda:0", can_move=True
     )
@@ -37,6 +39,11 @@ def test_a_session_is_described() -> None:
     assert (after.vocab_size, after.datatype, after.device, after.can_move) == (64, "BF16", "cuda:0", True)
     assert (after.transport, after.should_move) == ("local", True)
     assert len(after.model_name) == 256
+    session.compiled_activity = (4, 101.25)
+    assert activity.describe(transport="local", should_move=True).steps == 5
+    assert activity.describe(transport="local", should_move=True).last_step_age_seconds == 0.25
+    session.compiled_activity = (4, 101.375)
+    assert activity.describe(transport="local", should_move=True).last_step_age_seconds == 0.125
 
 
 @pytest.mark.parametrize(

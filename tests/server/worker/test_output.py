@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -31,6 +32,7 @@ def capturing() -> Iterator[Output]:
     try:
         yield captured
     finally:
+        gc.callbacks.remove(captured.on_collection)
         (sys.stdout, sys.stderr), sys.breakpointhook, logging.root.handlers[:] = streams, hook, handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
@@ -90,13 +92,73 @@ def test_end_of_the_output_since_a_moment() -> None:
     output = Output()
     output.begin()
     output.write(b"earlier")
-    moment = output.size_bytes
+    moment = output.own_bytes
     assert output.since(moment) == ""
     output.write(b"later")
     assert output.since(moment) == "later"
     output.write(b"x" * 100_000 + b"last")
     assert output.since(moment).endswith("xlast")
     assert len(output.since(moment)) == messages.MAX_ERROR_OUTPUT_LENGTH
+
+
+def test_output_of_others_is_kept_but_not_since_a_moment() -> None:
+    output = Output()
+    output.begin()
+    with output.of_others():
+        output.write(b"theirs, ")
+        with output.of_others():
+            output.write(b"again, ")
+        output.write(b"still, ")
+    output.write(b"ours, ")
+    moment = output.own_bytes
+    output.write(b"now")
+
+    assert output.since(0) == "ours, now"
+    assert output.since(moment) == "now"
+    assert output.end() == "theirs, again, still, ours, now"
+
+
+class Leaves:
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        print("left")
+
+
+def test_output_of_a_garbage_collection_is_that_of_others() -> None:
+    with capturing() as captured:
+        Leaves()
+        print("begin")
+        gc.collect()
+        print("end")
+
+        assert captured.since(0) == "begin\nend\n"
+        assert captured.end() == "begin\nleft\nend\n"
+
+
+def test_a_garbage_collection_of_another_thread_hides_nothing() -> None:
+    collecting, printed = threading.Event(), threading.Event()
+
+    class Waits(Leaves):
+        def __del__(self) -> None:
+            collecting.set()
+            printed.wait(60)
+
+    with capturing() as captured:
+        gc.disable()
+        try:
+            Waits()
+            thread = threading.Thread(target=gc.collect)
+            thread.start()
+            assert collecting.wait(60)
+            print("ours")
+        finally:
+            printed.set()
+            gc.enable()
+        thread.join()
+
+        assert captured.since(0) == "ours\n"
 
 
 def test_text_that_cannot_be_encoded_is_kept() -> None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from logitport.session.frames import Handle
     from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
-    from logitport.session.step import PendingStep, StepResult
+    from logitport.session.step import PendingStep
+    from logitport.session.step_result import StepResult
 
 _log = logging.getLogger(__name__)
 

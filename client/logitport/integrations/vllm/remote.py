@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.session.frames import Handle
     from logitport.session.pending_request import PendingRequest
+    from logitport.session.session import Session
     from logitport.session.step import PendingStep
 
 
@@ -110,27 +111,21 @@ class RemoteBatch:
         self._holder = SessionHolder(environment.client)
         self._mailbox = Mailbox(engine.instance_id)
         self._live: set[RemoteRequest] = set()
+        # What `send_changes` sends next.
+        self._entering: dict[RemoteRequest, Callable[[], Request]] = {}
+        self._leaving: list[Handle] = []
         self._begun: tuple[Step, list[int], PendingStep | None] | None = None
 
     def admit(self, request: RemoteRequest, make_request: Callable[[], Request]) -> None:
-        """Begin to admit a request to the service. If that fails, the request fails in its first step.
-
-        The front end has admitted it once, so that this is fast.
-        """
-        if not self._ranks.is_leader:
-            return
-        self._live.add(request)
-        try:
-            request.pending = self._holder.ensure_open(self._options).begin_add(make_request())
-        except SESSION_ERRORS as error:
-            self.fail(request, error)
-            self._discard_session(error)
-        except Exception as error:  # noqa: BLE001 - raising would end the engine
-            self.fail(request, error)
+        """Admit a request to the service, beginning in `send_changes`. If that fails, it fails in its first step."""
+        if self._ranks.is_leader:
+            self._live.add(request)
+            self._entering[request] = make_request
 
     def release(self, request: RemoteRequest) -> None:
-        """Remove a request that has ended, or that left for good."""
+        """Remove a request that has ended, or that left for good, in `send_changes`."""
         self._live.discard(request)
+        self._entering.pop(request, None)
         handle, request.handle = request.handle, None
         pending, request.pending = request.pending, None
         if self._holder.session is None:
@@ -139,9 +134,54 @@ class RemoteBatch:
             if pending is not None:
                 pending.cancel()
             elif handle is not None:
-                self._holder.session.remove(handle)
+                self._leaving.append(handle)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error)
+
+    def send_changes(self) -> None:
+        """Send the releases and the admissions since the last call: each kind in one frame, because each frame waits.
+
+        The front end has admitted the requests once, so that this is fast.
+        """
+        leaving, self._leaving = self._leaving, []
+        try:
+            if leaving and self._holder.session is not None:
+                self._holder.session.remove(*leaving)  # first: their slots are free for the admissions
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            self._discard_session(error)
+        entering, self._entering = self._entering, {}
+        entering = {request: make for request, make in entering.items() if request.error is None}
+        if entering:
+            self._begin_admissions(entering)
+
+    def _begin_admissions(self, entering: dict[RemoteRequest, Callable[[], Request]]) -> None:
+        made: dict[RemoteRequest, Request] = {}
+        try:
+            session = self._holder.ensure_open(self._options)
+            for request, make_request in entering.items():
+                try:
+                    made[request] = make_request()
+                except Exception as error:  # noqa: BLE001 - as below
+                    self.fail(request, error)
+            self._begin_together(session, made)
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            self.fail_all(entering, error)
+            if isinstance(error, SESSION_ERRORS):
+                self._discard_session(error)
+
+    def _begin_together(self, session: Session, made: dict[RemoteRequest, Request]) -> None:
+        """Begin the admissions of these requests. Raises those of SESSION_ERRORS; any other error fails one request."""
+        try:
+            for request, pending in zip(made, session.begin_add_all(made.values())):  # noqa: B905
+                request.pending = pending
+        except SESSION_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            if len(made) == 1:
+                self.fail_all(made, error)
+                return
+            for request, message in made.items():  # none was begun: find those that cannot be sent
+                self._begin_together(session, {request: message})
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
         """Rewind a request to `outputs` output ids."""
@@ -173,6 +213,7 @@ class RemoteBatch:
         """Send the sampled ids and return at once: the service computes during the forward pass."""
         if not self._ranks.is_leader:
             return
+        self.send_changes()
         self._end_admissions(step)
         kept = [place for place, (request, _) in enumerate(step.rows) if request.error is None]
         self._begun = (step, kept, None)
@@ -276,8 +317,9 @@ class RemoteBatch:
         }
 
     def _discard_session(self, error: Exception) -> None:
-        """Close the failed session and fail all its requests."""
-        self.fail_all(self._live, error)
+        """Close the failed session and fail all its requests, but not those that were never sent to it."""
+        self._leaving.clear()
+        self.fail_all(self._live - self._entering.keys(), error)
         self._holder.discard(error)
 
     def fail_all(self, requests: Iterable[RemoteRequest], error: Exception) -> None:

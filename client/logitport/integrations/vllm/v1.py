@@ -70,6 +70,7 @@ class V1Hook:
         self._step = Step()
         try:
             self._apply_update(update, context)
+            self._batch.send_changes()
             self._build_step(context)
             if not self._waits_for_ids:
                 self._batch.begin(self._step)

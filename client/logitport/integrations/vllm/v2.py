@@ -76,6 +76,7 @@ class V2Hook:
         try:
             self._remove_gone(runner_context)
             self._admit_new(runner_context)
+            self._batch.send_changes()
             if self._ranks.is_leader:
                 self._token_tails.fetch(list(self._by_slot))
         except Exception as error:  # noqa: BLE001 - raising would end the engine

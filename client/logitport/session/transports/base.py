@@ -61,8 +61,8 @@ class Transport(ABC):
         self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
     @abstractmethod
-    def receive(self) -> processing_pb2.SessionResponse:
-        """Receive the next reply.
+    def receive(self) -> bytes:
+        """Receive the next reply, a serialized `SessionResponse`.
 
         Raises:
             DeadlineExceeded: it did not arrive in time; the transport cannot be used any more.
@@ -70,7 +70,7 @@ class Transport(ABC):
             LogitportError: the server ended the session; this is its error.
         """
 
-    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
+    def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         """Receive the reply to a frame that opens a region, and the region; None if the server refused."""
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
 

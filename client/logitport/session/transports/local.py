@@ -14,21 +14,20 @@ from logitport.connection import is_local
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import LENGTH, Transport, with_length
-from logitport_proto import processing_pb2
+from logitport.session.transports.frame_receiver import FrameReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import BufferedReader
 
     from typing_extensions import Self
 
     from logitport.errors import LogitportError
     from logitport.session.transports.watch import ReplyWatch
+    from logitport_proto import processing_pb2
 
 _WELCOME = b"\1"
 _HANDSHAKE_SECONDS = 10.0
 _TOKEN_BYTES = 32
-_CLOSED_BY_SERVER = "the server closed the local transport"
 
 
 class LocalTransport(Transport):
@@ -52,9 +51,9 @@ class LocalTransport(Transport):
         # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
         self._enforce(self.reply_limit)
-        self._incoming = connection.makefile("rb")
+        self._incoming = FrameReceiver(connection)
         # Also runs when a session is garbage-collected without `close`.
-        self._end_both = weakref.finalize(self, _end_both, self._incoming, connection, stream)
+        self._end_both = weakref.finalize(self, _end_both, connection, stream)
         self.closed = False
         self._watch: ReplyWatch | None = None
 
@@ -100,24 +99,22 @@ class LocalTransport(Transport):
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
-    def receive(self) -> processing_pb2.SessionResponse:
-        self._check_open()
-        if self._watch is not None:
+    def receive(self) -> bytes:
+        if self._ended is not None:
+            self._check_open()
+        if self._watch is not None and self._watch.watches:
             self._watch.claim()
         try:
-            return self._read_reply(self._read(LENGTH.size))
+            return self._incoming.receive()
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
-    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
+    def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         self._check_open()
         descriptors: list[int] = []
         try:
-            # The descriptor is attached to the reply's first byte, so that byte must not go through the read buffer.
-            first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
-            if not first:
-                raise ConnectionResetError(_CLOSED_BY_SERVER)
-            reply = self._read_reply(first + self._read(LENGTH.size - 1))
+            descriptors = self._incoming.receive_descriptors()
+            reply = self._incoming.receive()
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -161,20 +158,6 @@ class LocalTransport(Transport):
                 self._watch.join()
             self._end_both()
 
-    def _read_reply(self, header: bytes) -> processing_pb2.SessionResponse:
-        (length,) = LENGTH.unpack(header)
-        return processing_pb2.SessionResponse.FromString(self._read(length))
-
-    def _read(self, length: int) -> bytes:
-        """Read exactly `length` bytes. Raises BlockingIOError at the deadline, ConnectionResetError at the end."""
-        data = self._incoming.read(length)
-        if data is not None and len(data) == length:
-            return data
-        # A short read means that the connection ended, or that the deadline passed.
-        if data is not None and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-            raise ConnectionResetError(_CLOSED_BY_SERVER)
-        raise BlockingIOError
-
     def _broken(self, error: OSError | ValueError) -> LogitportError:
         if self._is_lost:
             return self._lost(self._stopped())
@@ -193,9 +176,8 @@ class LocalTransport(Transport):
         return broken
 
 
-def _end_both(incoming: BufferedReader, connection: socket.socket, stream: Transport) -> None:
+def _end_both(connection: socket.socket, stream: Transport) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading
-    incoming.close()
     connection.close()
     stream.close()

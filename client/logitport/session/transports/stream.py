@@ -17,13 +17,14 @@ from logitport.session.transports.base import LENGTH, Transport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from logitport.errors import LogitportError
-    from logitport_proto import processing_pb2_grpc
 
     # A frame, or the result of `with_length`.
     _Frames = queue.SimpleQueue[processing_pb2.SessionRequest | bytes | None]
+
+_METHOD = f"/{processing_pb2.DESCRIPTOR.services_by_name['LogitProcessing'].full_name}/Session"
 
 # How long the reader thread waits, so that an engine that applies a step at once receives the reply itself. A forward
 # pass takes many times longer.
@@ -34,7 +35,7 @@ class GrpcStream(Transport):
     """The stream of `LogitProcessing.Session`.
 
     Args:
-        stub: of the client's channel.
+        channel: the client's.
         target: the server's address, for messages.
         timeout: deadline of a reply, in seconds.
         metadata: of the call.
@@ -49,7 +50,7 @@ class GrpcStream(Transport):
 
     def __init__(
         self,
-        stub: processing_pb2_grpc.LogitProcessingStub,
+        channel: grpc.Channel,
         target: str,
         timeout: float,
         *,
@@ -64,7 +65,10 @@ class GrpcStream(Transport):
         self._timeout = timeout
         self._encrypted = encrypted
         self._frames: _Frames = queue.SimpleQueue()
-        self._replies = stub.Session(_outgoing(self._frames), wait_for_ready=wait_seconds > 0, metadata=metadata)
+        # On gRPC's thread, frames are serialized: the engine's thread has less to do. Replies are left as they are.
+        session: Any = channel.stream_stream(_METHOD, request_serializer=_serialize)
+        frames = iter(self._frames.get, None)
+        self._replies = session(frames, wait_for_ready=wait_seconds > 0, metadata=metadata)
         # Not `wait_seconds`: a server that stops after it has accepted the stream would take all of that time.
         self._first_timeout = min(wait_seconds or timeout, timeout)
         self._open_limit = open_seconds
@@ -80,18 +84,21 @@ class GrpcStream(Transport):
         self._frames.put(frame)
 
     def send_bytes(self, frame: bytes) -> None:
-        self._check_open()
-        self._check_size(len(frame) - LENGTH.size)
+        if self._ended is not None:
+            self._check_open()
+        if len(frame) > self.max_message_bytes:
+            self._check_size(len(frame) - LENGTH.size)
         self._frames.put(frame)
 
-    def receive(self) -> processing_pb2.SessionResponse:
-        self._check_open()
+    def receive(self) -> bytes:
+        if self._ended is not None:
+            self._check_open()
         self._deferred.claim()
         timeout, self._first_timeout = self._first_timeout, self._timeout
         limit, self._open_limit = min(self.reply_limit, self._open_limit), math.inf
         self._deadline.set(min(timeout, limit))
         try:
-            reply: processing_pb2.SessionResponse = next(self._replies)
+            reply: bytes = next(self._replies)
         except StopIteration:
             message = f"{self.target} ended the session; open another with Client.session"
             raise self._broken(ServerUnavailable.after_connection(message)) from None
@@ -141,10 +148,8 @@ def _release(frames: _Frames, deadline: _Deadline, deferred: _DeferredReplies, r
     replies.cancel()
 
 
-def _outgoing(frames: _Frames) -> Iterator[processing_pb2.SessionRequest]:
-    while (frame := frames.get()) is not None:
-        # On gRPC's thread, which serializes it again: the engine's thread has less to do.
-        yield frame if not isinstance(frame, bytes) else processing_pb2.SessionRequest.FromString(frame[LENGTH.size :])
+def _serialize(frame: processing_pb2.SessionRequest | bytes) -> bytes:
+    return frame[LENGTH.size :] if isinstance(frame, bytes) else frame.SerializeToString()
 
 
 class _DeferredReplies:
@@ -162,7 +167,8 @@ class _DeferredReplies:
         self._available.set()
 
     def claim(self) -> None:
-        self._available.clear()
+        if self._available.is_set():
+            self._available.clear()
 
     def close(self) -> None:
         self._closed = True
@@ -181,9 +187,13 @@ class _Deadline:
 
     A blocking read of a gRPC stream takes no timeout. One thread checks the deadline periodically, because a new timer
     for each step would take longer than the step.
+
+    After a pause of this process, as while a thread holds the GIL, a reply may have arrived that no thread has received
+    yet. The deadline is then extended by a second.
     """
 
     _GRANULARITY = 0.05
+    _PAUSE = _EXTENSION = 1.0
 
     def __init__(self, expire: Callable[[], object]) -> None:
         self._expire = expire
@@ -206,9 +216,14 @@ class _Deadline:
         self._closed.set()
 
     def _watch(self) -> None:
+        last = not_before = time.monotonic()
         while not self._closed.wait(self._GRANULARITY):
+            now = time.monotonic()
+            if now - last > self._PAUSE:
+                not_before = now + self._EXTENSION
+            last = now
             with self._lock:
-                self._passed = time.monotonic() > self._at
+                self._passed = now > max(self._at, not_before)
             if self._passed:
                 self._expire()
                 return

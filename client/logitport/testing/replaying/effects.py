@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RowDifference:
-    """How a new row differs from the recorded one.
+    """The difference between a new row and the recorded one.
 
     Attributes:
         denied: ids with -inf now, and another logit in the recording, int32[n].

@@ -29,7 +29,7 @@ def charts(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
 
 
 def differences(masses: Sequence[float | None], what: Sequence[str]) -> Markup:
-    """How far two versions differ at each row.
+    """Draw the difference of two versions at each row.
 
     Args:
         masses: the mass that one version has elsewhere; None where only its edits are known: a bar without a height.

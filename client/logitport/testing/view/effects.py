@@ -103,7 +103,7 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
 def listed_ids(
     verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]
 ) -> list[Markup]:
-    """What happened to some ids, with the first of them; [] if there are none.
+    """Describe a change of some ids, with the first of them; [] if there are none.
 
     Args:
         verb: what happened.

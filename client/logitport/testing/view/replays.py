@@ -122,7 +122,7 @@ def replay_tiles(
 
 
 def replay_charts(rows: Sequence[ShownRow]) -> Markup:
-    """How far the versions differ at each row."""
+    """Draw the difference of the versions at each row."""
     titles = [f"{row.title}: {row.state}" if row.differs else "" for row in rows]
     return differences([row.moved for row in rows], titles)
 
@@ -161,7 +161,7 @@ class _Stages:
         self.entropy = self.stages[-1].summary.entropy if self.stages else 0.0
 
     def records(self) -> tuple[ProcessorRecord, ...]:
-        """What each version did."""
+        """Make the record of each version."""
         reads = self._row.row.edits is None
         return tuple(
             record_place(place, ProcessorInfo(name, reads, False), self.stages[0], PlaceResult(stage.logits), stage)
@@ -169,7 +169,7 @@ class _Stages:
         )
 
     def step(self, records: tuple[ProcessorRecord, ...]) -> StepRecord:
-        """The candidates, for a table."""
+        """Make a step of the candidates, for a table."""
         first, last = self.stages[0], self.stages[-1]
         columns = [stage.probabilities[self.ids] for stage in (*self.stages, last)]
         return StepRecord(

@@ -1,4 +1,4 @@
-"""How ids and numbers are shown."""
+"""Texts for ids and numbers."""
 
 from __future__ import annotations
 

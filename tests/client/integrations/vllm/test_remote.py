@@ -19,6 +19,7 @@ from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.failures import _kept
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
+from logitport.session.channel import FrameChannel
 from tests.conftest import free_address
 from tests.toy_processors import Double
 from tests.waiting import wait_until
@@ -88,6 +89,7 @@ def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> 
         processed.append(logits)
     for request in requests:
         batch.release(request)
+    batch.send_changes()
     return processed
 
 
@@ -246,6 +248,7 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
             request = RemoteRequest(f"r{place}", 2, EOS)
             batch.admit(request, partial(Request, [5, 6], processors=chain))
             step.add(request, [], place)
+        batch.send_changes()
         first.process.kill()
         first.process.wait()
         later = threading.Timer(11.0, lambda: servers.enter_context(serving("--listen", target, *options)))
@@ -274,6 +277,7 @@ def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch:
     while len(attempts) < 3:
         request = RemoteRequest("r", 2, EOS)
         batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
+        batch.send_changes()
         batch.release(request)
         clock.now += 0.5
 
@@ -281,6 +285,68 @@ def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch:
     assert 6.0 <= first <= 8.0  # of which the attempt took 3
     assert 9.0 <= second <= 12.5
     assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
+
+
+def admission_frames(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Record the frames that admit and remove requests, and their numbers of requests."""
+    frames: list[tuple[str, int]] = []
+    exchange = FrameChannel.exchange
+
+    def recorded(channel: FrameChannel, frame: Any) -> Any:
+        if frame.HasField("add"):
+            frames.append(("add", len(frame.add.requests)))
+        elif frame.HasField("remove"):
+            frames.append(("remove", len(frame.remove.slots) // 4))
+        return exchange(channel, frame)
+
+    monkeypatch.setattr(FrameChannel, "exchange", recorded)
+    return frames
+
+
+def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
+    admitted = RemoteRequest(name, 2, EOS)
+    batch.admit(admitted, lambda: request)
+    return admitted
+
+
+def test_requests_that_begin_and_end_together_share_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = admission_frames(monkeypatch)
+    batch, chain = RemoteBatch(ENGINE, Ranks()), CHAINS["edits"][0]
+    first = [admit(batch, f"r{place}", Request([5, 6], processors=chain)) for place in range(5)]
+    batch.release(first.pop())
+    assert frames == []
+    step = Step()
+    for place, request in enumerate(first):
+        step.add(request, [], place)
+    logits = torch.zeros(4, VOCAB_SIZE)
+    batch.begin(step)
+    batch.finish(step, logits)
+    assert frames == [("add", 4)], "the fifth ended before it was sent"
+    assert torch.isinf(logits).nonzero().tolist() == [[row, token_id] for row in range(4) for token_id in (3, 4)]
+
+    for request in first:
+        batch.release(request)
+    admit(batch, "next", Request([5, 6], processors=chain))
+    batch.send_changes()
+    batch.send_changes()
+    assert frames[1:] == [("remove", 4), ("add", 1)], "first the slots become free"
+    assert not failures()
+
+
+@pytest.mark.parametrize("wrong", [Request([2**40, 6]), Request([5, 6], processors=[("no/such", {})])])
+def test_one_of_several_requests_is_refused(wrong: Request) -> None:
+    """By the session, before it is sent, or by the server."""
+    batch, step = RemoteBatch(ENGINE, Ranks()), Step()
+    good = Request([5, 6], processors=CHAINS["edits"][0])
+    requests = [admit(batch, name, one) for name, one in (("a", good), ("wrong", wrong), ("b", good))]
+    for place, request in enumerate(requests):
+        step.add(request, [], place)
+    logits = torch.zeros(3, VOCAB_SIZE)
+    batch.begin(step)
+    batch.finish(step, logits)
+    assert [request.failed for request in requests] == [False, True, False]
+    assert [failure.request_id for failure in failures()] == ["wrong"]
+    assert torch.isinf(logits[[0, 2]]).nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
 
 
 def test_logits_of_another_width_end_requests_not_the_engine() -> None:
@@ -340,5 +406,6 @@ def test_a_request_that_cannot_be_made_fails() -> None:
         raise LogitportError("not so")
 
     batch.admit(request, raises)
+    batch.send_changes()
 
     assert [(failure.request_id, failure.message) for failure in failures()] == [("bad", "not so")]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport import DeadlineExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports.local import LocalTransport
-from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OCTETS = processing_pb2.SessionResponse(seq=300).SerializeToString()
-REPLY = struct.pack("<I", len(OCTETS)) + OCTETS
+REPLY = struct.pack("<I", 5) + b"reply"
 READS: list[Callable[[LocalTransport], Any]] = [lambda local: local.receive(), lambda local: local.receive_region(8)]
 
 
@@ -61,7 +61,37 @@ def test_a_connection_that_ends_in_the_middle_of_a_reply(
         read(opened)
 
 
-def test_a_whole_reply(local: Any) -> None:
+def framed(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def test_replies_that_arrive_together_or_in_parts(local: Any) -> None:
     opened, server = local
-    server.sendall(REPLY)
-    assert opened.receive().seq == 300
+    server.sendall(framed(b"first") + framed(b"") + framed(b"third")[:2])
+    assert (opened.receive(), opened.receive()) == (b"first", b"")
+    server.sendall(framed(b"third")[2:])
+    assert opened.receive() == b"third"
+
+
+def test_large_replies(local: Any) -> None:
+    opened, server = local
+    large = bytes(range(256)) * (3 << 12)
+    sending = threading.Thread(target=lambda: [server.sendall(framed(large) + framed(b"next")) for _ in range(2)])
+    sending.start()
+    assert [opened.receive() for _ in range(4)] == [large, b"next"] * 2
+    sending.join()
+
+
+def test_a_reply_with_a_descriptor(local: Any) -> None:
+    opened, server = local
+    memory = os.memfd_create("region")
+    os.truncate(memory, 8)
+    server.sendall(framed(b"before"))
+    assert opened.receive() == b"before"
+    socket.send_fds(server, [framed(b"region")], [memory])
+    before = os.listdir("/proc/self/fd")
+    reply, region = opened.receive_region(8)
+    assert (reply, len(region)) == (b"region", 8)
+    region.close()
+    assert os.listdir("/proc/self/fd") == before
+    os.close(memory)

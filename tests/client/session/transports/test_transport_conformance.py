@@ -16,7 +16,7 @@ from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUna
 from logitport.connection import channel_options
 from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream
-from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from logitport_proto import common_pb2, processing_pb2
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ def connected(
 def connect(
     kind: str, target: str, channel: grpc.Channel, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
 ) -> Transport:
-    stub = processing_pb2_grpc.LogitProcessingStub(channel)
-    transport = GrpcStream(stub, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
+    transport = GrpcStream(channel, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
-    opened = transport.receive().opened
+    opened = receive(transport).opened
     return transport if kind == "grpc" else LocalTransport.connect(opened.local_transport, transport, timeout)
+
+
+def receive(transport: Transport) -> processing_pb2.SessionResponse:
+    return processing_pb2.SessionResponse.FromString(transport.receive())
 
 
 def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
@@ -72,7 +75,7 @@ def test_one_reply_per_frame_in_order(server: Any, kind: str) -> None:
         for seq in range(2, 22):
             transport.send(frame(seq))
         for seq in range(2, 22):
-            reply = transport.receive()
+            reply = receive(transport)
             assert (reply.seq, reply.WhichOneof("frame")) == (seq, "added")
 
 
@@ -81,7 +84,7 @@ def test_frames_of_any_size(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         for seq, length in enumerate([0, 1, 5_000_000, 1], 2):
             transport.send(frame(seq, length))
-            assert transport.receive().seq == seq
+            assert receive(transport).seq == seq
 
 
 @every_transport
@@ -92,7 +95,7 @@ def test_a_frame_over_the_limit_is_not_sent_and_the_transport_stays_open(server:
         ):
             transport.send(frame(2, 1 << 16))
         transport.send(frame(2))
-        assert transport.receive().seq == 2
+        assert receive(transport).seq == 2
 
 
 @every_transport
@@ -111,9 +114,9 @@ class LateReplies:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
 
-    def __next__(self) -> processing_pb2.SessionResponse:
+    def __next__(self) -> bytes:
         assert self._cancelled.wait(_SECONDS)
-        return processing_pb2.SessionResponse(seq=1)
+        return b""
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -121,12 +124,45 @@ class LateReplies:
 
 def test_a_reply_that_arrives_while_the_deadline_passes() -> None:
     """This frame has missed the deadline, not the next one."""
-    stub = Mock(Session=Mock(return_value=LateReplies()))
-    transport = GrpcStream(stub, "there", _SECONDS)
+    channel = Mock(stream_stream=Mock(return_value=Mock(return_value=LateReplies())))
+    transport = GrpcStream(channel, "there", _SECONDS)
     transport.reply_limit = 0.1
     with pytest.raises(ServerUnavailable, match=r"there .*0\.1 s") as error:
         transport.receive()
     assert error.value.was_connected
+    transport.close()
+
+
+class RepliesDuringAPause:
+    """A gRPC stream with a reply that arrives while this process is paused, and is received after it goes on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.cancelled = False
+        self._looks = threading.Semaphore(0)
+
+    def clock(self) -> float:
+        self._looks.release()
+        return self.now
+
+    def __next__(self) -> bytes:
+        self.now += 100.0
+        for _ in range(20):  # of the thread that checks the deadline
+            assert self._looks.acquire(timeout=_SECONDS)
+        if self.cancelled:
+            raise StopIteration
+        return b"reply"
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_a_reply_that_arrives_during_a_pause_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = RepliesDuringAPause()
+    monkeypatch.setattr("logitport.session.transports.stream.time", Mock(monotonic=replies.clock, sleep=time.sleep))
+    channel = Mock(stream_stream=Mock(return_value=Mock(return_value=replies)))
+    transport = GrpcStream(channel, "there", _SECONDS)
+    assert transport.receive() == b"reply"
     transport.close()
 
 
@@ -238,7 +274,7 @@ def test_the_thread_is_called_once_for_each_reply_that_is_left(server: Any, kind
             transport.leave_reply()
             assert called.acquire(timeout=_SECONDS)
             assert not called.acquire(timeout=0.1)
-            assert transport.receive().seq == seq
+            assert receive(transport).seq == seq
 
 
 @every_transport
@@ -249,12 +285,12 @@ def test_the_thread_is_not_called_for_other_replies(server: Any, kind: str) -> N
         transport.send(frame(2))
         assert not called.wait(0.2)
         transport.leave_reply()
-        assert transport.receive().seq == 2  # claims the reply, unless the thread was woken before
+        assert receive(transport).seq == 2  # claims the reply, unless the thread was woken before
         called.wait(1.0)  # a thread that was woken may still be running
         called.clear()
         transport.send(frame(3))
         assert not called.wait(0.2)
-        assert transport.receive().seq == 3
+        assert receive(transport).seq == 3
 
 
 @every_transport

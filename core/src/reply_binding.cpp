@@ -1,0 +1,153 @@
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "apply_cpu.h"
+#include "bindings.h"
+#include "logits_memory.h"
+#include "plain_values.h"
+#include "reply_message.h"
+
+namespace nb = nanobind;
+
+namespace logitport {
+namespace {
+
+// As `apply_edits`. The caller holds the interpreter's lock, which is released for long work.
+bool apply_to_memory(const EditColumns &edits, const Logits &logits) {
+  if (!takes_long(edits, logits.width)) {
+    return apply_edits(edits, logits);
+  }
+  const nb::gil_scoped_release unlocked;
+  return apply_edits(edits, logits);
+}
+
+using Columns = nb::typed<nb::tuple, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
+using RowsApplied = nb::typed<nb::dict, nb::str, int>;
+using Rows = nb::typed<nb::tuple, int, nb::ellipsis>;
+
+nb::bytes to_bytes(std::string_view data) { return nb::bytes(data.data(), data.size()); }
+
+// Throws NotAccepted for text that is not UTF-8.
+nb::object text(std::string_view data) {
+  nb::object decoded = nb::steal(PyUnicode_DecodeUTF8(data.data(), static_cast<Py_ssize_t>(data.size()), nullptr));
+  if (!decoded.is_valid()) {
+    PyErr_Clear();
+    throw NotAccepted();
+  }
+  return decoded;
+}
+
+// As `rows_applied` of client/logitport/calls.py. Throws NotAccepted as `text`.
+RowsApplied rows_by_name(const std::vector<ReplyMessage::Applied> &applied) {
+  RowsApplied rows(nb::dict{});
+  for (const ReplyMessage::Applied &each : applied) {
+    const nb::object key = text(each.key);
+    const nb::object name = each.display_name.empty() ? key : text(each.display_name);
+    PyObject *before = find(rows, name);
+    rows[name] = each.rows + (before == nullptr ? 0 : nb::cast<std::int64_t>(nb::handle(before)));
+  }
+  return rows;
+}
+
+// A reply whose edits were proven for logits of a shape and datatype. Holds the message, which is not copied.
+class PyStepReply {
+ public:
+  PyStepReply(nb::bytes data, ReplyMessage message, std::int64_t num_rows, std::int64_t vocab_size, Datatype datatype)
+      : data_(std::move(data)),
+        message_(std::move(message)),
+        rows_applied_(rows_by_name(message_.applied)),
+        num_rows_(num_rows),
+        vocab_size_(vocab_size),
+        datatype_(datatype) {}
+
+  [[nodiscard]] bool apply(nb::handle logits) const {
+    const LogitsMemory memory(logits, false);
+    const auto &found = memory.logits();
+    return found && found->rows == num_rows_ && found->width == vocab_size_ && found->datatype == datatype_ &&
+           apply_to_memory(message_.edits, *found);
+  }
+
+  [[nodiscard]] RowsApplied rows_applied() const { return rows_applied_; }
+  [[nodiscard]] std::int32_t ended_admissions() const noexcept { return message_.ended_admissions; }
+  [[nodiscard]] bool should_move() const noexcept { return message_.should_move; }
+
+  [[nodiscard]] Rows all_denied_rows() const {
+    nb::list rows;
+    for (std::int64_t place = 0; place < message_.denied_rows.size(); ++place) {
+      rows.append(message_.denied_rows[place]);
+    }
+    Rows found{nb::tuple(rows)};
+    return found;
+  }
+
+  [[nodiscard]] Columns columns() const {
+    const EditColumns &edits = message_.edits;
+    Columns found{nb::make_tuple(to_bytes(edits.rows.bytes()), to_bytes(edits.offsets.bytes()),
+                                 to_bytes(edits.ids.bytes()), to_bytes(edits.values.bytes()),
+                                 to_bytes(edits.kinds.bytes()))};
+    return found;
+  }
+
+ private:
+  nb::bytes data_;
+  ReplyMessage message_;
+  RowsApplied rows_applied_;
+  std::int64_t num_rows_, vocab_size_;
+  Datatype datatype_;
+};
+
+// Reads the replies to the steps of a session.
+class ReplyReader {
+ public:
+  ReplyReader(std::int64_t vocab_size, Datatype datatype) : vocab_size_(vocab_size), datatype_(datatype) {}
+
+  [[nodiscard]] nb::object read(const nb::bytes &data, std::uint64_t seq, std::int64_t num_rows) const {
+    ReplyMessage message;
+    if (!read_reply_message({static_cast<const char *>(data.data()), data.size()}, message) || message.seq != seq ||
+        !proven(message.edits, num_rows, vocab_size_)) {
+      return nb::none();
+    }
+    try {
+      auto reply = std::make_unique<PyStepReply>(data, std::move(message), num_rows, vocab_size_, datatype_);
+      return nb::cast(reply.release(), nb::rv_policy::take_ownership);
+    } catch (const NotAccepted &) {
+      return nb::none();
+    }
+  }
+
+ private:
+  std::int64_t vocab_size_;
+  Datatype datatype_;
+};
+
+}  // namespace
+
+void bind_reply(nb::module_ &module) {
+  nb::enum_<Datatype>(module, "Datatype")
+      .value("FP32", Datatype::fp32)
+      .value("FP16", Datatype::fp16)
+      .value("BF16", Datatype::bf16);
+  nb::class_<PyStepReply>(module, "StepReply",
+                          "A reply with edits and counts only. The edits were proven for logits of a shape and "
+                          "datatype.")
+      .def("apply", &PyStepReply::apply, nb::arg("logits"),
+           "Apply the edits to logits of torch or numpy.\n\nReturns False, and has changed nothing, if it cannot.")
+      .def_prop_ro("rows_applied", &PyStepReply::rows_applied, "Number of rows by processor. A dict of its own.")
+      .def_prop_ro("all_denied_rows", &PyStepReply::all_denied_rows, "Rows in which edits left no id allowed.")
+      .def_prop_ro("ended_admissions", &PyStepReply::ended_admissions, "As StepEdits.ended_admissions.")
+      .def_prop_ro("should_move", &PyStepReply::should_move, "As StepEdits.should_move.")
+      .def_prop_ro("columns", &PyStepReply::columns, "The edits as `Edits.to_columns`.");
+  nb::class_<ReplyReader>(module, "ReplyReader", "Reads the replies to the steps of a session.")
+      .def(nb::init<std::int64_t, Datatype>(), nb::arg("vocab_size"), nb::arg("datatype"))
+      .def("read", &ReplyReader::read, nb::arg("data"), nb::arg("seq"), nb::arg("num_rows"),
+           nb::sig("def read(self, data: bytes, seq: int, num_rows: int) -> StepReply | None"),
+           "Read and check a serialized `SessionResponse` to the step with this number.\n\n"
+           "Returns None if the Python version has to read it: it has another field, or is not proven to be valid.");
+}
+
+}  // namespace logitport

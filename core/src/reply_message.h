@@ -1,0 +1,32 @@
+// Reads the message of the reply to a step: `SessionResponse` in proto/logitport/v1/processing.proto.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "edits_reader.h"
+
+namespace logitport {
+
+// A reply with edits and counts only. Its columns and strings are views of the message.
+struct ReplyMessage {
+  // A processor, and the number of rows that it was applied to.
+  struct Applied {
+    std::string_view key, display_name;
+    std::int32_t rows = 0;
+  };
+
+  std::uint64_t seq = 0;
+  EditColumns edits;
+  std::vector<Applied> applied;
+  Column<std::int32_t> denied_rows;
+  std::int32_t ended_admissions = 0;
+  bool should_move = false;
+};
+
+// Returns false for any other message: a field twice, a column that is no whole number of elements, a field that most
+// replies do not have, such as failures, or one that this version does not know. The edits are not checked.
+bool read_reply_message(std::string_view data, ReplyMessage &message);
+
+}  // namespace logitport

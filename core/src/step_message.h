@@ -1,0 +1,65 @@
+// Reads the message of a step, and writes that of its reply: `SessionRequest` and `SessionResponse` in
+// proto/logitport/v1/processing.proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "edits_writer.h"
+#include "message_writer.h"
+#include "prefetch.h"
+#include "step_columns.h"
+
+namespace logitport {
+
+// Read a serialized `Step`. Returns false for a field twice, or one that this version does not know. The columns are
+// views of the message.
+bool read_step(std::string_view data, StepFrame &frame);
+
+// A frame with a step. The columns are views of the message.
+struct StepMessage {
+  std::uint64_t seq = 0;
+  StepFrame frame;
+};
+
+// Returns false for any other message.
+bool read_step_message(std::string_view data, StepMessage &message);
+
+// A processor, and the number of rows that it was applied to.
+struct AppliedRows {
+  std::string_view key;
+  std::string_view display_name;
+  std::int64_t rows;
+};
+
+struct StepReply {
+  std::uint64_t seq;
+  const EditsColumns *edits;
+  const std::vector<std::int32_t> *denied_rows;
+  const std::vector<AppliedRows> *applied;
+  std::int32_t ended_admissions;
+  bool should_move;
+};
+
+// Writes replies, each into the memory of the last one.
+class StepReplyWriter {
+ public:
+  void write(const StepReply &reply);
+
+  // The last reply; the same after its length, as the local transport sends it.
+  [[nodiscard]] std::string_view message() const noexcept { return framed().substr(length_bytes); }
+  [[nodiscard]] std::string_view framed() const noexcept { return response_.data(); }
+
+  void prefetch() const noexcept { prefetch_to_write(framed().data(), framed().size()); }
+  // Free the memory if it is large.
+  void release_large();
+
+ private:
+  static constexpr std::size_t length_bytes = 4;
+
+  MessageWriter response_, rest_, each_, before_edits_;
+};
+
+}  // namespace logitport

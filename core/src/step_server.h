@@ -1,0 +1,72 @@
+// Answers the frames of one session that are usual steps, from their bytes to those of the reply.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "batch.h"
+#include "clock.h"
+#include "frame_socket.h"
+#include "step_message.h"
+#include "step_tally.h"
+
+namespace logitport {
+
+// One thread at a time computes with this lock, and the others of its principal wait. So a principal with many sessions
+// has no more threads than one with a single session. Null while no other principal has sessions.
+using PrincipalLock = std::mutex;
+
+// What the replies state beside the edits.
+struct ReplyTerms {
+  std::int32_t ended_admissions = 0;
+  bool should_move = false;
+};
+
+struct Served {
+  bool is_expired;         // whether the time is over; otherwise, Python has to go on
+  std::uint64_t last_seq;  // of the last frame that was answered
+  int error_number;        // of sending the reply; or 0
+};
+
+class StepServer {
+ public:
+  StepServer(const BatchLimits &limits, std::vector<double> step_bounds, std::vector<double> processor_bounds)
+      : batch_(limits), tally_(std::move(step_bounds), std::move(processor_bounds)) {}
+
+  [[nodiscard]] Batch &batch() noexcept { return batch_; }
+  [[nodiscard]] StepTally &tally() noexcept { return tally_; }
+  // Name a processor by its number in the chains; "" for a display name that is the key. Numbers ascend from 0.
+  void add_processor(std::string key, std::string display_name);
+
+  // Compute the step of a serialized `SessionRequest` with this number. Returns false if it is refused; at once if that
+  // is known. Throws an Error as `Batch::step`. `queued_seconds`: how long it has waited.
+  bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
+              double queued_seconds, PrincipalLock *lock);
+  // The reply to the last step.
+  [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
+
+  // Answer the frames of a socket, numbered from `last_seq` + 1 on, while they are usual steps. Returns when the next
+  // one is not, or arrives after `seconds`: the frame that was not answered is left in the socket's memory.
+  Served serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
+               PrincipalLock *lock);
+
+  // Whether the last frame was a step that was refused, and would be again, also in part. Resets it.
+  [[nodiscard]] bool take_refused() noexcept;
+  void release_large();
+
+ private:
+  const std::vector<AppliedRows> &applied();
+
+  Batch batch_;
+  StepTally tally_;
+  StepReplyWriter writer_;
+  std::vector<std::string> keys_, display_names_;
+  std::vector<AppliedRows> applied_;
+  std::uint64_t refused_seq_ = 0;
+};
+
+}  // namespace logitport

@@ -1,0 +1,75 @@
+"""Streams with a compiled session, and the frames of its steps."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport_builtins import DisallowedTokens
+from logitport_proto import common_pb2, processing_pb2
+from logitport_server.metrics import Metrics
+from logitport_server.registry.loader import Loader
+from logitport_server.transports.stream import SessionStream
+from logitport_server.turns import Turns
+from tests.server.conftest import DenyHistory, int32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCAB = 100
+Frame = processing_pb2.SessionRequest
+Reply = processing_pb2.SessionResponse
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(Loader(1))
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def open_stream(open_engine: Any, metrics: Metrics, turns: Turns) -> Callable[..., SessionStream]:
+    """Opens a session with a request whose chain is a ban list, or these processors."""
+
+    def opened(*processors: str) -> SessionStream:
+        session = open_engine(VOCAB, DisallowedTokens, DenyHistory).session
+        stream = SessionStream(lambda _: session, metrics, None, turns=turns)
+        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+        assert Reply.FromString(stream.reply(Frame(seq=1, open=opening).SerializeToString(), "local")).HasField(
+            "opened"
+        )
+        calls = [
+            common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name), params=b'{"token_ids": [7, 8]}')
+            for name in processors or ("DisallowedTokens",)
+        ]
+        request = common_pb2.Request(prompt_token_ids=[1], processors=calls)
+        addition = processing_pb2.SlottedRequest(slot=0, request=request)
+        added = stream.reply(
+            Frame(seq=2, add=processing_pb2.AddRequests(requests=[addition])).SerializeToString(), "local"
+        )
+        assert not Reply.FromString(added).added.failures
+        stream.record()
+        return stream
+
+    return opened
+
+
+def step(seq: int, *, base: int = 1, new: int = 5, slot: int = 0, crc: int | None = None) -> bytes:
+    """A step of the request, with the history [1, 5, 5, ...]."""
+    history = int32(1, *[5] * (base - 1))
+    columns = processing_pb2.Step(
+        slots=int32(slot),
+        generations=int32(0),
+        base_lengths=int32(base),
+        history_crcs=np.array([zlib.crc32(history) if crc is None else crc], "<u4").tobytes(),
+        new_token_counts=int32(1),
+        new_token_ids=int32(new),
+    )
+    return Frame(seq=seq, step=columns).SerializeToString()

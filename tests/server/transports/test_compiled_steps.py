@@ -1,0 +1,163 @@
+"""Steps that the compiled core computes, from the bytes of a frame to those of its reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from google.protobuf.message import DecodeError
+
+from logitport import compiled
+from logitport.errors import InternalError, from_proto
+from logitport_proto import processing_pb2
+from logitport_server import tracing
+from tests.server.conftest import int32
+from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.metrics import Metrics
+    from logitport_server.transports.stream import SessionStream
+    from logitport_server.turns import Turns
+
+__all__ = ["metrics", "open_stream", "turns"]  # fixtures
+
+pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
+
+
+def test_the_reply_is_that_of_python(open_stream: Callable[..., SessionStream]) -> None:
+    stream, reference = open_stream(), open_stream()
+    for seq, base in ((3, 1), (4, 2), (5, 1)):
+        data = stream.reply_compiled(step(seq, base=base), "local")
+        assert data is not None
+        expected = reference.answer(reference.parse(step(seq, base=base)), "local")
+        assert Reply.FromString(data) == expected
+        assert data == expected.SerializeToString(deterministic=True)
+
+
+def test_both_ways_number_the_frames_of_one_stream(open_stream: Callable[..., SessionStream]) -> None:
+    stream = open_stream()
+    first = stream.reply_compiled(step(3), "local")
+    assert stream.reply(step(3), "local") == first  # sent again: no second effect
+    assert Reply.FromString(stream.reply(step(5, base=2), "local")).HasField("error")
+    assert stream.answer(stream.parse(step(4, base=2)), "local").HasField("edits")
+    assert stream.reply_compiled(step(5, base=3), "local") is not None
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 3, 4, 8])
+def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionStream], zeros: int) -> None:
+    """Numbers with zeros at their end, of which it accepts as many as fit."""
+
+    def longer(number: int) -> bytes:
+        return bytes([number & 127 | 128, *[128] * zeros, 0])
+
+    columns = Frame.FromString(step(3)).step.SerializeToString()
+    assert len(columns) < 128
+    # A longer tag is one that no serializer makes: the core leaves it to protobuf.
+    tag = b"\x08\x03" + longer(5 << 3 | 2) + bytes([len(columns)]) + columns
+    assert open_stream().reply_compiled(tag, "local") is None
+    for data in (
+        b"\x08\x03\x2a" + longer(len(columns)) + columns,  # the length
+        b"\x08" + longer(3) + b"\x2a" + bytes([len(columns)]) + columns,  # another number
+    ):
+        try:
+            Frame.FromString(data)
+            accepts = True
+        except DecodeError:
+            accepts = False
+        assert (open_stream().reply_compiled(data, "local") is not None) == accepts
+
+
+def test_no_frame_follows_that_with_the_last_number(open_stream: Callable[..., SessionStream]) -> None:
+    stream, last = open_stream(), (1 << 64) - 1
+    stream._last_seq = last - 1
+    first = stream.reply(step(last), "local")
+    assert Reply.FromString(first).HasField("edits")
+    assert stream.reply(step(last), "local") == first
+    for seq in (0, 1):
+        assert "increase by one" in Reply.FromString(stream.reply(step(seq, base=2), "local")).error.message
+
+
+def test_a_session_with_other_requests_is_left_to_python(open_stream: Callable[..., SessionStream]) -> None:
+    stream = open_stream("DisallowedTokens", "DenyHistory")
+    assert stream.reply_compiled(step(3), "local") is None
+    assert Reply.FromString(stream.reply(step(3), "local")).edits.edits.ids == int32(7, 8, 1, 5)
+
+
+def test_metrics_of_a_step(open_stream: Callable[..., SessionStream], metrics: Metrics) -> None:
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
+
+    stream = open_stream()
+    assert stream.reply_compiled(step(3), "grpc") is not None
+    stream.record()
+    assert value("logitport_steps_total", transport="grpc") == 1
+    stream.close()  # the counts of closed sessions stay
+    assert value("logitport_steps_total", transport="grpc") == 1
+    assert value("logitport_step_seconds_count", transport="grpc", part="edits") == 1
+    assert value("logitport_step_queue_seconds_count", transport="grpc") == 1
+    assert value("logitport_rows_applied_total", processor="DisallowedTokens") == 1
+    assert value("logitport_processor_step_seconds_count", processor="DisallowedTokens") == 1
+    assert 0 < (value("logitport_processor_step_seconds_sum", processor="DisallowedTokens") or 0) < 1
+
+
+def test_a_sampled_step_is_left_to_python(
+    open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = open_stream()
+    samples = iter([False, True, False, False])
+    monkeypatch.setattr(tracing, "samples_step", lambda: next(samples))
+    assert stream.reply_compiled(step(3), "local") is not None
+    assert stream.reply_compiled(step(4, base=2), "local") is None
+    assert stream.reply_compiled(step(4, base=2), "local") is None
+    assert Reply.FromString(stream.reply(step(4, base=2), "local")).HasField("edits")
+    assert stream._spans.is_due
+    assert stream.reply_compiled(step(5, base=3), "local") is not None
+
+
+def test_threads_of_several_principals_take_locks(
+    open_stream: Callable[..., SessionStream], turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, taken = open_stream(), []
+    step_lock = turns.step_lock
+    monkeypatch.setattr(turns, "step_lock", lambda principal: taken.append(step_lock(principal)) or taken[-1])
+    assert stream.reply_compiled(step(3), "local") is not None
+    assert taken == [None]
+    turns.join("another")
+    assert stream.reply_compiled(step(4, base=2), "local") is not None
+    assert taken[1:] == [turns._step_locks[stream._session.principal.name]]  # type: ignore[union-attr]
+    assert stream.reply_compiled(step(5, base=3), "local", may_wait=False) is not None  # on the event loop
+    assert len(taken) == 2
+    turns.leave("another")
+    assert stream.reply_compiled(step(6, base=4), "local") is not None
+    assert taken[2:] == [None]
+    stream.close()
+    assert not turns._present
+    assert not turns._step_locks
+
+
+def test_much_work_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
+    stream = open_stream()
+    much = Frame(seq=3, step=processing_pb2.Step(new_token_ids=bytes(1 << 17))).SerializeToString()
+    assert stream._session is not None
+    assert not stream._session.is_short(much)
+    assert stream._session.is_short(step(3))
+    stream._session._longest_chain = 1 << 14
+    assert stream.reply_compiled(step(3), "grpc", may_wait=False) is None
+    assert stream.reply_compiled(step(3), "grpc") is not None
+
+
+def test_a_defect_fails_the_frame(
+    open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    stream = open_stream()
+    with monkeypatch.context() as patched:
+        patched.setattr(stream._session, "step_compiled", fail)
+        reply = Reply.FromString(stream.reply(step(3), "local"))
+    assert type(from_proto(reply.error)) is InternalError
+    assert "MemoryError" in caplog.text
+    assert stream.reply_compiled(step(4), "local") is not None
