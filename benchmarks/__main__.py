@@ -25,7 +25,9 @@ from benchmarks import (
     programs,
     publish,
     report,
+    throughput,
 )
+from benchmarks.fleet.replay import replay
 from benchmarks.machine import Bystanders, describe
 from benchmarks.servers import connected
 
@@ -56,6 +58,8 @@ _BAR = (
     misbehaviour.hangs,
     costs.server_cpu,
     costs.server_memory,
+    replay,
+    throughput.row_steps,
 )
 _REST = (
     overlap.few_ids,

@@ -7,51 +7,46 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from benchmarks.contestants import RoundTrip, Service, add_requests, close_all
 from benchmarks.floors import SocketEcho
 from benchmarks.kinds import NGRAM
 from benchmarks.measure import ROUNDS, Ratio
 from benchmarks.records import BarLine, Findings
-from benchmarks.servers import echo_server
+from benchmarks.servers import connected, echo_server
+from benchmarks.session_frames import session_frames
+from benchmarks.session_streams import open_stream
 from benchmarks.workloads import Workload
-from logitport import Request
-from logitport.session.frames import Handle, add_frames, step_frame
-from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
-from logitport_server.config import ServerConfig
-from logitport_server.executors import InlineExecutor
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
-from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
-from logitport_server.session.session import EngineSession
-from logitport_server.transports.stream import SessionStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
     from logitport import Client
 
 _MANY = Workload(rows=256)
+_CASE = "server CPU a row-step, 256 rows of the mix"
+_MOST_CPU: dict[Transport, float] = {"local": 0.8, "grpc": 1.5}
 _STEPS = 60
 _REQUESTS = 48
 
 
 def server_cpu(server: Server, client: Client) -> Findings:
-    """Processor time with both transports, of transferring the bytes alone, and of the steps alone."""
-    services = [cpu_of_a_row_step(server, client, transport) for transport in ("local", "grpc")]
-    return Findings([], [*services, cpu_of_the_bytes(client), cpu_in_a_loop()])
+    """Processor time with both transports and in pure Python, of transferring the bytes, and of the steps alone."""
+    services = [cpu_of_a_row_step(server, client, transport) for transport in _MOST_CPU]
+    return Findings([], [*services, cpu_in_pure_python(), cpu_of_the_bytes(client), cpu_in_a_loop()])
 
 
 def cpu_of_a_row_step(server: Server, client: Client, transport: Transport) -> BarLine:
     """Processor time of all threads of the server, user and kernel mode, in steps of 256 rows of the mix."""
-    service = Service(client, _MANY, transport)
-    spent = _cpu_of(service.step, lambda: server.cpu_seconds)
-    service.close()
-    return BarLine(f"server CPU a row-step, 256 rows of the mix, {transport}", spent, 4.0, "µs")
+    return BarLine(f"{_CASE}, {transport}", _cpu_of_a_session(server, client, transport), _MOST_CPU[transport], "µs")
+
+
+def cpu_in_pure_python() -> BarLine:
+    """The same of a server without the compiled core, for comparison."""
+    with connected(pure_python=True) as (server, client):
+        return BarLine(f"{_CASE}, local, pure Python", _cpu_of_a_session(server, client, "local"), None, "µs")
 
 
 def cpu_of_the_bytes(client: Client) -> BarLine:
@@ -65,16 +60,26 @@ def cpu_of_the_bytes(client: Client) -> BarLine:
 
 
 def cpu_in_a_loop() -> BarLine:
-    """Processor time of the same steps in this thread without pauses: parsed, answered, serialised."""
-    answer, frames = _stream_of(_MANY, steps=ROUNDS * _STEPS)
+    """Processor time of the same steps in this thread without pauses, from the bytes of a frame to its reply's."""
+    frames = session_frames(_MANY, ROUNDS * _STEPS)
+    stream, steps = open_stream(frames.admissions), iter(frames.steps)
 
     def step(_: Sequence[int]) -> None:
-        answer(SessionRequest.FromString(next(frames))).SerializeToString()
+        stream.reply(next(steps), "local")
+        stream.record()
 
     gc.disable()  # it would scan mostly objects of the benchmarks
     spent = _cpu_of(step, time.thread_time)
     gc.enable()
+    stream.close()
     return BarLine("server CPU a row-step, the same steps in a loop", spent, None, "µs")
+
+
+def _cpu_of_a_session(server: Server, client: Client, transport: Transport) -> Ratio:
+    service = Service(client, _MANY, transport)
+    spent = _cpu_of(service.step, lambda: server.cpu_seconds)
+    service.close()
+    return spent
 
 
 def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -> Ratio:
@@ -86,43 +91,6 @@ def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -
             step(token_ids)
         spent.append((clock() - before) / (_STEPS * _MANY.rows) * 1e6)
     return Ratio(float(np.median(spent)), min(spent), max(spent))
-
-
-def _stream_of(workload: Workload, steps: int) -> tuple[Callable[[SessionRequest], SessionResponse], Iterator[bytes]]:
-    """The handler of a session with the workload's requests, and the frames of its steps."""
-    loader = Loader(1)
-    registry = Registry(PayloadPolicy(allow_shipped=False, max_bytes=0), max_registered=0, max_owned=0)
-
-    def open_session(opening: OpenSession) -> EngineSession:
-        return EngineSession(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig())
-
-    stream = SessionStream(open_session, Metrics(loader), None)
-    prompt = workload.history // 2
-    handles = []
-    for row, ids in enumerate(workload.histories().tolist()):
-        kind = workload.kind(row)
-        chain = [(kind.ours, kind.params)] if kind is not None else []
-        handles.append(Handle(row, 0, Request(ids[:prompt], ids[prompt:], chain)))
-    opening = OpenSession(vocab_size=workload.vocab_size, datatype="FP32", max_requests=workload.rows)
-    admissions = [SessionRequest(open=opening), *(SessionRequest(add=add) for add in add_frames(handles))]
-    for seq, frame in enumerate(admissions, 1):
-        frame.seq = seq
-        reply = stream.answer(frame, "local")
-        assert not reply.added.failures, reply
-    frames = []
-    for seq, token_ids in enumerate(workload.sampled(steps), len(admissions) + 1):
-        new = {handle: (token_id,) for handle, token_id in zip(handles, token_ids, strict=True)}
-        step = step_frame(new, {}, [(handle, 0) for handle in handles], workload.vocab_size)
-        frames.append(SessionRequest(seq=seq, step=step).SerializeToString())
-        for handle, new_ids in new.items():
-            handle.history.extend(new_ids)
-
-    def answer(frame: SessionRequest) -> SessionResponse:
-        reply = stream.answer(frame, "local")
-        stream.record()
-        return reply
-
-    return answer, iter(frames)
 
 
 def server_memory(server: Server, client: Client) -> Findings:
@@ -144,7 +112,7 @@ def server_memory(server: Server, client: Client) -> Findings:
     return Findings(
         [],
         [
-            BarLine(f"{name}, when admitted", Ratio(*[admitted] * 3), 1.5, "MB"),
-            BarLine(f"{name}, over 2048 further steps", over_time, 1.5, "MB"),
+            BarLine(f"{name}, when admitted", Ratio(*[admitted] * 3), 0.6, "MB"),
+            BarLine(f"{name}, over 2048 further steps", over_time, 0.6, "MB"),
         ],
     )

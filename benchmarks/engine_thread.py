@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.servers import Server
     from logitport import Client
 
+_TRANSPORTS: tuple[Transport, ...] = ("local", "grpc")
 _STEPS = 40
 _WARM_UP = 5
 
@@ -29,8 +30,8 @@ def engine_thread(_: Server, client: Client) -> Findings:
     return Findings(
         [],
         [
-            BarLine("engine's thread, step + apply, 64 rows, few ids, local", _time_of(client, "local"), 0.12, "ms"),
-            BarLine("engine's thread, step + apply, 64 rows, few ids, grpc", _time_of(client, "grpc"), None, "ms"),
+            BarLine(f"engine's thread, step + apply, 64 rows, few ids, {name}", _time_of(client, name), 0.12, "ms")
+            for name in _TRANSPORTS
         ],
     )
 

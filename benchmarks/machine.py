@@ -12,11 +12,17 @@ from typing import NamedTuple
 
 import torch
 
+from logitport import compiled
+
 _PACKAGES = ("logitport", "torch", "numpy", "grpcio", "protobuf", "transformers", "dill")
 
 
 class Machine(NamedTuple):
-    """One machine and its software."""
+    """One machine and its software.
+
+    Attributes:
+        core: "compiled" or "python", whichever computes the steps of client and server; "" in older results.
+    """
 
     cpu: str
     cores: int
@@ -25,6 +31,7 @@ class Machine(NamedTuple):
     python: str
     torch_threads: int
     versions: dict[str, str]
+    core: str = ""
 
     @property
     def slug(self) -> str:
@@ -35,9 +42,10 @@ class Machine(NamedTuple):
     def described(self) -> str:
         """The description in one line."""
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        core = {"": "", "compiled": ", compiled core", "python": ", pure Python"}[self.core]
         return (
             f"{self.cpu}, {self.cores} cores, {self.memory_gib} GiB, {self.system}, "
-            f"Python {self.python}, {self.torch_threads} torch threads; {packages}"
+            f"Python {self.python}, {self.torch_threads} torch threads; {packages}{core}"
         )
 
 
@@ -53,6 +61,7 @@ def describe() -> Machine:
         python=platform.python_version(),
         torch_threads=torch.get_num_threads(),
         versions={**{name: version(name) for name in _PACKAGES}, "SGLang": "0.5.23"},
+        core=compiled.NAME,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.records import Row
     from benchmarks.report import Report
 
-_FILES = ("README.md", "docs/performance.md", "docs/scaling.md")
+_FILES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/engines/vllm.md")
 _AXES = {
     "SGLang": (SGLang.name, "blocking"),
     "our built-ins, no service": ("built-ins in process", "blocking"),
@@ -60,13 +60,19 @@ def write(texts_by_name: Mapping[str, str], root: Path) -> None:
 
 def texts(report: Report) -> dict[str, str]:
     """The published texts, each by the name of its markers."""
-    where = f"\nOn {report.machine.described}. {report.started[:10]}; {report.conditions}.\n"
-    bar = markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar))
     sections = dict.fromkeys(row.section for row in report.rows if not row.section.startswith("bar"))
     pivots = {
         section: _pivot(report, section, _OVERLAP if section.startswith("pipelined") else _AXES) for section in sections
     }
-    return {"bench": bar + where, "bench-cases": "\n".join(pivots.values()), "bench-step": _caption(report)}
+    return {"bench": bar_table(report), "bench-cases": "\n".join(pivots.values()), "bench-step": _caption(report)}
+
+
+def bar_table(report: Report) -> str:
+    """The lines of the bar, the machine, the date, and the load of other processes."""
+    where = f"\nOn {report.machine.described}. {report.started[:10]}; {report.conditions}.\n"
+    return (
+        markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar)) + where
+    )
 
 
 def _step(report: Report) -> dict[tuple[str, str], Timing]:

@@ -36,19 +36,23 @@ class BarLine(NamedTuple):
     Attributes:
         case: what was measured.
         measured: a ratio, or a number in `unit`.
-        bar: the upper limit; None for a lower bound that is listed for comparison.
+        bar: the limit; None for a line without a target, which is listed for comparison.
         unit: "" for a ratio.
+        at_least: the bar is a lower limit, not an upper one.
     """
 
     case: str
     measured: Ratio
     bar: float | None
     unit: str = ""
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the measured median is within the bar."""
-        return self.bar is None or self.measured.value <= self.bar
+        if self.bar is None:
+            return True
+        return self.measured.value >= self.bar if self.at_least else self.measured.value <= self.bar
 
 
 class Findings(NamedTuple):

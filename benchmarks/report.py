@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -115,7 +115,7 @@ def load_latest(folder: Path) -> Report:
         Row(**{**row, "timing": Timing(**row["timing"]), "ratio": row["ratio"] and Ratio(**row["ratio"])})
         for row in document["rows"]
     ]
-    bar = [BarLine(line["case"], Ratio(**line["measured"]), line["bar"], line["unit"]) for line in document["bar"]]
+    bar = [_bar_line(**line) for line in document["bar"]]
     parts = [Part(**part) for part in document["parts"]]
     return Report(Machine(**document["machine"]), document["started"], parts, rows, bar)
 
@@ -148,8 +148,13 @@ def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
         measured = (quotient(line.measured.value), spread(line.measured))
     if line.bar is None:
         return *measured, "", "floor"
-    bar = f"≤ {line.bar} {unit}" if unit else f"≤ {quotient(line.bar)}"
-    return *measured, bar, "met" if line.met else "missed"
+    limit = f"{line.bar} {unit}" if unit else quotient(line.bar)
+    return *measured, f"{'≥' if line.at_least else '≤'} {limit}", "met" if line.met else "missed"
+
+
+def _bar_line(*, case: str, measured: dict[str, float], met: bool, **rest: Any) -> BarLine:  # noqa: ARG001 - computed
+    """A line as `save` writes it; older files have no `at_least`."""
+    return BarLine(case, Ratio(**measured), **rest)
 
 
 def _lines(value: object) -> str:

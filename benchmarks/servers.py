@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitport import Client
+from logitport import Client, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +53,12 @@ class Server:
 
 
 @contextmanager
-def logitport_server(*options: str) -> Iterator[Server]:
+def logitport_server(*options: str, pure_python: bool = False) -> Iterator[Server]:
     """Run `logitport serve` with shipped processors enabled; on the CPU and with defaults unless options are given."""
     command = str(Path(sys.executable).with_name("logitport"))
     always = ["--listen", "127.0.0.1:0", "--enable-custom-logit-processor", "--log-level", "error"]
-    with _running([command, "serve", *always, *(options or ("--device", "cpu"))]) as server:
+    variables = {compiled.VARIABLE: "1"} if pure_python else compiled.environment()
+    with _running([command, "serve", *always, *(options or ("--device", "cpu"))], **variables) as server:
         yield server
 
 
@@ -69,15 +70,19 @@ def echo_server(script: str = "echo.py") -> Iterator[Server]:
 
 
 @contextmanager
-def connected(*options: str) -> Iterator[tuple[Server, Client]]:
+def connected(*options: str, pure_python: bool = False) -> Iterator[tuple[Server, Client]]:
     """Run a logitport server with these options, and connect a client."""
-    with logitport_server(*options) as server, Client(server.target, timeout=_TIMEOUT_SECONDS) as client:
+    with (
+        logitport_server(*options, pure_python=pure_python) as server,
+        Client(server.target, timeout=_TIMEOUT_SECONDS) as client,
+    ):
         yield server, client
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[Server]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+def _running(command: list[str], **variables: str) -> Iterator[Server]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
+    environment = kept | variables
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None

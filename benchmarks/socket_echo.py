@@ -19,18 +19,22 @@ _LENGTH = struct.Struct("<I")
 
 
 class SocketEchoStream:
-    """The client's end: one thread that sends and then waits."""
+    """The client's end: one thread that sends and then waits.
+
+    Attributes:
+        connection: the connected socket.
+    """
 
     def __init__(self, name: str, reply: bytes) -> None:
-        self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(_address(name))
-        self._incoming = self._connection.makefile("rb")
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(_address(name))
+        self._incoming = self.connection.makefile("rb")
         self.send(reply)
         self.receive()
 
     def send(self, frame: bytes) -> None:
         """Send, and return at once."""
-        self._connection.sendall(_LENGTH.pack(len(frame)) + frame)
+        self.connection.sendall(_LENGTH.pack(len(frame)) + frame)
 
     def receive(self) -> bytes:
         """Wait for the reply."""
@@ -39,7 +43,7 @@ class SocketEchoStream:
     def close(self) -> None:
         """End the connection."""
         self._incoming.close()
-        self._connection.close()
+        self.connection.close()
 
 
 class _LocalTransport(socketserver.StreamRequestHandler):

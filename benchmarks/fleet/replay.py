@@ -46,8 +46,11 @@ class Replay(NamedTuple):
     step: Any
 
 
-def replay() -> Findings:
-    """Kill the server of a session again and again, and measure the step that moves it to the other one."""
+def replay(*_: object) -> Findings:
+    """Kill the server of a session again and again, and measure the step that moves it to the other one.
+
+    Arguments are ignored: the parts of `make bench-bar` get a server, and this one needs its own.
+    """
     floor = np.array([_indexing() for _ in range(ROUNDS)])
     bar = []
     for transport in ("grpc", "local"):
@@ -55,7 +58,7 @@ def replay() -> Findings:
         case = f"{_CASE}, {transport}"
         bar += [
             BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 150.0, "ms"),
-            BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), None, "ms"),
+            BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), 150.0, "ms"),
             BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(counted.server / np.median(floor)), None),
             BarLine(f"{case}: the step that finds the server lost", over_rounds(counted.step * 1e3), None, "ms"),
         ]

@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 import grpc.aio
 
+from benchmarks.session_frames import SessionFrames, check_admission, session_frames
 from benchmarks.workloads import Workload
-from logitport import Request
-from logitport.session.frames import Handle, add_frames, step_frame
-from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
 
 _METHOD = "/logitport.v1.LogitProcessing/Session"
 _SEED = 5
@@ -67,43 +65,10 @@ class Latencies(NamedTuple):
     sent: int
 
 
-class _Frames:
-    """The serialized frames of one engine; all engines send the same ones."""
-
-    def __init__(self, load: Load) -> None:
-        workload = Workload(rows=load.rows, history=load.history)
-        prompt = workload.history // 2
-        self._handles = []
-        for row, ids in enumerate(workload.histories().tolist()):
-            kind = workload.kind(row)
-            chain = [(kind.ours, kind.params)] if kind is not None else []
-            self._handles.append(Handle(row, 0, Request(ids[:prompt], ids[prompt:], chain)))
-        opening = OpenSession(vocab_size=workload.vocab_size, datatype="FP32", max_requests=workload.rows)
-        frames = [SessionRequest(open=opening), *(SessionRequest(add=add) for add in add_frames(self._handles))]
-        self.admission = [_numbered(frame, seq) for seq, frame in enumerate(frames, 1)]
-        self.steps: list[bytes] = []
-        self._workload = workload
-
-    def prepare(self, steps: int) -> None:
-        """Serialize the frames of this many steps."""
-        for seq, token_ids in enumerate(self._workload.sampled(steps), len(self.admission) + 1):
-            new = {handle: (token_id,) for handle, token_id in zip(self._handles, token_ids, strict=True)}
-            step = step_frame(new, {}, [(handle, 0) for handle in self._handles], self._workload.vocab_size)
-            self.steps.append(_numbered(SessionRequest(step=step), seq))
-            for handle, new_ids in new.items():
-                handle.history.extend(new_ids)
-
-
-def _numbered(frame: SessionRequest, seq: int) -> bytes:
-    frame.seq = seq
-    data: bytes = frame.SerializeToString()
-    return data
-
-
 class _Engine:
     """One session."""
 
-    def __init__(self, channel: grpc.aio.Channel, frames: _Frames) -> None:
+    def __init__(self, channel: grpc.aio.Channel, frames: SessionFrames) -> None:
         self._call = channel.stream_stream(_METHOD)()
         self._frames = frames
         self._steps = iter(frames.steps)
@@ -111,10 +76,8 @@ class _Engine:
         self.latencies: list[float] = []
 
     async def open(self) -> None:
-        for frame in self._frames.admission:
-            reply = SessionResponse.FromString(await self._exchange(frame))
-            assert reply.WhichOneof("frame") in ("opened", "added"), reply
-            assert not reply.added.failures, reply
+        for frame in self._frames.admissions:
+            check_admission(await self._exchange(frame))
 
     async def run(self, period: float, until: float, rng: random.Random) -> None:
         due = time.perf_counter() + period * rng.random()
@@ -151,9 +114,9 @@ class _Engine:
 async def run(load: Load) -> Latencies:
     """Open the sessions, and send steps for `load.seconds`."""
     rng = random.Random(_SEED)
-    frames = _Frames(load)
     period = 1 / load.steps_a_second if load.steps_a_second else 0.0
-    frames.prepare(int(load.seconds / max(period, 2e-4) * 1.2) + 10)
+    steps = int(load.seconds / max(period, 2e-4) * 1.2) + 10
+    frames = session_frames(Workload(rows=load.rows, history=load.history), steps)
     # A connection for each engine, as engines have; gRPC would share one between channels with equal options.
     channels = [
         grpc.aio.insecure_channel(load.target, options=[("engine", number), ("grpc.use_local_subchannel_pool", 1)])
@@ -177,9 +140,9 @@ async def run(load: Load) -> Latencies:
     for engine in engines:
         engine.close()
     begun = [at - start for engine in present for at in engine.begun]
-    steps = [latency for engine in present for latency in engine.latencies]
+    latencies = [latency for engine in present for latency in engine.latencies]
     sent = sum(len(engine.latencies) for engine in engines) + len(late)
-    return Latencies(begun, steps, replays, sent)
+    return Latencies(begun, latencies, replays, sent)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.fleet_sim.load import Latencies
 from benchmarks.measure import LOWER_QUARTILE
+from benchmarks.pinning import pin
 from benchmarks.servers import logitport_server
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ def quartile(values: list[float]) -> float:
 
 def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def pin(server: Server, core: int) -> None:
-    """Run all threads of a server on one core."""
-    for thread in Path(f"/proc/{server.pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
 
 
 def under_load(server: Server, load: Load) -> tuple[Latencies, float, float, float]:
@@ -78,5 +73,5 @@ def _busy(core: int) -> float:
 @contextmanager
 def pinned(*options: str) -> Iterator[Server]:
     with logitport_server(*options) as server:
-        pin(server, _SERVER_CORE)
+        pin(server.pid, {_SERVER_CORE})
         yield server

@@ -21,7 +21,11 @@ _LENGTH = struct.Struct("<I")
 
 
 class RawSession:
-    """A session over gRPC, or over its local transport."""
+    """A session over gRPC, or over its local transport.
+
+    Attributes:
+        connection: the local transport, if frames take it.
+    """
 
     def __init__(self, target: str, token: str, transport: str, **opening: Any) -> None:
         limits = [(f"grpc.max_{way}_message_length", _MAX_MESSAGE_BYTES) for way in ("send", "receive")]
@@ -30,11 +34,11 @@ class RawSession:
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         call = self._channel.stream_stream("/logitport.v1.LogitProcessing/Session")
         self._replies = call(iter(self._frames.get, None), metadata=[("authorization", f"Bearer {token}")])
-        self._socket: socket.socket | None = None
+        self.connection: socket.socket | None = None
         self.seq = 0
         opened = self.send(open=processing_pb2.OpenSession(**opening)).opened
         if transport == "local":
-            self._socket = _connect(opened.local_transport)
+            self.connection = _connect(opened.local_transport)
 
     def send(self, **frame: Any) -> processing_pb2.SessionResponse:
         """Send a frame with the next number. Returns the reply."""
@@ -44,18 +48,18 @@ class RawSession:
 
     def exchange(self, data: bytes) -> bytes:
         """Send a serialized frame. Returns the serialized reply."""
-        if self._socket is None:
+        if self.connection is None:
             self._frames.put(data)
             return bytes(next(self._replies))
-        self._socket.sendall(_LENGTH.pack(len(data)) + data)
+        self.connection.sendall(_LENGTH.pack(len(data)) + data)
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         return self._read(length)
 
     def _read(self, length: int) -> bytes:
-        assert self._socket is not None
+        assert self.connection is not None
         parts = []
         while length:
-            part = self._socket.recv(min(length, 1 << 20))
+            part = self.connection.recv(min(length, 1 << 20))
             if not part:
                 raise ConnectionError("the server closed the local transport")
             parts.append(part)

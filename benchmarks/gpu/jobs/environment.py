@@ -12,6 +12,7 @@ import torch
 from packaging.requirements import Requirement
 
 from benchmarks.gpu.wheels import server_requirements
+from logitport import compiled
 from logitport_server.sandbox import LAYERS
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def run(job: Job) -> None:
     if torch.cuda.is_available():
         _report_gpu(job)
     job.fact("packages", "versions", ", ".join(f"{name} {_version(name)}" for name in _VERSIONS))
+    job.fact("packages", "the step's core", compiled.describe())
     job.fact("packages", "missing for logitport[server]", ", ".join(_missing()) or "none")
     for layer in LAYERS:
         job.fact("sandbox", layer.name, layer.missing() or "present")

@@ -1,0 +1,1 @@
+"""Measurements of the hook in a real vLLM; `python -m benchmarks.hooks` runs them."""

@@ -1,0 +1,180 @@
+"""Tokens a second of real vLLM engines, first runner on a CPU, each in a process of its own; they generate in turn."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
+from benchmarks.records import BarLine, Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+HOOK = "logitport.integrations.vllm:RemoteLogitsProcessor"
+REQUESTS, IDS = 32, 100
+# In each of the ROUNDS.
+_GENERATIONS = 6
+BANNED, NGRAM_SIZE = list(range(2, 66)), 3
+CHAIN = [["disallowed_tokens", {"token_ids": BANNED}], ["no_repeat_ngram", {"ngram_size": NGRAM_SIZE}]]
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Engine(NamedTuple):
+    """An engine's processors, and what its requests ask for.
+
+    Attributes:
+        name: in the results.
+        processors: the classes that vLLM loads.
+        extra_args: of every request.
+    """
+
+    name: str
+    processors: tuple[str, ...] = ()
+    extra_args: Any = None
+
+
+NONE = Engine("no processor")
+NOTHING = Engine("a processor that does nothing", ("benchmarks.vllm_hook.nothing:Nothing",))
+UNUSED = Engine("the hook, no request uses it", (HOOK,))
+NATIVE = Engine(
+    "a native processor", ("benchmarks.vllm_hook.native:Native",), {"banned": BANNED, "ngram_size": NGRAM_SIZE}
+)
+USED = Engine("the hook", (HOOK,), {"logitport": CHAIN})
+
+
+class Generation(NamedTuple):
+    """One generation of all requests.
+
+    Attributes:
+        seconds: its duration.
+        in_hook: microseconds of a step in the hook, the median; NaN without a hook that is used.
+    """
+
+    seconds: float
+    in_hook: float
+
+
+def engines(checkpoint: Path, target: str) -> Findings:
+    """Compare the engines; they generate in turn, in one order and then the other."""
+    contestants = (NONE, NOTHING, UNUSED, NATIVE, USED)
+    case = f"vLLM, {REQUESTS} requests"
+    with ExitStack() as stack:
+        running = {each.name: stack.enter_context(_running(each, checkpoint, target)) for each in contestants}
+        outputs = {name: pipe.recv() for name, pipe in running.items()}
+        if outputs[USED.name] != outputs[NATIVE.name] or outputs[USED.name] == outputs[NONE.name]:
+            sys.exit("the hook and the native processor let vLLM generate different ids, or change none")
+        turns = [_turn(running, reverse=bool(number % 2)) for number in range(ROUNDS * _GENERATIONS)]
+    rounds = {name: np.reshape([turn[name] for turn in turns], (ROUNDS, _GENERATIONS, 2)) for name in running}
+    seconds = {name: each[..., 0] for name, each in rounds.items()}
+
+    def compare(engine: Engine, reference: Engine, bar: float | None = None) -> BarLine:
+        # Tokens a second are the inverse of seconds. The lower quartile depends less on other processes.
+        compared = ratio(seconds[reference.name], seconds[engine.name], LOWER_QUARTILE)
+        return BarLine(f"{case}: tokens a second, {engine.name} ÷ {reference.name}", compared, bar, at_least=True)
+
+    steps = [
+        BarLine(f"{case}: a step, {name}", over_rounds(_quartile(1e3 * each / IDS)), None, "ms")
+        for name, each in seconds.items()
+    ]
+    in_hook = over_rounds(_quartile(rounds[USED.name][..., 1]))
+    return Findings(
+        [],
+        [
+            compare(USED, NATIVE, 0.98),
+            compare(USED, NONE, 0.92),
+            compare(NATIVE, NONE),
+            compare(NOTHING, NONE),
+            compare(UNUSED, NONE),
+            *steps,
+            BarLine(f"{case}: of a step, in the hook", in_hook, None, "µs"),
+        ],
+    )
+
+
+def _turn(running: dict[str, Connection], *, reverse: bool) -> dict[str, Generation]:
+    measured = {}
+    for name in reversed(running) if reverse else running:
+        running[name].send(None)
+        measured[name] = Generation(*running[name].recv())
+    return measured
+
+
+def _quartile(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.quantile(values, LOWER_QUARTILE, axis=1)
+
+
+@contextmanager
+def _running(engine: Engine, checkpoint: Path, target: str) -> Iterator[Connection]:
+    """Run an engine; it sends its output ids first, and then a `Generation` for each message."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_generate, args=(theirs, engine, checkpoint, target))
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.kill()  # vLLM takes long to end by itself
+        process.join()
+
+
+def _generate(pipe: Connection, engine: Engine, checkpoint: Path, target: str) -> None:
+    os.environ["LOGITPORT_TARGET"] = target
+    from vllm import SamplingParams
+
+    from tests.engines.vllm.conftest import run_engine
+
+    params = SamplingParams(temperature=0.0, max_tokens=IDS, ignore_eos=True, extra_args=engine.extra_args)
+    prompts = [{"prompt_token_ids": [5, 6, 7 + place]} for place in range(REQUESTS)]
+    options = {"logits_processors": list(engine.processors), "max_num_seqs": REQUESTS}
+    with run_engine(checkpoint, target, **options) as running:
+        outputs = running.generate(prompts, params, use_tqdm=False)
+        in_hook = watch(running) if engine == USED else []
+        pipe.send([list(output.outputs[0].token_ids) for output in outputs])
+        while True:
+            try:
+                pipe.recv()
+            except (EOFError, ConnectionResetError):  # the measurement has ended
+                return
+            in_hook.clear()
+            began = time.perf_counter()
+            running.generate(prompts, params, use_tqdm=False)
+            seconds = time.perf_counter() - began
+            pipe.send((seconds, _of_a_step(in_hook)))
+
+
+def watch(engine: Any) -> list[float]:
+    """Time the hook's two calls of each step, in seconds."""
+    worker = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    (processor,) = [it for it in worker.model_runner.input_batch.logitsprocs.all if hasattr(it, "_hook")]
+    seconds: list[float] = []
+
+    def timed(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(argument: Any) -> Any:
+            began = time.perf_counter()
+            result = call(argument)
+            seconds.append(time.perf_counter() - began)
+            return result
+
+        return run
+
+    processor.update_state, processor.apply = timed(processor.update_state), timed(processor.apply)
+    return seconds
+
+
+def _of_a_step(seconds: Sequence[float]) -> float:
+    """Microseconds of `update_state` and `apply`; steps in which requests come or go are few, and not the median."""
+    steps = list(map(sum, zip(seconds[::2], seconds[1::2], strict=False)))
+    return statistics.median(steps) * 1e6 if steps else float("nan")

@@ -1,0 +1,78 @@
+"""The ban list and the n-gram rule of the benchmark, as a careful user of vLLM writes them for the first runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NO_IDS: list[int] = []
+
+
+class _Request:
+    """The state of one request: its n-grams, found when an id is sampled, not by a search of the history."""
+
+    def __init__(self, banned: Sequence[int], size: int, prompt_ids: list[int], output_ids: list[int]) -> None:
+        self.banned = banned
+        self._size = size
+        self._output_ids = output_ids  # vLLM appends to it
+        self._read = 0
+        self._last: tuple[int, ...] = ()
+        self._following: dict[tuple[int, ...], list[int]] = {}
+        self._append(prompt_ids)
+
+    def denied(self) -> list[int]:
+        """The ids that would complete an n-gram again."""
+        self._append(self._output_ids[self._read :])
+        self._read = len(self._output_ids)
+        return self._following.get(self._last, _NO_IDS)
+
+    def _append(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            if len(self._last) == self._size - 1:
+                self._following.setdefault(self._last, []).append(token_id)
+            self._last = (*self._last, token_id)[-(self._size - 1) :]
+
+
+class Native(LogitsProcessor):
+    """Denies ids of all rows in one operation; the indices of ban lists are made once for each batch of requests.
+
+    A request has `extra_args={"banned": [ids], "ngram_size": 2 or more}`.
+    """
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
+        self._vocab_size = vllm_config.model_config.get_vocab_size()
+        self._device = device
+        self._requests: dict[int, _Request] = {}
+        self._banned = torch.empty(0, dtype=torch.int64, device=device)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        if process_dict_updates(self._requests, batch_update, _request):
+            self._banned = self._indices((row, request.banned) for row, request in self._requests.items())
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._requests:
+            denied = self._indices((row, request.denied()) for row, request in self._requests.items())
+            # One index for each logit: twice as fast as a pair of row and id.
+            logits.view(-1).index_fill_(0, torch.cat((self._banned, denied)), float("-inf"))
+        return logits
+
+    def _indices(self, ids_by_row: Any) -> torch.Tensor:
+        """Positions in the logits of all rows, int64[ids]."""
+        indices = [row * self._vocab_size + token_id for row, ids in ids_by_row for token_id in ids]
+        return torch.tensor(indices, dtype=torch.int64, device=self._device)
+
+
+def _request(params: Any, prompt_ids: list[int] | None, output_ids: list[int]) -> _Request | None:
+    extra = params.extra_args or {}
+    if "ngram_size" not in extra:
+        return None
+    return _Request(extra["banned"], extra["ngram_size"], prompt_ids or [], output_ids)
