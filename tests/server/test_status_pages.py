@@ -92,7 +92,8 @@ def test_a_server_that_drains_is_alive_and_not_ready(
         port = int(server.metrics_url.rpartition(":")[2].partition("/")[0])
         assert get(port, "/healthz") == get(port, "/readyz") == (200, "ok\n")
         wait_until(lambda: "logitport_event_loop_lag_seconds_count 0.0" not in get(port, "/metrics")[1])
-        with Client(server.target) as client, client.session(vocab_size=8):
+        # The server waits for the session, because the session can move to another server.
+        with Client([server.target, "127.0.0.1:9"]) as client, client.session(vocab_size=8):
             server.process.terminate()
             wait_until(lambda: get(port, "/readyz") == (503, "not ready\n"))
             assert get(port, "/healthz") == (200, "ok\n")
