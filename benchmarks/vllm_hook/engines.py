@@ -14,6 +14,8 @@ import numpy as np
 
 from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
 from benchmarks.records import BarLine, Findings
+from benchmarks.servers import echo_server
+from benchmarks.vllm_hook import exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +53,9 @@ UNUSED = Engine("the hook, no request uses it", (HOOK,))
 NATIVE = Engine(
     "a native processor", ("benchmarks.vllm_hook.native:Native",), {"banned": BANNED, "ngram_size": NGRAM_SIZE}
 )
+EXCHANGE = Engine(
+    "a native processor and an exchange", ("benchmarks.vllm_hook.exchange:Exchange",), NATIVE.extra_args
+)
 USED = Engine("the hook", (HOOK,), {"logitport": CHAIN})
 
 
@@ -68,9 +73,10 @@ class Generation(NamedTuple):
 
 def engines(checkpoint: Path, target: str) -> Findings:
     """Compare the engines; they generate in turn, in one order and then the other."""
-    contestants = (NONE, NOTHING, UNUSED, NATIVE, USED)
+    contestants = (NONE, NOTHING, UNUSED, NATIVE, EXCHANGE, USED)
     case = f"vLLM, {REQUESTS} requests"
     with ExitStack() as stack:
+        os.environ[exchange.VARIABLE] = stack.enter_context(echo_server("socket_echo.py")).target
         running = {each.name: stack.enter_context(_running(each, checkpoint, target)) for each in contestants}
         outputs = {name: pipe.recv() for name, pipe in running.items()}
         if outputs[USED.name] != outputs[NATIVE.name] or outputs[USED.name] == outputs[NONE.name]:
@@ -95,6 +101,8 @@ def engines(checkpoint: Path, target: str) -> Findings:
             compare(USED, NATIVE, 0.98),
             compare(USED, NONE, 0.92),
             compare(NATIVE, NONE),
+            compare(EXCHANGE, NATIVE),
+            compare(EXCHANGE, NONE),
             compare(NOTHING, NONE),
             compare(UNUSED, NONE),
             *steps,

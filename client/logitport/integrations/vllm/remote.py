@@ -270,8 +270,7 @@ class RemoteBatch:
     def _process(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
         """Process the leader's logits. Returns edits if every rank, the leader included, must still apply them."""
         edits = None
-        reads = any(request.handle is not None and request.handle.reads_logits for request in step.new_ids)
-        if self._ranks.is_single or reads:
+        if self._ranks.is_single or _reads_logits(step):
             rows, is_view = _rows(logits, places)
             result = pending.apply(rows, check=False)
             if not is_view:
@@ -352,9 +351,14 @@ def _step_arguments(step: Step, kept: list[int]) -> dict[str, Any]:
     }
 
 
+def _reads_logits(step: Step) -> bool:
+    """Whether a processor of one of the step's requests reads logits."""
+    return any(request.handle is not None and request.handle.reads_logits for request in step.new_ids)
+
+
 def _rows(logits: torch.Tensor, places: list[int]) -> tuple[torch.Tensor, bool]:
     """Return these rows, and whether they are a view of the logits."""
     first, last = places[0], places[-1]
-    if places == list(range(first, last + 1)):
-        return logits[first : last + 1], True
-    return logits[places], False
+    if places != list(range(first, last + 1)):
+        return logits[places], False
+    return (logits if len(places) == len(logits) else logits[first : last + 1]), True

@@ -32,10 +32,13 @@ class _V1Request(RemoteRequest):
     Attributes:
         output_ids: the sampled ids; vLLM appends to this list.
         state: vLLM's own state of the request, which identifies it; None if it cannot be found.
+        prefills: whether a step may read a part of the prompt only. After the last part, a request that must read its
+            prompt again has left the batch meanwhile.
     """
 
     output_ids: Sequence[int] = ()
     state: Any = None
+    prefills: bool = True
 
 
 class V1Hook:
@@ -139,7 +142,7 @@ class V1Hook:
         if prompt_ids is None or len(prompt_ids) != request.prompt_length:
             self._batch.release(request)
             return None
-        request.output_ids = output_ids
+        request.output_ids, request.prefills = output_ids, True
         return request
 
     def _admit(
@@ -164,15 +167,19 @@ class V1Hook:
         """Build the step from all rows that will be sampled from."""
         self._waits_for_ids = False
         for row, request in sorted(self._by_row.items()):
-            if len(request.output_ids) < request.known_outputs:
-                self._batch.rewind(request, len(request.output_ids))
-            if not _is_partial_prefill(request, context):
-                if _PLACEHOLDER_ID in request.output_ids[request.known_outputs :]:
-                    self._waits_for_ids = True
-                    new_ids: Sequence[int] = ()
-                else:
-                    new_ids = self._new_ids(request)
-                self._step.add(request, new_ids, row)
+            output_ids, known = request.output_ids, request.known_outputs
+            if len(output_ids) < known:
+                self._batch.rewind(request, len(output_ids))
+            if request.prefills and _is_partial_prefill(request, context):
+                continue
+            request.prefills = False
+            new_ids = output_ids[known:]
+            if _PLACEHOLDER_ID in new_ids:
+                self._waits_for_ids = True
+                new_ids = ()
+            elif request.handle is None:
+                new_ids = ()  # it is admitted with them
+            self._step.add(request, new_ids, row)
 
     def _new_ids(self, request: _V1Request) -> Sequence[int]:
         """Return the sampled ids that the service does not have yet. By now none may be a placeholder."""
