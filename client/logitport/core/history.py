@@ -162,6 +162,8 @@ def listed_ids(token_ids: TokenIds, where: str = "token ids") -> Sequence[int]:
 
 
 def _int32_array(token_ids: TokenIds) -> NDArray[np.int32]:
+    if type(token_ids) is np.ndarray and token_ids.dtype == np.int32 and token_ids.ndim == 1:
+        return np.ascontiguousarray(token_ids)
     return np.ascontiguousarray(int32_ids(token_ids), np.int32)
 
 
