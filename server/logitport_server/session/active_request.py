@@ -91,9 +91,7 @@ class ActiveRequest:
         # Whether the last step left a failure or stale state, which the next step must resolve.
         self._needs_check = False
         self._token_callbacks = [
-            (callback, entry)
-            for entry in chain
-            if (callback := entry.dialect.token_callback(entry.state)) is not None
+            (callback, entry) for entry in chain if (callback := entry.dialect.token_callback(entry.state)) is not None
         ]
 
     @property

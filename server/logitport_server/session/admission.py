@@ -77,14 +77,15 @@ class Admission:
             except BaseException as error:
                 raise failures.of_processor(error, entry.label) from error
         message = addition.request
-        for field in ("request_id", "tenant"):
-            if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
+        request_id, self.tenant = message.request_id, message.tenant
+        for field, name in (("request_id", request_id), ("tenant", self.tenant)):
+            if len(name.encode()) > _MAX_NAME_LENGTH:
                 raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
         prompt = read_token_ids(message, "prompt", engine.vocab_size)
         output = read_token_ids(message, "output", engine.vocab_size)
         self._sampling_params = json_object(message.sampling_params, "sampling_params")
         self._context = RequestContext(
-            message.request_id,
+            request_id,
             History(prompt, output),
             self._sampling_params,
             engine.vocab_size,
@@ -95,7 +96,7 @@ class Admission:
             caller,
         )
         self._engine_runs_programs = engine.runs_programs and not addition.programs_on_server
-        self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
+        self.slot, self.generation = addition.slot, addition.generation
         self._message = message
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
@@ -235,7 +236,7 @@ def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
             f"{len(request.processors)} processors in one request; the server accepts "
             f"{limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
         )
-    json_bytes = len(request.sampling_params) + sum(len(call.params) for call in request.processors)
+    json_bytes = len(request.sampling_params) + sum([len(call.params) for call in request.processors])
     if json_bytes > limits.max_params_bytes:
         raise LimitExceeded(
             f"{json_bytes} bytes of parameters in one request; the server accepts {limits.max_params_bytes}: "
@@ -291,8 +292,10 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
 def _start(entry: ChainEntry, call: CheckedCall, context: RequestContext) -> None:
     """Build the state of a chain's entry from the history. Raises LogitportError."""
     dialect = entry.dialect
-    attributes: tracing.Attributes = {"processor": dialect.name, "tokens": len(context.history)}
-    with tracing.span("history replay", attributes):
+    span = tracing.NO_SPAN
+    if tracing.is_on():
+        span = tracing.span("history replay", {"processor": dialect.name, "tokens": len(context.history)})
+    with span:
         try:
             with _turn(dialect, call.params_bytes):
                 if call.state is None:
