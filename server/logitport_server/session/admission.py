@@ -135,27 +135,27 @@ class Admission:
         deadline = _Deadline(seconds)
         checked: list[CheckedCall] = []
         for place, call in enumerate(self._message.processors):
-            params_bytes = len(call.params)
-            is_shareable = shared is not None and params_bytes <= _LARGE_PARAMS_BYTES and not self._pinned
-            found = shared.find(call, self.tenant, place) if is_shareable else None
+            is_shareable = len(call.params) <= _LARGE_PARAMS_BYTES and not self._pinned
+            calls = shared if is_shareable else None
+            found = None if calls is None else calls.find(call, self.tenant, place)
             if found is None:
                 found = self._check(call, place, host, deadline)
-                if is_shareable:
-                    shared.keep(call, self.tenant, place, found)
+                if calls is not None:
+                    calls.keep(call, self.tenant, place, found)
             checked.append(found)
         entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
-        for entry, call in zip(entries, checked, strict=True):
+        for entry, found in zip(entries, checked, strict=True):
             try:
                 deadline.check()
             except BaseException as error:
                 raise _failure_of(error, entry.dialect, entry.label) from error
             if in_background and not entry.dialect.isolated:
-                self._unstarted.append((entry, call))
+                self._unstarted.append((entry, found))
             else:
-                _start(entry, call, self._context)
+                _start(entry, found, self._context)
             self._chain.append(entry)
             pause()
 

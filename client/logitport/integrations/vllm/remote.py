@@ -166,8 +166,8 @@ class RemoteBatch:
             begun, errors = begin_together(session, made)
             for request, pending in begun.items():
                 request.pending = pending
-            for request, error in errors.items():
-                self.fail(request, error)
+            for request, refusal in errors.items():
+                self.fail(request, refusal)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail_all(entering, error)
             if isinstance(error, SESSION_ERRORS):
