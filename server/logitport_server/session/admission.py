@@ -134,9 +134,10 @@ class Admission:
         """
         deadline = _Deadline(seconds)
         checked: list[CheckedCall] = []
+        if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
+            shared = None
         for place, call in enumerate(self._message.processors):
-            is_shareable = len(call.params) <= _LARGE_PARAMS_BYTES and not self._pinned
-            calls = shared if is_shareable else None
+            calls = shared if len(call.params) <= _LARGE_PARAMS_BYTES else None
             found = None if calls is None else calls.find(call, self.tenant, place)
             if found is None:
                 found = self._check(call, place, host, deadline)

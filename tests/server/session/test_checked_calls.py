@@ -12,6 +12,7 @@ from logitport import History, InvalidParams, Request
 from logitport.errors import from_proto
 from logitport_builtins import BUILTIN_EDITS, BUILTINS, DisallowedTokens, NoRepeatNGram
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server import tracing
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.session.checked_calls import CheckedCall, CheckedCalls
 from tests.server.conftest import EngineRequest
@@ -128,6 +129,17 @@ def test_equal_chains_in_one_frame_have_states_of_their_own(open_engine: Any, mo
         [3, 9],
         [4, 9],
     ]
+
+
+def test_with_tracing_each_request_has_spans_of_its_own(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(tracing, "is_on", lambda: True)
+    monkeypatch.setattr(tracing, "span", lambda name, *_, **__: names.append(name) or tracing.NO_SPAN)
+    engine = open_engine(VOCAB)
+    engine.registry.toys["disallowed_tokens"] = DisallowedTokens
+    one = Request([1], processors=[("disallowed_tokens", {"token_ids": [9]})])
+    engine.add_again(*(EngineRequest(slot, 0, one, [1]) for slot in range(2)))
+    assert names == ["request admission", "processor load", "history replay"] * 2
 
 
 def test_each_request_with_wrong_parameters_is_refused(open_engine: Any) -> None:
