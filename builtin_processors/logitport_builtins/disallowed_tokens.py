@@ -28,6 +28,7 @@ class DisallowedTokens(StatefulEditProcessor):
     """
 
     builtin_name = "disallowed_tokens"
+    shares_states = True
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ class LogitBias(StatefulEditProcessor):
     """
 
     builtin_name = "logit_bias"
+    shares_states = True
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -147,11 +147,8 @@ class Request:
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; pass text ({error})") from error
         for processor, params in self.checked_processors():
-            message.processors.append(
-                common_pb2.ProcessorCall(
-                    processor=name_processor(processor), params=_json_object(params, f"parameters of {processor!r}")
-                )
-            )
+            call = message.processors.add(params=_json_object(params, "parameters of", processor))
+            call.processor.CopyFrom(name_processor(processor))
         return message
 
     def checked_processors(self) -> list[tuple[ProcessorLike, Mapping[str, Any]]]:
@@ -218,11 +215,12 @@ def _listed(value: Any) -> Any:
     return array.tolist()
 
 
-def _json_object(value: Mapping[str, Any], where: str) -> bytes:
+def _json_object(value: Mapping[str, Any], what: str, *of: object) -> bytes:
+    """Serialize a mapping. `what` is its name in errors, followed by the objects `of`. Raises InvalidParams."""
     try:
         text = orjson.dumps(value, _listed, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise InvalidParams(f"{where} cannot be written as JSON: {error}") from error
+        raise InvalidParams(f"{' '.join([what, *map(repr, of)])} cannot be written as JSON: {error}") from error
     if not text.startswith(b"{"):
-        raise InvalidParams(f"{where}: pass a mapping, not {type(value).__name__}")
+        raise InvalidParams(f"{' '.join([what, *map(repr, of)])}: pass a mapping, not {type(value).__name__}")
     return text

@@ -45,7 +45,14 @@ class HistoryState(ABC):
 
 
 class StatefulEditProcessor(EditProcessor):
-    """An `EditProcessor` of which `start` sets `request.state` to a `HistoryState`, or to a compiled state."""
+    """An `EditProcessor` of which `start` sets `request.state` to a `HistoryState`, or to a compiled state.
+
+    Attributes:
+        shares_states: whether a state never changes, and follows from the parameters and the width of the logits alone.
+            Requests with equal parameters may then have one state.
+    """
+
+    shares_states: ClassVar[bool] = False
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Advance the state."""

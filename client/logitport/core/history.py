@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     TokenIds = Union[Sequence[int], NDArray[np.integer[Any]], torch.Tensor]
 
 _SMALLEST_CAPACITY = 64
-_INT32 = np.iinfo(np.int32)
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
 class PythonHistory:
@@ -119,12 +119,14 @@ class PythonHistory:
         return self._crc
 
 
-def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integer[Any]]:
-    """Convert ids to an array of integers, [n], with values that fit int32. `where` is their name in errors.
+def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.int32]:
+    """Convert ids to int32[n]. `where` is their name in errors.
 
     Raises:
         InvalidTokenId: a value is no integer of 32 bits. The check is explicit because numpy may wrap larger values.
     """
+    if type(token_ids) is list and not token_ids:  # the output of most new requests
+        return np.empty(0, np.int32)
     try:
         ids = np.asarray(tensors.on_host(token_ids))
     except (TypeError, ValueError, OverflowError) as error:
@@ -136,9 +138,11 @@ def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.integ
         raise InvalidTokenId(
             f"{where} must be integers of 32 bits, [n], not {ids.dtype}{list(ids.shape)}{_advice(ids)}"
         )
-    if ids.dtype != np.int32 and not (ids.min() >= _INT32.min and ids.max() <= _INT32.max):
+    if ids.dtype == np.int32:
+        return ids
+    if not (ids.min() >= _INT32_MIN and ids.max() <= _INT32_MAX):
         raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
-    return ids
+    return ids.astype(np.int32)
 
 
 def _advice(ids: NDArray[Any]) -> str:
@@ -162,7 +166,9 @@ def listed_ids(token_ids: TokenIds, where: str = "token ids") -> Sequence[int]:
 
 
 def _int32_array(token_ids: TokenIds) -> NDArray[np.int32]:
-    return np.ascontiguousarray(int32_ids(token_ids), np.int32)
+    if type(token_ids) is np.ndarray and token_ids.dtype == np.int32 and token_ids.ndim == 1:
+        return np.ascontiguousarray(token_ids)
+    return np.ascontiguousarray(int32_ids(token_ids))
 
 
 if TYPE_CHECKING or core is not None:

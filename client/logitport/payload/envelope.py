@@ -134,6 +134,8 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
 
 def holds_program(serialized: str) -> bool:
     """Whether a string is a payload that holds a program, and no code. Does not check the program."""
+    if not serialized.lstrip().startswith("{"):  # a name; an exception of orjson would take several times as long
+        return False
     try:
         content = orjson.loads(serialized)
     except orjson.JSONDecodeError:

@@ -112,12 +112,10 @@ class Handle:
         """Digests of the processors in its chain that are named by digest."""
         return [call.processor.digest for call in self._message.processors if call.processor.digest]
 
-    def to_proto(self) -> common_pb2.Request:
-        """Convert to a message, with the present history."""
-        message = common_pb2.Request()
+    def write(self, message: common_pb2.Request) -> None:
+        """Write the request into a message, with the present history."""
         message.CopyFrom(self._message)
         set_history(message, self.history)
-        return message
 
     def rewind(self, length: int) -> None:
         """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
@@ -231,14 +229,14 @@ def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Ite
     """
     frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0
     for handle in handles:
-        frame.requests.add(
+        addition = frame.requests.add(
             slot=handle.slot,
             generation=handle.generation,
-            request=handle.to_proto(),
             programs_on_server=handle.programs_on_server,
             **handle.trace,
         )
-        size_bytes += frame.requests[-1].ByteSize()
+        handle.write(addition.request)
+        size_bytes += addition.ByteSize()
         if size_bytes > _LARGE_BYTES:
             yield frame
             frame, size_bytes = processing_pb2.AddRequests(in_background=in_background), 0

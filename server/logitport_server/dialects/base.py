@@ -43,7 +43,7 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(temperature, int | float) and temperature < 1e-5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes longer to create than all else, and one is created for each request
 class RequestContext:
     """The facts about a request that a processor may read.
 
@@ -177,6 +177,16 @@ class Dialect(ABC):
     @abstractmethod
     def start(self, context: RequestContext, params: dict[str, Any]) -> Any:
         """Create the state of a request, from a history of any length."""
+
+    def start_like(self, earlier: Any, context: RequestContext, params: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Create the state of a request as `start`.
+
+        Args:
+            earlier: the state of a request of the same session that was created with the same `params`.
+            context: the request.
+            params: its parameters.
+        """
+        return self.start(context, params)
 
     @abstractmethod
     def token_callback(self, state: Any) -> Callable[[int], object] | None:

@@ -14,7 +14,7 @@ from logitport_server.dialects.base import Dialect, EditsResult, RequestContext
 from logitport_server.dialects.checks import is_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from logitport_core._core import State
 
@@ -34,6 +34,7 @@ class EditDialect(Dialect):
         self._runs_state_only = runs_state_only(self.processor)
         # Whether all states so far are compiled. Then no call checks them again.
         self._compiled = self._runs_state_only and core is not None
+        self._shares_states = bool(getattr(self.processor, "shares_states", False))
 
     def compiled_state(self, state: EditRequest) -> State | None:
         """The request's state, if it is compiled, and calls of the processor do nothing but call it."""
@@ -55,15 +56,15 @@ class EditDialect(Dialect):
         self._check_params(partial(self.processor.validate_for, caller), params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> EditRequest:
-        request = EditRequest(
-            complete_params(type(self.processor), params),
-            context.history,
-            context.vocab_size,
-            tokenizer_id=context.tokenizer_id,
-            eos_token_ids=context.eos_token_ids,
-            caller=context.caller,
-        )
+        request = _edit_request(context, complete_params(type(self.processor), params))
         self._start(request)
+        return request
+
+    def start_like(self, earlier: EditRequest, context: RequestContext, params: dict[str, Any]) -> EditRequest:
+        if not (self._compiled and self._shares_states):
+            return self.start(context, params)
+        request = _edit_request(context, earlier.params)
+        request.state = earlier.state
         return request
 
     def token_callback(self, state: EditRequest) -> Callable[[int], object] | None:
@@ -91,3 +92,14 @@ class EditDialect(Dialect):
     def _start(self, request: EditRequest) -> None:
         self.processor.start(request)
         self._compiled = self._compiled and is_compiled(request.state)
+
+
+def _edit_request(context: RequestContext, params: Mapping[str, Any]) -> EditRequest:
+    return EditRequest(
+        params,
+        context.history,
+        context.vocab_size,
+        tokenizer_id=context.tokenizer_id,
+        eos_token_ids=context.eos_token_ids,
+        caller=context.caller,
+    )

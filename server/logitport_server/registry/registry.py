@@ -87,6 +87,11 @@ class Registry:
         self._installed_programs = {
             name: verify(processor) for name, processor in installed.items() if isinstance(processor, Program)
         }
+        self._slow = {
+            name
+            for name, processor in installed.items()
+            if name not in self._installed_programs and getattr(processor, "takes_long", True)
+        }
         self._catalog = Catalog(
             store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of, on_removed
         )
@@ -160,10 +165,7 @@ class Registry:
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
-        processor = self._installed.get(builtin)
-        if processor is None or builtin in self._installed_programs:
-            return True
-        return not getattr(processor, "takes_long", True)
+        return builtin not in self._slow
 
     def register(
         self,

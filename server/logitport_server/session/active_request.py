@@ -90,8 +90,9 @@ class ActiveRequest:
         self.failure: LogitportError | None = None
         # Whether the last step left a failure or stale state, which the next step must resolve.
         self._needs_check = False
-        callbacks = ((entry.dialect.token_callback(entry.state), entry) for entry in chain)
-        self._token_callbacks = [(callback, entry) for callback, entry in callbacks if callback is not None]
+        self._token_callbacks = [
+            (callback, entry) for entry in chain if (callback := entry.dialect.token_callback(entry.state)) is not None
+        ]
 
     @property
     def crc(self) -> int:

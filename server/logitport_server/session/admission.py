@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import orjson
@@ -17,17 +17,19 @@ from logitport_server import tracing
 from logitport_server.dialects import RequestContext, failures
 from logitport_server.dialects.base import is_greedy
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
+from logitport_server.session.checked_calls import CheckedCall
 from logitport_server.session.columns import too_many_tokens
 from logitport_server.turns import Aside, Released, pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from contextlib import AbstractContextManager
 
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
     from logitport_server.config import ServerConfig
     from logitport_server.dialects import Dialect
+    from logitport_server.session.checked_calls import CheckedCalls
 
     Host = Callable[[common_pb2.Processor, str, int], Dialect]
 
@@ -35,29 +37,10 @@ _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
 _ID_BYTES = 4  # of an id in a column
+_NO_IDS = np.empty(0, np.int32)
 # Reading longer parameters, which cannot pause, takes milliseconds.
 _LARGE_PARAMS_BYTES = 1 << 16
-
-
-class _Link(NamedTuple):
-    """A processor of a chain, with checked parameters."""
-
-    entry: ChainEntry
-    params: dict[str, Any]
-    params_bytes: int
-
-    def start(self, context: RequestContext) -> None:
-        """Build its state from the history. Raises LogitportError."""
-        attributes: tracing.Attributes = {
-            "processor": self.entry.dialect.name,
-            "tokens": len(context.history),
-        }
-        with (
-            tracing.span("history replay", attributes),
-            _failures_of(self.entry),
-            _turn(self.entry.dialect, self.params_bytes),
-        ):
-            self.entry.state = self.entry.dialect.start(context, self.params)
+_NOTHING = nullcontext()
 
 
 class Admission:
@@ -94,13 +77,15 @@ class Admission:
             except BaseException as error:
                 raise failures.of_processor(error, entry.label) from error
         message = addition.request
-        for field in ("request_id", "tenant"):
-            if len(getattr(message, field).encode()) > _MAX_NAME_LENGTH:
+        request_id, self.tenant = message.request_id, message.tenant
+        for field, name in (("request_id", request_id), ("tenant", self.tenant)):
+            if len(name.encode()) > _MAX_NAME_LENGTH:
                 raise InvalidArgument(f"{field} is longer than {_MAX_NAME_LENGTH} bytes")
-        prompt, output = (read_token_ids(message, part, engine.vocab_size) for part in ("prompt", "output"))
+        prompt = read_token_ids(message, "prompt", engine.vocab_size)
+        output = read_token_ids(message, "output", engine.vocab_size)
         self._sampling_params = json_object(message.sampling_params, "sampling_params")
         self._context = RequestContext(
-            message.request_id,
+            request_id,
             History(prompt, output),
             self._sampling_params,
             engine.vocab_size,
@@ -111,11 +96,11 @@ class Admission:
             caller,
         )
         self._engine_runs_programs = engine.runs_programs and not addition.programs_on_server
-        self.slot, self.generation, self.tenant = addition.slot, addition.generation, message.tenant
+        self.slot, self.generation = addition.slot, addition.generation
         self._message = message
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
-        self._unstarted: list[_Link] = []
+        self._unstarted: list[tuple[ChainEntry, CheckedCall]] = []
 
     @property
     def chain_bytes(self) -> int:
@@ -126,7 +111,14 @@ class Admission:
         """Copy the message of the chain: a part of a frame keeps the memory of the whole frame."""
         self._message = common_pb2.Request(processors=self._message.processors, on_error=self._message.on_error)
 
-    def load(self, host: Host, seconds: float = math.inf, *, in_background: bool = False) -> None:
+    def load(
+        self,
+        host: Host,
+        seconds: float = math.inf,
+        *,
+        in_background: bool = False,
+        shared: CheckedCalls | None = None,
+    ) -> None:
         """Find the processors, check their parameters, and build their state. May take long.
 
         Args:
@@ -135,56 +127,63 @@ class Admission:
             in_background: whether steps of the session may run at the same time. The state of a processor of this
                 process is then built by `finish`, because its instance serves these steps and is not thread-safe. A
                 worker has a lock.
+            shared: the checked calls of the frame, which other threads do not use.
 
         Raises:
             LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
         """
-        deadline = time.monotonic() + seconds
-
-        def check_deadline() -> None:
-            if time.monotonic() > deadline:
-                raise ProcessorTimedOut(
-                    f"the request's chain was not loaded within {seconds:g} s (--load-timeout-seconds): chain fewer "
-                    "processors, or faster ones"
-                )
-
-        checked: list[_Link] = []
+        deadline = _Deadline(seconds)
+        checked: list[CheckedCall] = []
+        if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
+            shared = None
         for place, call in enumerate(self._message.processors):
-            label = _label(call.processor)
-            params_bytes = len(call.params)
-            with Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext():
-                params = json_object(call.params, f"params of processor {place} ({label})")
-            dialect = None
-            with tracing.span("processor load", {"processor": label}) as span:
-                try:
-                    check_deadline()
-                    if _is_pinned(self._pinned, place, label):
-                        dialect = self._pinned[place].dialect.on_server
-                    else:
-                        with Released():  # it may wait for a worker or for the store
-                            dialect = host(call.processor, self.tenant, place)
-                    span.set("processor", dialect.name)
-                    check_deadline()
-                    with _turn(dialect, params_bytes):
-                        dialect.validate(params, self._sampling_params, self._context.caller)
-                    checked.append(_Link(ChainEntry(dialect, None, label), params, params_bytes))
-                    pause()
-                except BaseException as error:
-                    if dialect is None:
-                        raise failures.of_processor(error, label) from error
-                    raise _failure_of(error, dialect, label) from error
+            calls = shared if len(call.params) <= _LARGE_PARAMS_BYTES else None
+            found = None if calls is None else calls.find(call, self.tenant, place)
+            if found is None:
+                found = self._check(call, place, host, deadline)
+                if calls is not None:
+                    calls.keep(call, self.tenant, place, found)
+            checked.append(found)
+        entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
         if self._engine_runs_programs:
-            _leave_programs_to_engine([link.entry for link in checked])
+            _leave_programs_to_engine(entries)
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
-        for link in checked:
-            with _failures_of(link.entry):
-                check_deadline()
-            if in_background and not link.entry.dialect.isolated:
-                self._unstarted.append(link)
+        for entry, found in zip(entries, checked, strict=True):
+            try:
+                deadline.check()
+            except BaseException as error:
+                raise _failure_of(error, entry.dialect, entry.label) from error
+            if in_background and not entry.dialect.isolated:
+                self._unstarted.append((entry, found))
             else:
-                link.start(self._context)
-            self._chain.append(link.entry)
+                _start(entry, found, self._context)
+            self._chain.append(entry)
             pause()
+
+    def _check(self, call: common_pb2.ProcessorCall, place: int, host: Host, deadline: _Deadline) -> CheckedCall:
+        """Find a processor of the chain, and check its parameters. Raises LogitportError."""
+        label, params_bytes = _label(call.processor), len(call.params)
+        with Aside() if params_bytes > _LARGE_PARAMS_BYTES else _NOTHING:
+            params = json_object(call.params, f"params of processor {place} ({label})")
+        dialect = None
+        with tracing.span("processor load", {"processor": label}) as span:
+            try:
+                deadline.check()
+                if _is_pinned(self._pinned, place, label):
+                    dialect = self._pinned[place].dialect.on_server
+                else:
+                    with Released():  # it may wait for a worker or for the store
+                        dialect = host(call.processor, self.tenant, place)
+                span.set("processor", dialect.name)
+                deadline.check()
+                with _turn(dialect, params_bytes):
+                    dialect.validate(params, self._sampling_params, self._context.caller)
+            except BaseException as error:
+                if dialect is None:
+                    raise failures.of_processor(error, label) from error
+                raise _failure_of(error, dialect, label) from error
+        pause()
+        return CheckedCall(dialect, label, params, params_bytes)
 
     def finish(self) -> ActiveRequest:
         """Build the states that `load` left, and return the request. Runs between the steps of the session.
@@ -192,8 +191,8 @@ class Admission:
         Raises:
             LogitportError: a processor raises.
         """
-        for link in self._unstarted:
-            link.start(self._context)
+        for entry, call in self._unstarted:
+            _start(entry, call, self._context)
             pause()
         return ActiveRequest(
             self.slot,
@@ -203,6 +202,22 @@ class Admission:
             skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
             greedy=is_greedy(self._sampling_params.get("temperature")),
         )
+
+
+class _Deadline:
+    """Time limit for loading a chain, in seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._at = time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise ProcessorTimedOut if it is over."""
+        if time.monotonic() > self._at:
+            raise ProcessorTimedOut(
+                f"the request's chain was not loaded within {self._seconds:g} s (--load-timeout-seconds): chain fewer "
+                "processors, or faster ones"
+            )
 
 
 def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
@@ -222,7 +237,7 @@ def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
             f"{len(request.processors)} processors in one request; the server accepts "
             f"{limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
         )
-    json_bytes = len(request.sampling_params) + sum(len(call.params) for call in request.processors)
+    json_bytes = len(request.sampling_params) + sum([len(call.params) for call in request.processors])
     if json_bytes > limits.max_params_bytes:
         raise LimitExceeded(
             f"{json_bytes} bytes of parameters in one request; the server accepts {limits.max_params_bytes}: "
@@ -239,15 +254,18 @@ def read_token_ids(
         InvalidArgument: both are set, or the column has no whole number of ids.
         InvalidTokenId: an id is outside [0, vocab_size).
     """
+    if part == "prompt":
+        listed, column = request.prompt_token_ids, request.prompt_ids
+    else:
+        listed, column = request.output_token_ids, request.output_ids
     where = f"{part}_token_ids"
-    listed = getattr(request, where)
-    column: bytes = getattr(request, f"{part}_ids")
-    if column:
-        if listed:
-            raise InvalidArgument(f"{where} and {part}_ids are both set; send one of them")
-        if len(column) % _ID_BYTES:
-            raise InvalidArgument(f"{part}_ids has {len(column)} bytes; send {_ID_BYTES} for each id")
-    return check_token_ids(np.frombuffer(column, "<i4") if column else listed, vocab_size, where)
+    if not column:
+        return check_token_ids(listed, vocab_size, where) if listed else _NO_IDS
+    if listed:
+        raise InvalidArgument(f"{where} and {part}_ids are both set; send one of them")
+    if len(column) % _ID_BYTES:
+        raise InvalidArgument(f"{part}_ids has {len(column)} bytes; send {_ID_BYTES} for each id")
+    return check_token_ids(np.frombuffer(column, "<i4"), vocab_size, where)
 
 
 def check_token_ids(
@@ -255,7 +273,7 @@ def check_token_ids(
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
     ids = np.asarray(token_ids, np.int32)
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+    if ids.size and ids.view(np.uint32).max() >= vocab_size:  # a negative id is above 2**31
         index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
         raise InvalidTokenId(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
     return ids
@@ -272,6 +290,24 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
+def _start(entry: ChainEntry, call: CheckedCall, context: RequestContext) -> None:
+    """Build the state of a chain's entry from the history. Raises LogitportError."""
+    dialect = entry.dialect
+    span = tracing.NO_SPAN
+    if tracing.is_on():
+        span = tracing.span("history replay", {"processor": dialect.name, "tokens": len(context.history)})
+    with span:
+        try:
+            with _turn(dialect, call.params_bytes):
+                if call.state is None:
+                    entry.state = dialect.start(context, call.params)
+                else:
+                    entry.state = dialect.start_like(call.state, context, call.params)
+        except BaseException as error:
+            raise _failure_of(error, dialect, entry.label) from error
+    call.state = entry.state
+
+
 def _leave_programs_to_engine(chain: list[ChainEntry]) -> None:
     """Let the engine run the programs of a chain, if nothing else in it reads logits."""
     readers = [entry for entry in chain if entry.dialect.reads_logits]
@@ -285,16 +321,7 @@ def _turn(dialect: Dialect, params_bytes: int) -> AbstractContextManager[None]:
     """The turn for methods of the dialect with such parameters: none if they may wait, or run for long."""
     if dialect.isolated or dialect.shipped or dialect.takes_long:
         return Released()
-    return Aside() if params_bytes > _LARGE_PARAMS_BYTES else nullcontext()
-
-
-@contextmanager
-def _failures_of(entry: ChainEntry) -> Iterator[None]:
-    """Context in which any exception is a failure of this processor."""
-    try:
-        yield
-    except BaseException as error:
-        raise _failure_of(error, entry.dialect, entry.label) from error
+    return Aside() if params_bytes > _LARGE_PARAMS_BYTES else _NOTHING
 
 
 def _failure_of(error: BaseException, dialect: Dialect, label: str) -> LogitportError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from logitport_server import tracing
@@ -27,23 +26,27 @@ class AdmissionTrace:
     """
 
     def __init__(self, addition: processing_pb2.SlottedRequest, session: object) -> None:
-        request = addition.request
-        self._names = {"request_id": request.request_id[:_MAX_NAME_LENGTH]} if request.request_id else {}
+        request_id = addition.request.request_id
+        self._names = {"request_id": request_id[:_MAX_NAME_LENGTH]} if request_id else {}
+        self._span = self._begin(addition, session) if tracing.is_on() else tracing.NO_SPAN
+
+    def _begin(self, addition: processing_pb2.SlottedRequest, session: object) -> tracing.Span:
         attributes: tracing.Attributes = {
-            "processors": len(request.processors),
-            "tenant": request.tenant[:_MAX_NAME_LENGTH],
+            "processors": len(addition.request.processors),
+            "tenant": addition.request.tenant[:_MAX_NAME_LENGTH],
         }
         parent = tracing.continued(addition.traceparent, addition.tracestate)
         with Scope(self._names):
-            self._span = tracing.span("request admission", attributes, parent=parent, links=(session,))
-        self._contexts = ExitStack()
+            return tracing.span("request admission", attributes, parent=parent, links=(session,))
 
     def __enter__(self) -> None:
-        self._contexts.enter_context(Scope(self._names))
-        self._contexts.enter_context(self._span.active())
+        self._scope, self._active = Scope(self._names), self._span.active()
+        self._scope.__enter__()
+        self._active.__enter__()
 
     def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
-        self._contexts.close()
+        self._active.__exit__(None, None, None)
+        self._scope.__exit__()
         if exc is not None:
             self.refused(exc)
 

@@ -62,7 +62,8 @@ class HostedProcessors:
 
     def may_take_long_to_admit(self, request: common_pb2.Request) -> bool:
         """Whether the admission of a request may take long. Built-ins that do not declare otherwise are fast."""
-        return not all(
-            call.processor.WhichOneof("by") == "builtin" and self._registry.is_fast(call.processor.builtin)
-            for call in request.processors
-        )
+        for call in request.processors:
+            name = call.processor.builtin
+            if not (name or call.processor.WhichOneof("by") == "builtin") or not self._registry.is_fast(name):
+                return True
+        return False

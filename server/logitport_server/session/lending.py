@@ -64,6 +64,8 @@ class Lending:
 
     def admitted(self, request: ActiveRequest) -> bool:
         """Record a new request. Returns whether to retire all regions: one was lent to another trust domain."""
+        if not self._uses:
+            return False
         domain, retire = _domain_of(request), False
         for use in self._uses.values():
             use.add(domain)

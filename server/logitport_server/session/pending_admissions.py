@@ -108,6 +108,8 @@ class PendingAdmissions:
 
     def generation_at(self, slot: int) -> int | None:
         """The generation of the pending request that occupies this slot; None if there is none."""
+        if not self._by_slot:  # the session's thread alone changes it
+            return None
         with self._lock:
             pending = self._by_slot.get(slot)
             return None if pending is None else pending.admission.generation
@@ -127,6 +129,8 @@ class PendingAdmissions:
 
     def cancel(self, slot: int, generation: int) -> None:
         """Cancel the admission of this slot and generation, if there is one."""
+        if not self._by_slot:
+            return
         with self._lock:
             pending = self._by_slot.get(slot)
             if pending is not None and pending.admission.generation == generation:

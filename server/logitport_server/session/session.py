@@ -25,6 +25,7 @@ from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.session.admission import Admission, check_limits, check_token_ids
 from logitport_server.session.admission_trace import AdmissionTrace
 from logitport_server.session.batch import StepBatch
+from logitport_server.session.checked_calls import CheckedCalls
 from logitport_server.session.columns import (
     StepColumns,
     StepLayout,
@@ -169,7 +170,7 @@ class EngineSession:
         self.trace: object = None
         self.step_trace: StepTrace | None = None
         self.first_refused: dict[str, str] = {}
-        self._device = device
+        self._device, self._device_name = device, str(device)
         self._requests: dict[int, ActiveRequest] = {}
         # Length of the longest chain since the session last had no request.
         self._longest_chain = 0
@@ -231,6 +232,7 @@ class EngineSession:
         """
         self.first_refused = {}
         reads_logits, pending = bytearray(), bytearray()
+        shared = CheckedCalls()
         for addition in frame.requests:
             request, in_background = None, False
             trace = AdmissionTrace(addition, self.trace)
@@ -238,11 +240,12 @@ class EngineSession:
                 try:
                     admission = self._check(addition)
                     in_background = frame.in_background and self._may_continue_in_background(admission, addition)
-                    load = partial(admission.load, self._processors.host, self._limits.load_timeout_seconds)
+                    host, seconds = self._processors.host, self._limits.load_timeout_seconds
                     if in_background:
-                        self._pending_admissions.begin(admission, partial(load, in_background=True), trace)
+                        load = partial(admission.load, host, seconds, in_background=True)
+                        self._pending_admissions.begin(admission, load, trace)
                     else:
-                        load()
+                        admission.load(host, seconds, shared=shared)
                         request = self._finish(admission, trace)
                 except LogitportError as error:
                     reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))
@@ -487,7 +490,7 @@ class EngineSession:
         previous = self._request_at(addition.slot, addition.generation)
         check_limits(addition.request, self._limits)
         caller = Party(self.principal.name, addition.request.tenant)
-        return Admission(addition, self._engine, previous, str(self._device), caller)
+        return Admission(addition, self._engine, previous, self._device_name, caller)
 
     def _may_continue_in_background(self, admission: Admission, addition: processing_pb2.SlottedRequest) -> bool:
         """Whether the admission of a request may take long, and no step needs the request already."""

@@ -29,6 +29,7 @@ __all__ = [
     "continued",
     "current",
     "ids",
+    "is_on",
     "of_metadata",
     "samples_step",
     "samples_steps",
@@ -105,6 +106,11 @@ def span(
     if _tracer is None:
         return NO_SPAN
     return _tracer.span(name, attributes or {}, parent, links, is_call=is_call, times=times)
+
+
+def is_on() -> bool:
+    """Whether spans are recorded. If not, code that runs for every request need not collect attributes."""
+    return _tracer is not None
 
 
 def current() -> Span:

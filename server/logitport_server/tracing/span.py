@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_NOTHING = nullcontext()
+
+
 class Span:
     """A span that is not recorded.
 
@@ -43,7 +46,7 @@ class Span:
 
     def active(self) -> AbstractContextManager[object]:
         """Return a context in which the span is active, and which does not end it."""
-        return nullcontext()
+        return _NOTHING
 
     def set(self, name: str, value: str | bool | int | float) -> None:
         """Set an attribute; see `tracing.span` for its name."""

@@ -49,15 +49,15 @@ def read_chain(value: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
             raise InvalidParams(f"{where}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(value, list | tuple):
         raise InvalidParams(f"{where}: got {type(value).__name__}; {_EXPECTED}")
-    return [_entry(entry, f"{where}[{place}]") for place, entry in enumerate(value)]
+    return [_entry(entry, where, place) for place, entry in enumerate(value)]
 
 
 _EXPECTED = 'expected a list of [processor, parameters], such as [["disallowed_tokens", {"token_ids": [1]}]]'
 
 
-def _entry(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(entry, list | tuple) and len(entry) in {1, 2} and isinstance(entry[0], str):
+def _entry(entry: Any, where: str, place: int) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(entry, (list, tuple)) and len(entry) in {1, 2} and isinstance(entry[0], str):
         params = entry[1] if len(entry) == 2 else {}
         if isinstance(params, Mapping):
             return entry[0], params
-    raise InvalidParams(f"{where}: {_EXPECTED}")
+    raise InvalidParams(f"{where}[{place}]: {_EXPECTED}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
+from logitport.integrations.common.admissions import begin_together
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.session_holder import SessionHolder
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from logitport.core.edits import Edits
     from logitport.integrations.common.history_batch import Chain
     from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
     from logitport.session.step import PendingStep
     from logitport.session.step_result import StepResult
@@ -192,25 +192,22 @@ def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _Hook
 
     Raises if the session is unusable.
     """
-    begun: dict[int, PendingRequest | None] = {}
-    for row, tracked in active.items():
-        try:
-            begun[row] = tracked.begin_admission(session)
-        except SESSION_ERRORS:
-            raise
-        except LogitportError as error:
-            result.failures[row] = error
-    limited, handles = AdmissionTime(session), {}
+    result.failures |= {row: tracked.lost for row, tracked in active.items() if tracked.lost is not None}
+    new = {row: it.request() for row, it in active.items() if it.handle is None and it.lost is None}
+    begun, errors = begin_together(session, new)
+    for row, error in errors.items():
+        if not isinstance(error, LogitportError):
+            raise error
+        result.failures[row] = error
+    limited = AdmissionTime(session)
     for row, pending in begun.items():
         try:
-            if pending is not None:
-                active[row].handle = limited.result(pending)
-            handles[row] = cast("Handle", active[row].handle)
+            active[row].handle = limited.result(pending)
         except SESSION_ERRORS:
             raise
         except LogitportError as error:
             result.failures[row] = error
-    return handles
+    return {row: it.handle for row, it in active.items() if it.handle is not None and row not in result.failures}
 
 
 def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport.integrations.common.history_batch import Chain
     from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
 
 
@@ -40,26 +39,11 @@ class TrackedRequest:
     handle: Handle | None = None
     lost: StateLost | None = None
 
-    def begin_admission(self, session: Session) -> PendingRequest | None:
-        """Begin to admit it with its whole history. Returns None if the session has it.
-
-        Raises:
-            StateLost: its processors had state that was lost with an earlier session.
-            LogitportError: as `Session.begin_add`.
-        """
-        if self.lost is not None:
-            raise self.lost
-        if self.handle is not None:
-            return None
+    def request(self) -> Request:
+        """Make the request to admit, with its whole history."""
         req: Any = self.req()
-        return session.begin_add(
-            Request(
-                prompt_of(req),
-                req.output_ids,
-                processors=self.chain,
-                request_id=str(req.rid),
-                tenant=self.tenant,
-            )
+        return Request(
+            prompt_of(req), req.output_ids, processors=self.chain, request_id=str(req.rid), tenant=self.tenant
         )
 
 
@@ -83,13 +67,19 @@ class TrackedRequests:
         return tracked
 
     def drop_ended(self, session: Session | None) -> None:
-        """Remove requests that have ended, or that SGLang dropped, from the session. Raises as `Session.remove`."""
+        """Remove requests that have ended, or that SGLang dropped, from the session, with one frame.
+
+        Raises as `Session.remove`.
+        """
+        ended: list[Handle] = []
         for key, tracked in list(self._tracked.items()):
             req = tracked.req()
             if req is None or req.finished():
                 del self._tracked[key]
-                if session is not None and tracked.handle is not None:
-                    session.remove(tracked.handle)
+                if tracked.handle is not None:
+                    ended.append(tracked.handle)
+        if session is not None:
+            session.remove(*ended)
 
     def mark_session_lost(self, error: LogitportError) -> None:
         """Detach all requests from a lost session. Those with state that follows from history can join a new one."""

@@ -10,6 +10,7 @@ import torch
 from logitport.errors import ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
+from logitport.integrations.common.admissions import begin_together
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.failures import record
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.session.frames import Handle
     from logitport.session.pending_request import PendingRequest
-    from logitport.session.session import Session
     from logitport.session.step import PendingStep
 
 
@@ -163,25 +163,15 @@ class RemoteBatch:
                     made[request] = make_request()
                 except Exception as error:  # noqa: BLE001 - as below
                     self.fail(request, error)
-            self._begin_together(session, made)
+            begun, errors = begin_together(session, made)
+            for request, pending in begun.items():
+                request.pending = pending
+            for request, refusal in errors.items():
+                self.fail(request, refusal)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail_all(entering, error)
             if isinstance(error, SESSION_ERRORS):
                 self._discard_session(error)
-
-    def _begin_together(self, session: Session, made: dict[RemoteRequest, Request]) -> None:
-        """Begin the admissions of these requests. Raises those of SESSION_ERRORS; any other error fails one request."""
-        try:
-            for request, pending in zip(made, session.begin_add_all(made.values())):  # noqa: B905
-                request.pending = pending
-        except SESSION_ERRORS:
-            raise
-        except Exception as error:  # noqa: BLE001 - raising would end the engine
-            if len(made) == 1:
-                self.fail_all(made, error)
-                return
-            for request, message in made.items():  # none was begun: find those that cannot be sent
-                self._begin_together(session, {request: message})
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
         """Rewind a request to `outputs` output ids."""

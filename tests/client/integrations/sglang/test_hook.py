@@ -18,6 +18,7 @@ from logitport import Client
 from logitport.errors import InvalidParams, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
+from logitport.session.channel import FrameChannel
 from tests.conftest import free_address
 from tests.toy_processors import AddCallCount, RaisesInCall
 
@@ -101,6 +102,35 @@ def test_edits_apply_only_to_rows_with_processors(hook: Hook) -> None:
     logits = step(hook, params_of(one, ban(31)), params_of(two), params_of(three, ban(31, 30)))
     assert logits.argmax(-1).tolist() == [30, 31, 29]
     assert torch.equal(logits[1], torch.arange(float(VOCAB_SIZE)))
+
+
+def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[tuple[str, int]] = []
+    exchange = FrameChannel.exchange
+
+    def recorded(channel: FrameChannel, frame: Any) -> Any:
+        if frame.HasField("add"):
+            frames.append(("add", len(frame.add.requests)))
+        elif frame.HasField("remove"):
+            frames.append(("remove", len(frame.remove.slots) // 4))
+        return exchange(channel, frame)
+
+    monkeypatch.setattr(FrameChannel, "exchange", recorded)
+    reqs = [Req([2]), Req([3]), Req([4])]
+    params = [params_of(req, ban(31)) for req in reqs]
+    sample(step(hook, *params), *reqs)
+    assert frames == [("add", 3)]
+    reqs[0].ended = reqs[1].ended = True
+    assert step(hook, params[2], params_of(new := Req([5]), ban(30))).argmax(-1).tolist() == [30, 31]
+    assert frames[1:] == [("remove", 2), ("add", 1)]
+    assert not new.to_finish
+
+
+def test_one_of_several_new_requests_cannot_be_sent(hook: Hook) -> None:
+    reqs = [Req([2]), Req([2**40]), Req([4])]
+    logits = step(hook, *(params_of(req, ban(31)) for req in reqs))
+    assert logits.argmax(-1).tolist() == [30, EOS, 30]
+    assert [req.to_finish is not None for req in reqs] == [False, True, False]
 
 
 def test_a_chain_as_json_text(hook: Hook) -> None:
