@@ -157,8 +157,8 @@ def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: Metri
 
 def test_the_session_describes_its_steps(engine: Engine, stream: SessionStream) -> None:
     engine.exchange(step(3))
-    assert stream._activity is not None
-    info = stream._describe(stream._activity)
+    assert stream._opened is not None
+    info = stream._opened._describe()
     assert (info.steps, info.transport) == (1, "local")
     assert 0 < info.last_step_age_seconds < SECONDS
 
@@ -168,8 +168,8 @@ def test_changes_take_effect_when_the_time_is_over(stream: SessionStream, monkey
     engine = Engine(stream)
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
-    assert stream._departure is not None
-    stream._departure.can_move = True
+    assert stream._opened is not None
+    stream._opened.departure.can_move = True
     stream._departures.begin()
     assert engine.exchange(step(5, base=3)).edits.should_move
     monkeypatch.setattr(tracing, "samples_steps", lambda: True)
@@ -222,5 +222,5 @@ def test_a_stream_that_closes_ends_its_connection(stream: SessionStream) -> None
     stream.close()
     engine.wait()
     assert engine.error is None
-    assert stream._session is None
+    assert stream._opened is None
     engine.close()
