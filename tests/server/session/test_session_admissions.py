@@ -205,34 +205,6 @@ def test_requests_of_one_session_share_an_instance_until_none_uses_it(open_engin
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vocab_size": 0}, "vocab_size is 0"),
-        ({"vocab_size": -5}, "vocab_size is -5"),
-        ({"datatype": "FP64"}, "datatype is 'FP64'; write one of FP32"),
-        ({"max_requests": -1}, "max_requests is -1"),
-        ({"max_draft_tokens": -1}, "max_draft_tokens -1"),
-        ({"eos_token_ids": [3, VOCAB]}, r"eos_token_ids\[1\] is 10"),
-        ({"eos_token_ids": [3] * 1025}, "eos_token_ids has 1025 ids"),
-        ({"tokenizer_id": "x" * 4097}, "tokenizer_id 4097 characters"),
-    ],
-)
-def test_invalid_values_at_opening_are_refused(open_engine: Any, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        open_engine(**{"vocab_size": VOCAB, **change})
-
-
-@pytest.mark.parametrize(("requested", "granted"), [(0, 4), (3, 3), (9, 4)])
-def test_max_requests_is_the_smaller_of_both_limits(open_engine: Any, requested: int, granted: int) -> None:
-    assert open_engine(VOCAB, max_requests=requested, max_requests_per_session=4).session.max_requests == granted
-
-
-def test_too_many_draft_tokens_are_refused(open_engine: Any) -> None:
-    with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* raise --max-draft-tokens"):
-        open_engine(VOCAB, max_draft_tokens=257)
-
-
-@pytest.mark.parametrize(
     ("requested", "message"),
     [
         ({"processors": DENY * 65}, r"65 processors .* accepts 64: chain fewer, or raise --max-processors-per-request"),
@@ -252,17 +224,6 @@ def test_an_error_abbreviates_a_long_name(open_engine: Any) -> None:
     with pytest.raises(UnknownProcessor) as raised:
         open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
     assert len(str(raised.value)) + len(raised.value.processor) < 5000
-
-
-@pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
-def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
-    engine = open_engine(VOCAB)
-    known = engine.add(0, [])
-    with pytest.raises(LimitExceeded, match=r"in one frame; the server accepts 1048576: .* raise --max-step-bytes"):
-        engine.step({known: []}, **{column: bytes(1 << 20)})
-    with pytest.raises(LimitExceeded, match="in one frame"):
-        engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
-    engine.step({known: []})
 
 
 class AddBy(CustomLogitProcessor):
