@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import compiled
+from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
@@ -45,7 +45,7 @@ class Engine:
         self.socket.settimeout(SECONDS)
         self.stream = stream
         self.in_python: list[bytes] = []
-        self.error: OSError | None = None
+        self.error: LogitportError | OSError | None = None
         self._reply, stream.reply = stream.reply, self._note  # type: ignore[method-assign]
         self._connection = LocalConnection(self._peer, stream, max_message_bytes)
         self._replies = self.socket.makefile("rb")
@@ -60,7 +60,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._connection.run()
-        except OSError as error:
+        except (LogitportError, OSError) as error:
             self.error = error
         self.stream.detach()
         self._peer.close()
@@ -183,6 +183,7 @@ def test_frames_over_the_limit_end_the_connection(stream: SessionStream) -> None
     assert engine.exchange(step(3)).HasField("edits")
     engine.send(step(4, base=2) + b"\0")
     engine.wait()
+    assert f"a frame of {len(step(3)) + 1} bytes is over max_message_bytes" in str(engine.error)
     assert not engine.in_python
     engine.close()
 
