@@ -49,7 +49,7 @@ _WORK_OF_A_NEW_ID = 0.25
 class EngineSession:
     """Requests by slot, each with its history and state.
 
-    Not thread-safe: an engine's frames are processed one at a time, admissions in the background apart.
+    Not thread-safe: an engine's frames are processed one at a time. Admissions in the background run on other threads.
 
     Args:
         opening: the message that opens it.
