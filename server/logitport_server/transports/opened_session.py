@@ -60,7 +60,9 @@ class OpenedSession:
         self._local = local
         self._opened_at = time.monotonic()
         self.activity = SessionActivity(session, session_id, opening, peer)
-        self.departure = departures.open(can_move=opening.can_move, describe=self._describe)
+        self.departure = departures.open(can_move=opening.can_move)
+        # Now, because another thread may call it at once, and it needs the departure.
+        self.departure.describe = self._describe
 
     def write(self, opened: processing_pb2.SessionOpened) -> None:
         """Write the reply to the frame that opened it."""
