@@ -131,7 +131,7 @@ def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
     if reply is None:
         reply = processing_pb2.StepEdits()
         try:
-            engine.session.step(frame, reply)
+            engine.session.steps.step(frame, reply)
         except LogitportError as error:
             return type(error), str(error)
     failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
@@ -142,10 +142,10 @@ def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
 
 def by_message(engine: Engine, frame: processing_pb2.Step) -> processing_pb2.StepEdits | None:
     """Send a step as a serialized frame, as a stream does; None if the frame is refused."""
-    if engine.session.step_trace is not None:
+    if engine.session.steps.trace is not None:
         return None
     data = processing_pb2.SessionRequest(seq=SEQ, step=frame).SerializeToString()
-    reply = engine.session.step_compiled(data, SEQ, "grpc", should_move=True)
+    reply = engine.session.steps.step_compiled(data, SEQ, "grpc", should_move=True)
     if reply is None:
         return None
     response = processing_pb2.SessionResponse.FromString(reply)
@@ -170,7 +170,7 @@ def open_engine() -> Callable[[], Engine]:
 @given(data=st.data())
 def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject) -> None:
     engine, reference = open_engine(), open_engine()
-    reference.session._compiled = None
+    reference.session.batch.compiled = None
     requests: dict[int, EngineRequest] = {}
     for generation in range(data.draw(st.integers(1, 10), label="changes")):
         slot = data.draw(st.integers(0, SLOTS - 1))
@@ -187,7 +187,7 @@ def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject)
         for _ in range(data.draw(st.integers(0, 3))):
             kept = {request: list(request.history) for request in requests.values()}
             frame = data.draw(step_frame(list(requests.values())), label="frame")
-            engine.session.step_trace = StepTrace() if data.draw(st.booleans(), label="in Python") else None
+            engine.session.steps.trace = StepTrace() if data.draw(st.booleans(), label="in Python") else None
             expected = outcome(reference, frame)
             assert outcome(engine, frame) == expected
             if isinstance(expected[0], type) or expected[1]:  # the engine adds the requests again
@@ -224,7 +224,7 @@ def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> Non
     request = engine.add(0, [COMPILED[0], COMPILED[4]])
     for drafts in ([], [3, 4]):
         frame = processing_pb2.SessionRequest(seq=1, step=step_of(request, new=[5], drafts=drafts))
-        reply = engine.session.step_compiled(frame.SerializeToString(), 1, "local", should_move=False)
+        reply = engine.session.steps.step_compiled(frame.SerializeToString(), 1, "local", should_move=False)
         assert reply is not None
         request.history += [5]
         rows = len(drafts) + 1
@@ -262,19 +262,19 @@ def test_a_message_of_another_form_is_left_to_python(open_engine: Callable[[], E
         *(good[:length] for length in range(len(good))),
     ]
     for data in others:
-        assert engine.session.step_compiled(data, 7, "grpc", should_move=False) is None, data
-    assert engine.session.step_compiled(good, 7, "grpc", should_move=False) is not None
+        assert engine.session.steps.step_compiled(data, 7, "grpc", should_move=False) is None, data
+    assert engine.session.steps.step_compiled(good, 7, "grpc", should_move=False) is not None
 
 
 def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], Engine]) -> None:
     engine = open_engine()
     request = engine.add(0, [COMPILED[0]])
-    compiled_batch = engine.session._compiled
+    compiled_batch = engine.session.batch.compiled
     assert compiled_batch is not None
     refused = step_of(request, new=[5], history_crcs=int32(7))
     usual = step_of(request, new=[5])
     data = processing_pb2.SessionRequest(seq=7, step=refused).SerializeToString()
-    assert engine.session.step_compiled(data, 7, "grpc", should_move=False) is None
+    assert engine.session.steps.step_compiled(data, 7, "grpc", should_move=False) is None
     assert compiled_batch.step_partly(usual) is None
     assert compiled_batch.step_partly(usual) is not None
 
@@ -285,8 +285,8 @@ def test_a_step_with_other_requests_runs_in_the_core_in_part(
     engine = open_engine()
     compiled_request, other = engine.add(0, [COMPILED[0]]), engine.add(1, [COMPILED[1], ("DenyHistory", {})])
     session: Any = engine.session
-    step_partly, calls = session._compiled.step_partly, []
-    monkeypatch.setattr(session._compiled, "step_partly", lambda frame: calls.append(1) or step_partly(frame))
+    step_partly, calls = session.batch.compiled.step_partly, []
+    monkeypatch.setattr(session.batch.compiled, "step_partly", lambda frame: calls.append(1) or step_partly(frame))
     reply = engine.step({other: [5], compiled_request: [6]})
     assert calls
     assert engine.denied(reply, 2) == [[1, 2, 3, 5], [1, 5, 6]]
@@ -298,10 +298,10 @@ def test_a_failed_request_returns_to_the_core_when_it_has_recovered(open_engine:
     request = engine.add(0, [COMPILED[0]], on_error="skip")
     assert engine.failures(engine.step({request: [VOCAB]}))
     del request.history[-1]
-    assert not engine.session.is_compiled
+    assert not engine.session.batch.is_compiled
     assert by_message(engine, step_of(request, new=[5])) is None
     assert not engine.failures(engine.step({request: [5]}))
-    assert engine.session.is_compiled
+    assert engine.session.batch.is_compiled
     reply = by_message(engine, step_of(request, new=[6]))
     assert reply is not None
     assert engine.denied(reply, 1) == [[1, 5, 6]]

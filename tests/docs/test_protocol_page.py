@@ -11,6 +11,7 @@ import numpy as np
 from logitport import History, LogitportError, RowEdits, errors
 from logitport.core.checksum import extend_crc
 from logitport.core.edits import Edits
+from logitport.core.local_frames import LENGTH
 from logitport.ops.apply_edits import naive
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access import grpc_errors
@@ -91,7 +92,7 @@ def test_the_handshake_of_the_local_transport() -> None:
     seconds = f"at most {local_socket._HANDSHAKE_SECONDS:.0f} seconds"
     assert f"the {local_socket._TOKEN_BYTES} bytes of `access_token`, {seconds}" in PAGE
     assert local_socket._WELCOME == b"\1"
-    assert local_socket._LENGTH.format == "<I"
+    assert LENGTH.format == "<I"
 
 
 def test_text_in_trailers_is_cut_as_described() -> None:

@@ -126,7 +126,8 @@ class SharedGpu:
     def _connect(self, wait_seconds: float) -> LocalTransportInMemory:
         def open_session(opening: processing_pb2.OpenSession, *_: Any) -> Any:
             session = Engine(opening.vocab_size, self.half, RaisesAfterWriting).session
-            session.regions = Regions(self.max_region_bytes, self.server)
+            regions = Regions(self.max_region_bytes, self.server)
+            session.regions = session.steps._regions = session._lending._regions = regions
             return session
 
         self.local_socket.append(

@@ -234,7 +234,7 @@ class Engine:
         """Send a frame that adds these requests."""
         reply = processing_pb2.RequestsAdded()
         frame = processing_pb2.AddRequests(requests=[one.to_proto() for one in known], in_background=in_background)
-        self.session.add(frame, reply)
+        self.session.admissions.add(frame, reply)
         return reply
 
     def poll(self) -> dict[tuple[int, int], type[LogitportError] | None]:
@@ -252,7 +252,7 @@ class Engine:
     def add_again(self, *known: EngineRequest) -> list[list[str]]:
         """Add requests again and return their chains as the session reports them. Raises the first refusal."""
         reply = processing_pb2.RequestsAdded()
-        self.session.add(processing_pb2.AddRequests(requests=[one.to_proto() for one in known]), reply)
+        self.session.admissions.add(processing_pb2.AddRequests(requests=[one.to_proto() for one in known]), reply)
         assert len(reply.reads_logits) == len(reply.chains) == len(known)
         for failure in reply.failures:
             raise from_proto(failure.error)
@@ -284,7 +284,7 @@ class Engine:
         for name, column in columns.items():
             setattr(frame, name, column)
         reply = processing_pb2.StepEdits()
-        self.session.step(frame, reply)
+        self.session.steps.step(frame, reply)
         for known, ids in new.items():
             known.history += ids
         return reply
@@ -294,7 +294,7 @@ class Engine:
         message = processing_pb2.StepLogits()
         tensors.write(message.logits, torch.zeros(rows, self.vocab_size))
         reply = processing_pb2.StepLogitsEdited()
-        self.session.edit_logits(message, reply)
+        self.session.steps.edit_logits(message, reply)
         return tensors.to_torch(reply.logits), reply
 
     def denied(self, reply: processing_pb2.StepEdits, rows: int) -> list[list[int]]:

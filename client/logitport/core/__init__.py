@@ -1,1 +1,1 @@
-"""Types that both ends of the wire share: histories, edits, tensors, CUDA memory handles."""
+"""Types that both ends of the wire share: histories, edits, tensors, CUDA memory handles, local frames."""

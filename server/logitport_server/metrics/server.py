@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from logitport_server.metrics.workers import Workers
-    from logitport_server.session.session import Admitted, EngineSession
+    from logitport_server.session.session import EngineSession
+    from logitport_server.session.session_admissions import Admitted
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import tracing
+from logitport_server.session.step_limits import check_work
 from logitport_server.session.step_trace import StepTrace
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def apply(
     if vocab_size > _MAX_WIDTH:
         raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_MAX_WIDTH} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
-    if rows_per_request - 1 > session.draft_token_limit:
+    limits = session.limits
+    if rows_per_request - 1 > limits.max_draft_tokens:
         raise LimitExceeded(
-            f"num_tokens_in_batch is {rows_per_request}; the server accepts {1 + session.draft_token_limit} rows per "
+            f"num_tokens_in_batch is {rows_per_request}; the server accepts {1 + limits.max_draft_tokens} rows per "
             "request: send fewer, or raise --max-draft-tokens"
         )
     if len(message.requests) > session.max_requests:
@@ -58,20 +60,23 @@ def apply(
             f"{len(message.requests)} requests in one Apply; the server accepts {session.max_requests}: send fewer, "
             "or raise --max-requests-per-session"
         )
-    session.check_work(rows_per_request * sum(map(session.chain_length, message.requests)), num_rows)
+    # Longer chains are no work: their requests are refused.
+    lengths = (len(request.processors) for request in message.requests)
+    work = rows_per_request * sum(length for length in lengths if length <= limits.max_processors_per_request)
+    check_work(work, num_rows, limits)
     addition = [
         processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)
     ]
     admission = processing_pb2.RequestsAdded()
-    session.add(processing_pb2.AddRequests(requests=addition), admission)
+    session.admissions.add(processing_pb2.AddRequests(requests=addition), admission)
     on_admitted(admission.failures)
     # The refused requests come first.
     response = processing_pb2.ApplyResponse(failures=admission.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
     if tracing.current().is_recorded:
-        session.step_trace = StepTrace()
-    session.apply(message.logits, num_rows, rows_per_request, response)
-    if session.step_trace is not None:
-        session.step_trace.make_spans()
+        session.steps.trace = StepTrace()
+    session.steps.apply(message.logits, num_rows, rows_per_request, response)
+    if session.steps.trace is not None:
+        session.steps.trace.make_spans()
     return response

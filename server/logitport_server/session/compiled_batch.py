@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     # Key, display name, rows and seconds of each processor that was applied.
     Applied: TypeAlias = list[tuple[str, str, int, float]]
 
+# The core's names of the transports; empty without the core.
+TRANSPORTS = {} if core is None else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
 _INT64_MAX = (1 << 63) - 1
 # Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
 # in the core, many sessions with such steps at once took 4 GB for their replies.
@@ -77,20 +79,20 @@ class CompiledBatch:
         vocab_size: width of the logits.
         max_draft_tokens: of a request in a step.
         limits: the server's options.
+
+    Attributes:
+        core: the batch of the core.
+        slots: the slots of the requests in it.
     """
 
     def __init__(self, vocab_size: int, max_draft_tokens: int, limits: ServerConfig) -> None:
         tokens, size = limits.max_tokens_per_request, limits.max_step_bytes
         work = min(limits.max_step_work, _MAX_WORK)
         tokens, work, size = (min(limit, _INT64_MAX) for limit in (tokens, work, size))
-        self._core = core.Batch(vocab_size, max_draft_tokens, tokens, work, size, STEP_BOUNDS, PROCESSOR_BOUNDS)
-        self._transports = {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
+        self.core = core.Batch(vocab_size, max_draft_tokens, tokens, work, size, STEP_BOUNDS, PROCESSOR_BOUNDS)
         self._counted_steps = 0
-        self._requests: set[int] = set()
+        self.slots: set[int] = set()
         self._suspended: dict[int, ActiveRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
     def add(self, request: ActiveRequest) -> None:
         """Add a request if its chain is compiled. It takes the place of an earlier one of its slot."""
@@ -101,16 +103,16 @@ class CompiledBatch:
         chain = [
             (state, entry.dialect.key, entry.dialect.name) for state, entry in zip(states, request.chain, strict=True)
         ]
-        self._core.put(request.slot, request.generation, request.history, chain)
-        self._requests.add(request.slot)
+        self.core.put(request.slot, request.generation, request.history, chain)
+        self.slots.add(request.slot)
         request.is_compiled = True
 
     def remove(self, slot: int) -> None:
         """Remove the request of a slot, if there is one."""
         self._suspended.pop(slot, None)
-        if slot in self._requests:
-            self._requests.remove(slot)
-            self._core.remove(slot)
+        if slot in self.slots:
+            self.slots.remove(slot)
+            self.core.remove(slot)
 
     def suspend(self, request: ActiveRequest) -> None:
         """Leave a request that has failed to Python, until `resume` finds it sound."""
@@ -126,34 +128,6 @@ class CompiledBatch:
             self.add(request)
         return bool(sound)
 
-    def step(
-        self,
-        data: bytes,
-        seq: int,
-        transport: str,
-        *,
-        ended_admissions: int,
-        should_move: bool,
-        queued_seconds: float = 0.0,
-        lock: PrincipalLock | None = None,
-    ) -> bytes | None:
-        """Compute a step of compiled requests. Returns the serialized reply; None if the step is refused.
-
-        Args:
-            data: the serialized frame.
-            seq: the number that it must have.
-            transport: "grpc" or "local".
-            ended_admissions: a field of the reply.
-            should_move: a field of the reply, too.
-            queued_seconds: how long the frame has waited.
-            lock: held while the step is computed.
-        """
-        if not self._requests:
-            return None
-        return self._core.step(
-            data, seq, ended_admissions, should_move, self._transports[transport], queued_seconds, lock
-        )
-
     def serve(
         self,
         descriptor: int,
@@ -164,7 +138,7 @@ class CompiledBatch:
         should_move: bool,
         lock: PrincipalLock | None,
     ) -> Served:
-        """Answer the frames of a socket while they are steps as `step` computes them, for a tenth of a second.
+        """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
 
         Args:
             descriptor: that of the connected socket.
@@ -174,20 +148,20 @@ class CompiledBatch:
             should_move: a field of the replies.
             lock: held while a step is computed.
         """
-        return Served(*self._core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
+        return Served(*self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
 
     @property
     def activity(self) -> tuple[int, float]:
-        """The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds."""
-        return self._core.activity()
+        """The number of steps that the core has answered, and when the last one ended, in monotonic seconds."""
+        return self.core.activity()
 
     def take_counts(self) -> CompiledCounts | None:
-        """Return the counts of `step` and `serve` since the last call; None if there was no step. On any thread."""
-        steps, _ = self._core.activity()
+        """Return the counts of these steps since the last call; None if there was none. On any thread."""
+        steps, _ = self.core.activity()
         if steps == self._counted_steps:
             return None
         self._counted_steps = steps
-        by_transport, processors = self._core.take_counts()
+        by_transport, processors = self.core.take_counts()
         return CompiledCounts(
             {
                 transport: StepCounts(TimeCounts(*counts[:2]), TimeCounts(*counts[2:4]), *counts[4:])
@@ -199,10 +173,10 @@ class CompiledBatch:
     def step_partly(self, frame: processing_pb2.Step) -> CompiledPart | None:
         """Compute the part of a step that belongs to compiled requests.
 
-        Returns None if it is refused; without an attempt if `step` or `serve` has just refused it.
+        Returns None if it is refused; without an attempt if the core has just refused the whole step.
         """
         with Released():
-            result = self._core.step_partly(frame.SerializeToString())
+            result = self.core.step_partly(frame.SerializeToString())
         if result is None:
             return None
         (rows, kinds, offsets, ids, values), denied_rows, applied = result

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from logitport_server.principals import TrustDomain
     from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.grouping import Row
-    from logitport_server.shared_memory.regions import Region
+    from logitport_server.shared_memory.regions import Region, Regions
 
 # A region is lent only after this many steps with a single trust domain. If it were lent at once, a request of another
 # domain would often retire it soon after.
@@ -51,9 +51,13 @@ class Lending:
     """Lends one session's regions to workers.
 
     A worker can keep its mapping of a region. So a region that was lent must never hold a row of another trust domain.
+
+    Args:
+        regions: the session's regions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
         self._uses: WeakKeyDictionary[Region, _Use] = WeakKeyDictionary()
 
     def opened(self, region: Region, requests: Iterable[ActiveRequest]) -> None:
@@ -63,7 +67,7 @@ class Lending:
             use.add(_domain_of(request))
 
     def admitted(self, request: ActiveRequest) -> bool:
-        """Record a new request. Returns whether to retire all regions: one was lent to another trust domain."""
+        """Record a new request. Retire all regions if one was lent to another trust domain; return whether it was."""
         if not self._uses:
             return False
         domain, retire = _domain_of(request), False
@@ -75,6 +79,7 @@ class Lending:
                 for dialect in use.borrowers:
                     dialect.borrow(None)
             self._uses.clear()
+            self._regions.retire()
         return retire
 
     def step(self, region: Region, rows: Iterable[Row]) -> None:

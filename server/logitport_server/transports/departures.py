@@ -40,14 +40,14 @@ class Departures:
         # By number, hence in the order in which they were opened.
         self._sessions: dict[int, Departure] = {}
 
-    def open(self, *, can_move: bool, describe: Describe | None = None) -> Departure:
-        """Record a session that was opened. `describe` describes it to operators, on any thread."""
+    def open(self, *, can_move: bool) -> Departure:
+        """Record a session that was opened."""
         due = math.inf
         if self._max_session_seconds is not None and can_move:
             due = self._clock() + self._max_session_seconds * uniform(_YOUNGEST, _OLDEST)  # noqa: S311 - no secret
         with self._lock:
             number = next(self._numbers)
-            departure = self._sessions[number] = Departure(self, number, due, self._clock, describe, can_move=can_move)
+            departure = self._sessions[number] = Departure(self, number, due, self._clock, can_move=can_move)
         return departure
 
     def close(self, departure: Departure) -> None:
@@ -82,7 +82,7 @@ class Departure:
     Attributes:
         number: distinguishes the sessions of this server; later ones have higher numbers.
         can_move: whether its engine has the address of another server.
-        describe: describes the session to operators; None if it cannot be described.
+        describe: describes the session to operators, on any thread; None if it cannot be described.
     """
 
     def __init__(
@@ -91,7 +91,6 @@ class Departure:
         number: int,
         due: float,
         clock: Callable[[], float],
-        describe: Describe | None,
         *,
         can_move: bool,
     ) -> None:
@@ -99,7 +98,7 @@ class Departure:
         self._due = due
         self._clock = clock
         self.number = number
-        self.describe = describe
+        self.describe: Describe | None = None
         self.can_move = can_move
 
     @property

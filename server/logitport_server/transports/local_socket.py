@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
 from logitport_server.transports.runtime_folder import RuntimeFolder
@@ -31,9 +32,6 @@ _PAUSE_SECONDS = 0.1
 # Connections that have not presented a token. Each has a thread. A further one replaces the oldest: an engine sends its
 # token when it connects, so that connections without one cannot keep engines out.
 MAX_HANDSHAKES = 64
-_LENGTH = struct.Struct("<I")
-# Of a system call that receives a frame, and of one that receives the rest of a large one.
-_RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
 
 
 class FrameHandler(Protocol):
@@ -229,10 +227,15 @@ class LocalConnection:
         self._handler = handler
         self._max_message_bytes = max_message_bytes
         self._count = count
-        self._received = b""  # the beginning of the next frame, received with the last one
+        self._receiver = FrameReceiver(peer, max_message_bytes)
 
     def run(self) -> None:
-        """Receive frames and reply to each, until either end closes the connection."""
+        """Receive frames and reply to each, until either end closes the connection.
+
+        Raises:
+            LogitportError: what was received is no frame, or one over the size limit.
+            OSError: the connection was lost, or the engine does not receive its replies.
+        """
         while (frame := self._next_frame()) is not None:
             reply = self._handler.reply(frame, "local")
             self._send(reply)
@@ -240,41 +243,13 @@ class LocalConnection:
             self._count(len(frame), len(reply))
 
     def _next_frame(self) -> bytes | None:
+        receiver = self._receiver
         descriptor = self._peer.fileno()
-        self._received = self._handler.answer_steps(descriptor, self._received, self._max_message_bytes)
-        return self._receive()
-
-    def _receive(self) -> bytes | None:
-        """Receive a frame; one system call is enough for a usual one. None if no further frame can be received."""
-        data = self._received or self._peer.recv(_RECEIVED_BYTES)
-        while data and len(data) < _LENGTH.size:
-            more = self._peer.recv(_RECEIVED_BYTES)
-            data = data + more if more else b""
-        if not data:
-            return None
-        (length,) = _LENGTH.unpack_from(data)
-        if length > self._max_message_bytes:
-            logger.warning("closed a local connection: a frame of %d bytes is over max_message_bytes", length)
-            return None
-        end = _LENGTH.size + length
-        if len(data) < end:
-            data = self._receive_rest(data, end)
-        self._received = data[end:]
-        return data[_LENGTH.size : end] if data else None
-
-    def _receive_rest(self, data: bytes, end: int) -> bytes:
-        """Receive until there are `end` bytes. Returns b"" if the connection ends before."""
-        parts, missing = [data], end - len(data)
-        while missing > 0:
-            part = self._peer.recv(min(missing, _MAX_RECEIVED_BYTES))
-            if not part:
-                return b""
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+        receiver.received = self._handler.answer_steps(descriptor, receiver.received, self._max_message_bytes)
+        return receiver.receive()
 
     def _send(self, reply: bytes) -> None:
-        message = _LENGTH.pack(len(reply)) + reply
+        message = LENGTH.pack(len(reply)) + reply
         if self._handler.descriptors:
             # File descriptors are sent with the first byte of the message, which may be sent in part only.
             sent = socket.send_fds(self._peer, [message], self._handler.descriptors)

@@ -218,7 +218,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             def record_refusals(failures: Sequence[common_pb2.Failure]) -> None:
                 nonlocal refused
                 refused = len(failures)
-                self._refusals.record(principal, failures, len(message.requests), sessions[0].first_refused)
+                self._refusals.record(principal, failures, len(message.requests), sessions[0].admissions.first_refused)
 
             with self._turns.of(principal.name):
                 queue_seconds = time.perf_counter() - started
@@ -226,7 +226,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
                 tracing.current().set("failed_requests", len(response.failures))
                 reply = response.SerializeToString()
             seconds, session = time.perf_counter() - started, sessions[0]
-            spending = session.spending
+            spending = session.steps.spending
             self._metrics.step(response, seconds, "unary", principal.name, spending, queue_seconds, refused=refused)
             return reply
 

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-import uuid
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
-from logitport_proto import common_pb2, processing_pb2
+from logitport_proto import processing_pb2
 from logitport_server import defects, tracing
 from logitport_server.access import SMALL_BYTES, parse, rpc_attributes
 from logitport_server.scope import Scope
-from logitport_server.transports.activity import SessionActivity
 from logitport_server.transports.departures import Departures
+from logitport_server.transports.local_attachment import LocalAttachment
+from logitport_server.transports.opened_session import OpenedSession
 from logitport_server.transports.refusals import Refusals
+from logitport_server.transports.session_frames import SessionFrames
 from logitport_server.transports.step_spans import StepSpans
 from logitport_server.turns import Turns
-from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_proto import admin_pb2
     from logitport_server.metrics import Metrics
     from logitport_server.session.session import EngineSession
-    from logitport_server.transports.departures import Departure
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 
-logger = logging.getLogger(__name__)
-
-_MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
 _MAX_SEQ = (1 << 64) - 1
 _SESSION_ATTRIBUTES = rpc_attributes("logitport.v1.LogitProcessing/Session")
 _COMPUTING = ("add", "step", "logits", "get_programs")
@@ -68,32 +61,24 @@ class SessionStream:
         peer: str = "",
         trace: object = None,
     ) -> None:
-        self._trace = trace
-        self._spans = StepSpans()
-        self._departures = departures or Departures()
-        self._departure: Departure | None = None
         self._open_session = open_session
         self._metrics = metrics
-        self._local_socket = local_socket
-        self._refusals = refusals or Refusals(metrics)
         self._turns = turns or Turns()
-        self._connection: LocalConnection | None = None
-        self._lock = threading.Lock()
+        self._departures = departures or Departures()
+        self._peer = peer
+        self._trace = trace
+        self._spans = StepSpans()
+        self._frames = SessionFrames(metrics, refusals or Refusals(metrics), self._spans)
+        self._local = LocalAttachment(local_socket)
         # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
         # frame may still be processed when the local transport is attached.
         self._processing = threading.Lock()
-        self._closed = False
-        self._token = b""
-        self._session: EngineSession | None = None
+        self._opened: OpenedSession | None = None
         self._log_fields: dict[str, str] = {}
-        self._opened_at = 0.0
-        self._peer = peer
-        self._activity: SessionActivity | None = None
         self.descriptors: list[int] = []
         # The reply to the last frame, for the case that this frame arrives again, and its number.
         self._last: processing_pb2.SessionResponse | bytes = b""
         self._last_seq = 0
-        self._update_metrics: Callable[[], None] | None = None
 
     def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
         """Whether the frame must not be processed on the event loop.
@@ -104,17 +89,17 @@ class SessionStream:
             frame: the frame.
             alone: whether all sessions of the server belong to the stream's principal.
         """
-        kind = frame.WhichOneof("frame")
-        if kind == "step" and self._session is not None and self._session.may_take_long(frame.step, alone=alone):
+        kind, opened = frame.WhichOneof("frame"), self._opened
+        if kind == "step" and opened is not None and opened.session.may_take_long(frame.step, alone=alone):
             return True
         return kind in ("add", "logits", "get_programs") or frame.ByteSize() > SMALL_BYTES
 
     def parse(self, data: bytes) -> processing_pb2.SessionRequest:
         """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
-        session = self._session
-        if session is None or len(data) <= SMALL_BYTES:
+        opened = self._opened
+        if opened is None or len(data) <= SMALL_BYTES:
             return parse(processing_pb2.SessionRequest, data)
-        with self._turns.aside(session.principal.name):
+        with self._turns.aside(opened.principal):
             return parse(processing_pb2.SessionRequest, data)
 
     def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
@@ -136,17 +121,19 @@ class SessionStream:
         """
         with self._processing:
             while True:
-                session = self._session
-                server = session.compiled_server if session is not None and not tracing.samples_steps() else None
-                if session is None or server is None:
+                opened = self._opened
+                server = None
+                if opened is not None and not tracing.samples_steps():
+                    server = opened.session.steps.compiled_server
+                if opened is None or server is None:
                     return received
                 served = server.serve(
                     descriptor,
                     received,
                     max_bytes,
                     self._last_seq,
-                    should_move=self._should_move,
-                    lock=self._turns.step_lock(session.principal.name),
+                    should_move=opened.departure.should_move,
+                    lock=self._turns.step_lock(opened.principal),
                 )
                 received = served.received
                 if served.last_reply:
@@ -182,11 +169,13 @@ class SessionStream:
         Returns:
             The serialized reply; None if nothing was done, because the frame is to be parsed.
         """
-        session = self._session
+        opened = self._opened
+        if opened is None:
+            return None
+        session = opened.session
         if (
-            session is None
-            or not session.is_compiled
-            or (self._connection is not None and transport != "local")
+            not session.batch.is_compiled
+            or (self._local.connection is not None and transport != "local")
             or not (may_wait or session.is_short(data))
             or self._last_seq >= _MAX_SEQ  # Python refuses a frame after the last number
             or self._spans.samples_next  # Python records what the spans show
@@ -196,13 +185,13 @@ class SessionStream:
         seq = self._last_seq + 1
         reply: bytes | None
         try:
-            reply = session.step_compiled(
+            reply = session.steps.step_compiled(
                 data,
                 seq,
                 transport,
-                should_move=self._should_move,
+                should_move=opened.departure.should_move,
                 queued_seconds=queued_seconds,
-                lock=self._turns.step_lock(session.principal.name) if may_wait else None,
+                lock=self._turns.step_lock(opened.principal) if may_wait else None,
             )
             if reply is not None:
                 self._last, self._last_seq = reply, seq
@@ -237,7 +226,7 @@ class SessionStream:
         arrived = time.perf_counter() if arrived is None else arrived
         is_local = transport == "local"
         # Only the thread of the local transport may block: gRPC frames may be processed on the event loop.
-        if (self._connection is not None and not is_local) or not self._processing.acquire(blocking=is_local):
+        if (self._local.connection is not None and not is_local) or not self._processing.acquire(blocking=is_local):
             error = InvalidArgument("this session uses its local transport; send the frame there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
@@ -248,20 +237,11 @@ class SessionStream:
 
     def record(self) -> None:
         """Record the metrics and spans of the last reply, once. Called after it was sent: the engine waits for it."""
-        update, self._update_metrics = self._update_metrics, None
-        if update is not None:
-            update()
-        if self._spans.is_due:
-            with Scope(self._log_fields):
-                self._spans.export()
+        self._frames.record(self._log_fields)
 
     def close(self) -> None:
         """End the session with its gRPC stream. A frame on the local transport still gets its reply."""
-        if self._local_socket is not None:
-            self._local_socket.revoke_token(self._token)
-        with self._lock:
-            self._closed = True
-            connection = self._connection
+        connection = self._local.end()
         if connection is not None:
             connection.close()
         else:
@@ -269,10 +249,7 @@ class SessionStream:
 
     def attach(self, connection: LocalConnection) -> bool:
         """Accept frames by this local connection only, no longer by gRPC. Returns False if the session has ended."""
-        with self._lock:
-            if not self._closed:
-                self._connection = connection
-            return not self._closed
+        return self._local.attach(connection)
 
     def detach(self) -> None:
         """Close the memory that the ended local connection shared.
@@ -280,12 +257,9 @@ class SessionStream:
         Runs on the connection's thread, because closing memory may wait for a GPU.
         """
         with self._processing:
-            if self._session is not None:
-                self._session.regions.close()
-        with self._lock:
-            self._connection = None
-            ended = self._closed
-        if ended:
+            if self._opened is not None:
+                self._opened.session.regions.close()
+        if self._local.detach():
             self._close_session()
 
     def _answer(
@@ -314,36 +288,6 @@ class SessionStream:
         self._last_seq = seq
         return reply
 
-    @property
-    def _should_move(self) -> bool:
-        return self._departure is not None and self._departure.should_move
-
-    def _describe(self, activity: SessionActivity) -> admin_pb2.SessionInfo:
-        return activity.describe(
-            transport="grpc" if self._connection is None else "local",
-            should_move=self._should_move,
-        )
-
-    def _close_session(self) -> None:
-        if self._session is not None:
-            self._metrics.session_closed(self._session)
-            self._turns.leave(self._session.principal.name)
-            seconds = time.monotonic() - self._opened_at
-            with Scope(self._log_fields), tracing.span("session close", {"seconds": seconds}, parent=self._trace):
-                logger.info(
-                    "closed session %s of %s, engine %r, after %.0f s",
-                    self._log_fields["session"],
-                    self._session.principal.display_name,
-                    self._log_fields["engine"],
-                    seconds,
-                    extra={"event": "session_closed", "seconds": round(seconds, 3), **self._log_fields},
-                )
-                self._session.close()
-            self._session = None
-        if self._departure is not None:
-            self._departure.close()
-        self._activity = None
-
     def _dispatch(
         self,
         frame: processing_pb2.SessionRequest,
@@ -355,136 +299,43 @@ class SessionStream:
     ) -> None:
         kind = frame.WhichOneof("frame")
         if kind == "open":
-            with tracing.span("session open", _SESSION_ATTRIBUTES, parent=self._trace, is_call=True) as span:
-                self._open(frame.open, reply.opened, span)
+            self._open(frame.open, reply.opened)
             return
-        session = self._session
-        if session is None:
+        opened = self._opened
+        if opened is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
         # Only frames that compute have the turn. Others may wait, for example for a GPU.
-        with self._turns.of(session.principal.name) if may_wait and kind in _COMPUTING else nullcontext():
-            self._dispatch_in_turn(session, kind, frame, reply, transport, arrived)
+        with self._turns.of(opened.principal) if may_wait and kind in _COMPUTING else nullcontext():
+            descriptors = self._frames.process(opened, kind, frame, reply, transport, arrived)
+        if descriptors:
+            self.descriptors = descriptors
 
-    def _dispatch_in_turn(
-        self,
-        session: EngineSession,
-        kind: str | None,
-        frame: processing_pb2.SessionRequest,
-        reply: processing_pb2.SessionResponse,
-        transport: str,
-        arrived: float,
-    ) -> None:
-        started = time.perf_counter()
-        if kind == "step":
-            session.step_trace = self._spans.begin_step(transport)
-            session.step(frame.step, reply.edits)
-            if self._activity is not None:
-                self._activity.record_step()
-            reply.edits.should_move = self._should_move
-            self._measured(reply.edits, arrived, started, transport, session)
-        elif kind == "logits":
-            session.step_trace = self._spans.begin_logits()
-            session.edit_logits(frame.logits, reply.logits)
-            memory = session.regions.memory(frame.logits.logits)
-            self._measured(reply.logits, arrived, started, transport, session, memory)
-        elif kind == "add":
-            session.add(frame.add, reply.added)
-            self._metrics.admitted(session.take_admitted(), started - arrived)
-            self._record_refusals(session, reply.added, len(frame.add.requests))
-        elif kind == "get_programs":
-            session.get_programs(frame.get_programs, reply.programs)
-            reply.programs.SetInParent()
-        elif kind == "remove":
-            session.remove(frame.remove)
-            reply.removed.SetInParent()
-        elif kind in ("open_region", "share_device_memory", "close_region"):
-            if transport != "local":
-                raise InvalidArgument(f"{kind}: memory can be shared on a local transport only")
-            self._share(session, frame, reply)
-        else:
-            kinds = ", ".join(option.name for option in frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
-            raise InvalidArgument(f"a frame must set one of {kinds}")
+    def _open(self, opening: processing_pb2.OpenSession, reply: processing_pb2.SessionOpened) -> None:
+        with tracing.span("session open", _SESSION_ATTRIBUTES, parent=self._trace, is_call=True) as span:
+            if self._opened is not None:
+                raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
+            session = self._open_session(opening)
+            opened = self._opened = OpenedSession(session, opening, self._local, self._departures, self._peer)
+            self._log_fields.update(opened.log_fields)
+            self._metrics.session_opened(session)
+            self._turns.join(opened.principal)
+            opened.write(reply)
+            if (offered := self._local.offer(self)) is not None:
+                reply.local_transport.CopyFrom(offered)
+                reply.local_transport.device_uuid = session.regions.device_uuid
+            for name, value in opened.log_fields.items():
+                span.set(name, value)
+            session.admissions.trace = self._spans.session = span.context
+            # If the engine's trace is not sampled, the end of the session must not begin another one.
+            self._trace = span.context or self._trace
+            opened.log_opened()
 
-    def _record_refusals(self, session: EngineSession, added: processing_pb2.RequestsAdded, requests: int) -> None:
-        """Record the refused requests of a frame, and the ended admissions in the background."""
-        refused = [
-            common_pb2.Failure(slot=ended.slot, error=ended.error) for ended in added.ended if ended.HasField("error")
-        ]
-        pending = added.pending.count(1)  # they are recorded when their admission has ended
-        fields = {**self._log_fields, **session.first_refused}
-        self._refusals.record(
-            session.principal, [*added.failures, *refused], requests - pending + len(added.ended), fields
-        )
-
-    def _measured(
-        self,
-        reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited,
-        arrived: float,
-        started: float,
-        transport: str,
-        session: EngineSession,
-        memory: str = "",
-    ) -> None:
-        seconds = time.perf_counter() - started
-        principal, spending = session.principal.name, session.spending
-
-        def update() -> None:
-            self._metrics.step(reply, seconds, transport, principal, spending, started - arrived)
-            if memory:
-                self._metrics.logits_read(memory)
-
-        self._update_metrics = update
-
-    def _share(
-        self, session: EngineSession, frame: processing_pb2.SessionRequest, reply: processing_pb2.SessionResponse
-    ) -> None:
-        if frame.HasField("open_region"):
-            reply.region_opened.region_id, region = session.open_region(frame.open_region)
-            self.descriptors = [region.fd]
-        elif frame.HasField("share_device_memory"):
-            reply.region_opened.region_id = session.regions.share(frame.share_device_memory)
-        else:
-            session.regions.close_region(frame.close_region.region_id)
-            reply.region_closed.SetInParent()
-
-    def _open(
-        self, opening: processing_pb2.OpenSession, opened: processing_pb2.SessionOpened, span: tracing.Span
-    ) -> None:
-        if self._session is not None:
-            raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
-        self._session = self._open_session(opening)
-        opened.session_id = uuid.uuid4().hex
-        self._log_fields |= {
-            "session": opened.session_id,
-            "principal": self._session.principal.name,
-            "engine": opening.engine[:_MAX_ENGINE_LENGTH],
-        }
-        self._metrics.session_opened(self._session)
-        self._turns.join(self._session.principal.name)
-        self._activity = SessionActivity(self._session, opened.session_id, opening, self._peer)
-        self._departure = self._departures.open(
-            can_move=opening.can_move, describe=partial(self._describe, self._activity)
-        )
-        opened.max_requests = self._session.max_requests
-        opened.server_version = VERSION
-        opened.step_deadline_seconds, opened.add_deadline_seconds = self._session.reply_deadlines
-        if self._local_socket is not None:
-            opened.local_transport.CopyFrom(self._local_socket.issue_token(self))
-            opened.local_transport.device_uuid = self._session.regions.device_uuid
-            self._token = opened.local_transport.access_token
-        self._opened_at = time.monotonic()
-        for name, value in self._log_fields.items():
-            span.set(name, value)
-        self._session.trace = self._spans.session = span.context
-        # If the engine's trace is not sampled, the end of the session must not begin another one.
-        self._trace = span.context or self._trace
-        logger.info(
-            "opened session %s of %s, engine %r",
-            self._log_fields["session"],
-            self._session.principal.display_name,
-            self._log_fields["engine"],
-            extra={"event": "session_opened", **self._log_fields},
-        )
+    def _close_session(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._metrics.session_closed(opened.session)
+            self._turns.leave(opened.principal)
+            opened.close(self._trace)
 
 
 def _duplicate_error(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

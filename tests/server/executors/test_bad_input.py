@@ -151,7 +151,7 @@ def add(session: EngineSession, *requests: Request) -> processing_pb2.RequestsAd
     additions = [
         processing_pb2.SlottedRequest(slot=slot, request=request.to_proto()) for slot, request in enumerate(requests)
     ]
-    session.add(processing_pb2.AddRequests(requests=additions), reply)
+    session.admissions.add(processing_pb2.AddRequests(requests=additions), reply)
     return reply
 
 
@@ -198,13 +198,13 @@ def run_step(
         ),
     )
     edits = processing_pb2.StepEdits()
-    session.step(frame, edits)
+    session.steps.step(frame, edits)
     assert not edits.failures
     assert edits.logits_rows == int32(range(len(requests)))
     message = processing_pb2.StepLogits()
     tensors.write(message.logits, torch.zeros(len(requests), VOCAB))
     edited = processing_pb2.StepLogitsEdited()
-    session.edit_logits(message, edited)
+    session.steps.edit_logits(message, edited)
     return tensors.to_torch(edited.logits), list(edited.failures)
 
 

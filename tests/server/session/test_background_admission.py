@@ -172,7 +172,7 @@ def test_a_pending_request_does_not_keep_its_frame(open_engine: Any, submitted: 
     engine = open_engine(VOCAB, submit=submitted)
     frame = processing_pb2.AddRequests(in_background=True)
     frame.requests.append(EngineRequest(0, 0, Request([1], processors=ADD)).to_proto())
-    engine.session.add(frame, processing_pb2.RequestsAdded())
+    engine.session.admissions.add(frame, processing_pb2.RequestsAdded())
     del frame.requests[0].request.processors[:]
     submitted.run()
     (ended,) = engine.send_add(in_background=True).ended
@@ -295,8 +295,8 @@ def test_waiting_admissions_are_counted_and_their_waits_measured(
     submitted.run(0)
     engine.poll()
     assert engine.session.waiting == 0
-    assert engine.session.take_admitted().queue_seconds == [9.0, 18.0]
-    assert engine.session.take_admitted().queue_seconds == []
+    assert engine.session.admissions.take_admitted().queue_seconds == [9.0, 18.0]
+    assert engine.session.admissions.take_admitted().queue_seconds == []
 
 
 def test_a_cancelled_admission_makes_room_for_the_next(open_engine: Any, submitted: Any) -> None:
@@ -319,7 +319,7 @@ def test_slots_bound_the_pending_requests(open_engine: Any, submitted: Any) -> N
         assert engine.failures(engine.begin_add(4, ADD)[1]) == {4: (InvalidArgument, False)}
         assert (engine.session.pending, len(submitted)) == (1, 1)
         engine.remove(engine.unknown(0, generation))
-    assert not engine.session._pending_admissions._queues
+    assert not engine.session._pending._queues
 
 
 def test_processors_of_the_servers_process_start_between_the_steps(open_engine: Any, submitted: Any) -> None:
@@ -369,7 +369,7 @@ def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, s
     processors._executor.host = host_in_both
     submitted.run()
     assert engine.poll() == {(0, 0): None}
-    assert engine.session._requests[0].chain[0].dialect is meanwhile[1]
+    assert engine.session.batch.requests[0].chain[0].dialect is meanwhile[1]
 
 
 def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -379,7 +379,7 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
     def broken() -> NoReturn:
         raise ZeroDivisionError
 
-    engine.session._pending_admissions._by_slot[0].load = broken
+    engine.session._pending._by_slot[0].load = broken
     submitted.run()
     assert engine.poll() == {(0, 0): InternalError}
     assert "the admission of slot 0 failed because of a defect of the server" in caplog.text
@@ -400,7 +400,7 @@ def test_a_defect_while_an_admission_is_reported_loses_no_other_one(
         if request.slot == 0:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(engine.session, "_join", join)
+    monkeypatch.setattr(engine.session.admissions, "_join", join)
     failed, admitted = engine.send_add(in_background=True).ended
     assert "a defect of the server: ZeroDivisionError" in failed.error.message
     assert (joined, admitted.slot, admitted.HasField("error")) == ([0, 1], 1, False)

@@ -97,7 +97,7 @@ def engine(open_engine: Any) -> Any:
 def send(engine: Any, columns: dict[str, bytes]) -> processing_pb2.StepEdits:
     """Send a step with these columns, and return the reply."""
     reply = processing_pb2.StepEdits()
-    engine.session.step(processing_pb2.Step(**columns), reply)
+    engine.session.steps.step(processing_pb2.Step(**columns), reply)
     return reply
 
 
@@ -120,7 +120,7 @@ def test_one_request_fails(engine: Any, name: str) -> None:
 def test_slots_outside_the_session(engine: Any, slot: int) -> None:
     reply = processing_pb2.RequestsAdded()
     addition = processing_pb2.SlottedRequest(slot=slot, request=Request().to_proto())
-    engine.session.add(processing_pb2.AddRequests(requests=[addition]), reply)
+    engine.session.admissions.add(processing_pb2.AddRequests(requests=[addition]), reply)
     assert [type(from_proto(failure.error)) for failure in reply.failures] == [InvalidArgument]
     engine.session.remove(processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0)))
     assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2

@@ -222,7 +222,7 @@ def test_both_ways_have_equal_results(open_session: Any, drafted: bool) -> None:
                 requested = np.frombuffer(reply.logits_rows, "<i4").tolist()
                 message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
                 tensors.write(message.logits, logits[requested])
-                engine.session.edit_logits(message, edited)
+                engine.session.steps.edit_logits(message, edited)
                 assert not edited.failures
                 apply_edits(Edits.from_proto(reply.edits, len(offsets), VOCAB), result)
                 result[requested] = tensors.to_torch(edited.logits)
@@ -290,7 +290,7 @@ def test_a_replaced_request_changes_where_its_programs_run(open_session: Any) ->
         if on_server:
             message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
             tensors.write(message.logits, torch.ones(1, VOCAB))
-            engine.session.edit_logits(message, edited)
+            engine.session.steps.edit_logits(message, edited)
             assert torch.equal(tensors.to_torch(edited.logits), expected)
 
 

@@ -24,7 +24,7 @@ ROWS = 500
 def step(chain: list[tuple[str, dict[str, object]]], prompt: range, *, in_core: bool) -> processing_pb2.StepEdits:
     engine = Engine(VOCAB, DisallowedTokens, NoRepeatNGram, ThinkingBudget)
     if not in_core:
-        engine.session._compiled = None
+        engine.session.batch.compiled = None
     elif compiled.core is None:
         pytest.skip(f"the compiled core does not run: {compiled.REASON}")
     request = engine.add(0, chain, prompt=prompt)

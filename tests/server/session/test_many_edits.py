@@ -34,7 +34,7 @@ def test_too_many_ids_are_refused_before_they_are_copied() -> None:
     for in_core in (False, True):
         engine = open_engine()
         if not in_core:
-            engine.session._compiled = None
+            engine.session.batch.compiled = None
         assert failures_of(engine, [LONG], 700) == {LimitExceeded}
 
 
@@ -57,16 +57,16 @@ def test_rows_with_equal_lists_are_packed_up_to_the_limit() -> None:
 def test_the_core_leaves_steps_with_many_ids_to_python(chain: Any, prompt: Any, rows: int) -> None:
     """It does not pause for other principals."""
     engine = open_engine()
-    assert engine.session._compiled is not None
-    core = engine.session._compiled._core
+    assert engine.session.batch.compiled is not None
+    core = engine.session.batch.compiled.core
     request = engine.add(0, chain, prompt=prompt)
     for few in (1, rows // 2):
         engine.step({request: [3]}, row_requests=int32(*[0] * few))
-    step = engine.session._compiled.step_partly
+    step = engine.session.batch.compiled.step_partly
     seen = []
-    engine.session._compiled.step_partly = lambda frame: seen.append(step(frame)) or seen[-1]  # type: ignore[method-assign,func-returns-value]
+    engine.session.batch.compiled.step_partly = lambda frame: seen.append(step(frame)) or seen[-1]  # type: ignore[method-assign,func-returns-value]
     assert core is not None
     engine.step({request: [3]}, row_requests=int32(*[0] * (rows // 2)))
-    engine.session._batch = None
+    engine.session.batch._step = None
     engine.step({request: [3]}, row_requests=int32(*[0] * rows))
     assert [part is not None for part in seen] == [True, False]

@@ -126,5 +126,5 @@ def test_a_refused_request_has_no_chain(open_engine: Any) -> None:
     wrong.request = Request(processors=[*DENY, ("team/y", {})])
     right.request = Request(processors=DENY)
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=[wrong.to_proto(), right.to_proto()]), reply)
+    engine.session.admissions.add(processing_pb2.AddRequests(requests=[wrong.to_proto(), right.to_proto()]), reply)
     assert [list(chain.processors) for chain in reply.chains] == [[], ["DenyHistory"]]

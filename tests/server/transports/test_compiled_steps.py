@@ -126,7 +126,7 @@ def test_threads_of_several_principals_take_locks(
     assert taken == [None]
     turns.join("another")
     assert stream.reply_compiled(step(4, base=2), "local") is not None
-    assert taken[1:] == [turns._step_locks[stream._session.principal.name]]  # type: ignore[union-attr]
+    assert taken[1:] == [turns._step_locks[stream._opened.principal]]  # type: ignore[union-attr]
     assert stream.reply_compiled(step(5, base=3), "local", may_wait=False) is not None  # on the event loop
     assert len(taken) == 2
     turns.leave("another")
@@ -140,10 +140,10 @@ def test_threads_of_several_principals_take_locks(
 def test_much_work_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream()
     much = Frame(seq=3, step=processing_pb2.Step(new_token_ids=bytes(1 << 17))).SerializeToString()
-    assert stream._session is not None
-    assert not stream._session.is_short(much)
-    assert stream._session.is_short(step(3))
-    stream._session._longest_chain = 1 << 14
+    assert stream._opened is not None
+    assert not stream._opened.session.is_short(much)
+    assert stream._opened.session.is_short(step(3))
+    stream._opened.session.batch.longest_chain = 1 << 14
     assert stream.reply_compiled(step(3), "grpc", may_wait=False) is None
     assert stream.reply_compiled(step(3), "grpc") is not None
 
@@ -156,7 +156,7 @@ def test_a_defect_fails_the_frame(
 
     stream = open_stream()
     with monkeypatch.context() as patched:
-        patched.setattr(stream._session, "step_compiled", fail)
+        patched.setattr(stream._opened.session.steps, "step_compiled", fail)
         reply = Reply.FromString(stream.reply(step(3), "local"))
     assert type(from_proto(reply.error)) is InternalError
     assert "MemoryError" in caplog.text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import compiled
+from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
@@ -45,7 +45,7 @@ class Engine:
         self.socket.settimeout(SECONDS)
         self.stream = stream
         self.in_python: list[bytes] = []
-        self.error: OSError | None = None
+        self.error: LogitportError | OSError | None = None
         self._reply, stream.reply = stream.reply, self._note  # type: ignore[method-assign]
         self._connection = LocalConnection(self._peer, stream, max_message_bytes)
         self._replies = self.socket.makefile("rb")
@@ -60,7 +60,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._connection.run()
-        except OSError as error:
+        except (LogitportError, OSError) as error:
             self.error = error
         self.stream.detach()
         self._peer.close()
@@ -157,8 +157,8 @@ def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: Metri
 
 def test_the_session_describes_its_steps(engine: Engine, stream: SessionStream) -> None:
     engine.exchange(step(3))
-    assert stream._activity is not None
-    info = stream._describe(stream._activity)
+    assert stream._opened is not None
+    info = stream._opened._describe()
     assert (info.steps, info.transport) == (1, "local")
     assert 0 < info.last_step_age_seconds < SECONDS
 
@@ -168,8 +168,8 @@ def test_changes_take_effect_when_the_time_is_over(stream: SessionStream, monkey
     engine = Engine(stream)
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
-    assert stream._departure is not None
-    stream._departure.can_move = True
+    assert stream._opened is not None
+    stream._opened.departure.can_move = True
     stream._departures.begin()
     assert engine.exchange(step(5, base=3)).edits.should_move
     monkeypatch.setattr(tracing, "samples_steps", lambda: True)
@@ -183,6 +183,7 @@ def test_frames_over_the_limit_end_the_connection(stream: SessionStream) -> None
     assert engine.exchange(step(3)).HasField("edits")
     engine.send(step(4, base=2) + b"\0")
     engine.wait()
+    assert f"a frame of {len(step(3)) + 1} bytes is over max_message_bytes" in str(engine.error)
     assert not engine.in_python
     engine.close()
 
@@ -222,5 +223,5 @@ def test_a_stream_that_closes_ends_its_connection(stream: SessionStream) -> None
     stream.close()
     engine.wait()
     assert engine.error is None
-    assert stream._session is None
+    assert stream._opened is None
     engine.close()

@@ -24,7 +24,7 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
-from logitport_server.session.session import EngineSession
+from logitport_server.session.session_steps import SessionSteps
 from logitport_server.transports.stream import SessionStream
 from logitport_server.turns import Turns
 from tests.client.programs.runtime.build import min_p
@@ -244,7 +244,7 @@ def test_a_defect_fails_only_one_frame(stream: SessionStream, monkeypatch: pytes
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     with monkeypatch.context() as patch:
-        patch.setattr(stream._session, "step", broken)
+        patch.setattr(stream._opened.session.steps, "step", broken)
         assert type(refusal(answer(stream, 3, **step()))) is InternalError
     assert answer(stream, 4, **step()).HasField("edits")
 
@@ -289,9 +289,9 @@ def test_a_principal_that_is_alone_may_take_longer(stream: SessionStream, rows: 
 def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why: str) -> None:
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
-    assert stream._session is not None
+    assert stream._opened is not None
     assert not stream.may_take_long(Frame(**step()))
-    setattr(next(iter(stream._session._processors._dialects.values())), why, True)
+    setattr(next(iter(stream._opened.session._processors._dialects.values())), why, True)
     assert stream.may_take_long(Frame(**step()))
 
 
@@ -336,7 +336,7 @@ class LocalConnection:
 
 def opened(stream: SessionStream) -> Callable[[], bool]:
     answer(stream, 1, **OPEN)
-    return lambda: stream._session is not None
+    return lambda: stream._opened is not None
 
 
 def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:
@@ -378,15 +378,15 @@ def test_a_frame_of_the_local_transport_waits_for_the_frame_in_progress(
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     begun, finish, calls = threading.Event(), threading.Event(), []
-    real = EngineSession.step
+    real = SessionSteps.step
 
-    def slow(session: EngineSession, frame: Any, reply: Any) -> None:
+    def slow(steps: SessionSteps, frame: Any, reply: Any) -> None:
         calls.append(threading.current_thread())
         begun.set()
         assert finish.wait(60)
-        real(session, frame, reply)
+        real(steps, frame, reply)
 
-    monkeypatch.setattr(EngineSession, "step", slow)
+    monkeypatch.setattr(SessionSteps, "step", slow)
     frame = Frame(seq=3, **step(2))
     with ThreadPoolExecutor(2) as threads:
         by_grpc = threads.submit(stream.answer, frame, "grpc")

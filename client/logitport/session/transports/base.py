@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import struct
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from logitport.core.local_frames import LENGTH
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_proto import processing_pb2
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
-
-
-LENGTH = struct.Struct("<I")
 
 
 def with_length(frame: processing_pb2.SessionRequest) -> bytes:

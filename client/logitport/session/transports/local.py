@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.connection import is_local
+from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
-from logitport.session.transports.base import LENGTH, Transport, with_length
-from logitport.session.transports.frame_receiver import FrameReceiver
+from logitport.session.transports.base import Transport, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,9 +105,12 @@ class LocalTransport(Transport):
         if self._watch is not None and self._watch.watches:
             self._watch.claim()
         try:
-            return self._incoming.receive()
+            reply = self._incoming.receive()
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
+        if reply is None:
+            raise self._broken(_closed())
+        return reply
 
     def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         self._check_open()
@@ -115,6 +118,8 @@ class LocalTransport(Transport):
         try:
             descriptors = self._incoming.receive_descriptors()
             reply = self._incoming.receive()
+            if reply is None:
+                raise _closed()
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
@@ -174,6 +179,10 @@ class LocalTransport(Transport):
         self._end(broken)
         self._release()
         return broken
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError("the server closed the local transport")
 
 
 def _end_both(connection: socket.socket, stream: Transport) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport import calls
+from logitport.core.local_frames import LENGTH
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
-from logitport.session.transports.base import LENGTH, Transport
+from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ class RandomEngine:
         ]
         message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
         tensors.write(message.logits, logits)
-        self.engine.session.edit_logits(message, edited)
+        self.engine.session.steps.edit_logits(message, edited)
         assert not edited.failures
         torch.testing.assert_close(tensors.to_torch(edited.logits), torch.tensor(expected))
 

@@ -1,4 +1,4 @@
-"""The limit of a step's work: rows times the lengths of their chains."""
+"""The limits of a frame's size, and of a step's work: rows times the lengths of their chains."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from logitport import LimitExceeded
+from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
 
 VOCAB = 10
@@ -16,6 +17,17 @@ DENY = [("DenyHistory", {})]
 
 def int32(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
+
+
+@pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
+def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
+    engine = open_engine(VOCAB)
+    known = engine.add(0, [])
+    with pytest.raises(LimitExceeded, match=r"in one frame; the server accepts 1048576: .* raise --max-step-bytes"):
+        engine.step({known: []}, **{column: bytes(1 << 20)})
+    with pytest.raises(LimitExceeded, match="in one frame"):
+        engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
+    engine.step({known: []})
 
 
 def test_rows_times_processors_are_limited(open_engine: Any) -> None:

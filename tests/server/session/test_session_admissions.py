@@ -28,7 +28,7 @@ from logitport import (
 )
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.session.session import Admitted
+from logitport_server.session.session_admissions import Admitted
 from tests.server.conftest import EngineRequest
 
 VOCAB = 10
@@ -60,7 +60,7 @@ def test_a_refused_request_does_not_affect_the_others(
         for slot, fields in enumerate([{"processors": DENY}, {"processors": DENY, **change}, {"processors": ADD}])
     ]
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=requested), reply)
+    engine.session.admissions.add(processing_pb2.AddRequests(requests=requested), reply)
     assert [(failure.slot, failure.skipped) for failure in reply.failures] == [(1, False)]
     with pytest.raises(error, match=message):
         raise from_proto(reply.failures[0].error)
@@ -70,7 +70,9 @@ def test_a_refused_request_does_not_affect_the_others(
 
 def added(engine: Any, request: common_pb2.Request) -> processing_pb2.RequestsAdded:
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply)
+    engine.session.admissions.add(
+        processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
+    )
     return reply
 
 
@@ -84,7 +86,7 @@ def test_a_history_is_read_from_lists_and_columns(
     columns = {"slots": int32(0), "generations": int32(0), "base_lengths": int32(3)}
     crc = zlib.crc32(int32(1, 2, 3)).to_bytes(4, "little")
     reply = processing_pb2.StepEdits()
-    engine.session.step(processing_pb2.Step(**columns, history_crcs=crc), reply)
+    engine.session.steps.step(processing_pb2.Step(**columns, history_crcs=crc), reply)
     assert not reply.failures
 
 
@@ -121,7 +123,7 @@ def test_parameters_must_be_an_object(open_engine: Any, params: bytes, message: 
     call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="DenyHistory"), params=params)
     requested = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
     reply = processing_pb2.RequestsAdded()
-    open_engine(VOCAB).session.add(processing_pb2.AddRequests(requests=[requested]), reply)
+    open_engine(VOCAB).session.admissions.add(processing_pb2.AddRequests(requests=[requested]), reply)
     with pytest.raises(InvalidParams, match=message):
         raise from_proto(reply.failures[0].error)
 
@@ -130,7 +132,9 @@ def test_sampling_params_must_be_an_object(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     request = common_pb2.Request(sampling_params=b"3")
     reply = processing_pb2.RequestsAdded()
-    engine.session.add(processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply)
+    engine.session.admissions.add(
+        processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
+    )
     assert engine.failures(reply) == {0: (InvalidParams, False)}
 
 
@@ -162,12 +166,12 @@ def test_replayed_requests_are_counted(open_engine: Any) -> None:
     """Those with ids that were generated before, and those that are added again."""
     engine = open_engine(VOCAB)
     known = engine.add(0, [("DenyHistory", {})], prompt=[1, 2])
-    assert engine.session.take_admitted() == Admitted()
+    assert engine.session.admissions.take_admitted() == Admitted()
     engine.add_again(EngineRequest(1, 0, Request([1], processors=[("DenyHistory", {})]), [1, 2, 3]))
-    assert engine.session.take_admitted() == Admitted(1, 3)
+    assert engine.session.admissions.take_admitted() == Admitted(1, 3)
     engine.add_again(known)
-    assert engine.session.take_admitted() == Admitted(1, 2)
-    assert engine.session.take_admitted() == Admitted()
+    assert engine.session.admissions.take_admitted() == Admitted(1, 2)
+    assert engine.session.admissions.take_admitted() == Admitted()
 
 
 def test_removing_unknown_requests_does_nothing(open_engine: Any) -> None:
@@ -201,34 +205,6 @@ def test_requests_of_one_session_share_an_instance_until_none_uses_it(open_engin
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vocab_size": 0}, "vocab_size is 0"),
-        ({"vocab_size": -5}, "vocab_size is -5"),
-        ({"datatype": "FP64"}, "datatype is 'FP64'; write one of FP32"),
-        ({"max_requests": -1}, "max_requests is -1"),
-        ({"max_draft_tokens": -1}, "max_draft_tokens -1"),
-        ({"eos_token_ids": [3, VOCAB]}, r"eos_token_ids\[1\] is 10"),
-        ({"eos_token_ids": [3] * 1025}, "eos_token_ids has 1025 ids"),
-        ({"tokenizer_id": "x" * 4097}, "tokenizer_id 4097 characters"),
-    ],
-)
-def test_invalid_values_at_opening_are_refused(open_engine: Any, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        open_engine(**{"vocab_size": VOCAB, **change})
-
-
-@pytest.mark.parametrize(("requested", "granted"), [(0, 4), (3, 3), (9, 4)])
-def test_max_requests_is_the_smaller_of_both_limits(open_engine: Any, requested: int, granted: int) -> None:
-    assert open_engine(VOCAB, max_requests=requested, max_requests_per_session=4).session.max_requests == granted
-
-
-def test_too_many_draft_tokens_are_refused(open_engine: Any) -> None:
-    with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* raise --max-draft-tokens"):
-        open_engine(VOCAB, max_draft_tokens=257)
-
-
-@pytest.mark.parametrize(
     ("requested", "message"),
     [
         ({"processors": DENY * 65}, r"65 processors .* accepts 64: chain fewer, or raise --max-processors-per-request"),
@@ -248,17 +224,6 @@ def test_an_error_abbreviates_a_long_name(open_engine: Any) -> None:
     with pytest.raises(UnknownProcessor) as raised:
         open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
     assert len(str(raised.value)) + len(raised.value.processor) < 5000
-
-
-@pytest.mark.parametrize("column", ["row_requests", "new_token_ids", "slots"])
-def test_columns_that_are_too_long_are_not_read(open_engine: Any, column: str) -> None:
-    engine = open_engine(VOCAB)
-    known = engine.add(0, [])
-    with pytest.raises(LimitExceeded, match=r"in one frame; the server accepts 1048576: .* raise --max-step-bytes"):
-        engine.step({known: []}, **{column: bytes(1 << 20)})
-    with pytest.raises(LimitExceeded, match="in one frame"):
-        engine.session.remove(processing_pb2.RemoveRequests(slots=bytes(1 << 20)))
-    engine.step({known: []})
 
 
 class AddBy(CustomLogitProcessor):
@@ -284,7 +249,7 @@ def test_tenants_share_a_logits_free_processor(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     requests = [engine.add(slot, DENY, tenant=tenant) for slot, tenant in enumerate("ab")]
     engine.step({request: [] for request in requests})
-    first, second = (engine.session._requests[slot].chain[0].dialect for slot in (0, 1))
+    first, second = (engine.session.batch.requests[slot].chain[0].dialect for slot in (0, 1))
     assert first is second
 
 

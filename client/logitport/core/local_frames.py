@@ -1,0 +1,73 @@
+"""Frames on the Unix socket of the local transport: the length of each comes before it. Both ends import this file."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from logitport.errors import LimitExceeded
+
+LENGTH = struct.Struct("<I")
+_LENGTH_BYTES = LENGTH.size
+
+# Of a system call that receives a frame, and of one that receives the rest of a large one.
+_RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
+
+
+class FrameReceiver:
+    """Receives frames; one system call is enough for a usual one.
+
+    Args:
+        connection: a blocking socket; the kernel enforces deadlines.
+        max_bytes: the size limit of a frame.
+
+    Attributes:
+        received: what was received after the last frame.
+    """
+
+    def __init__(self, connection: socket.socket, max_bytes: int = (1 << 32) - 1) -> None:
+        self.received = b""
+        self._connection = connection
+        self._max_bytes = max_bytes
+
+    def receive(self) -> bytes | None:
+        """Receive a frame. Returns None if the other end closed the connection, also if that is within a frame.
+
+        After an error, no frame can be received any more.
+
+        Raises:
+            LimitExceeded: the frame is over the size limit.
+            BlockingIOError: the deadline has passed.
+            OSError: the connection was lost, or closed at this end.
+        """
+        data = self.received or self._connection.recv(_RECEIVED_BYTES)
+        while len(data) < _LENGTH_BYTES:
+            part = self._connection.recv(_RECEIVED_BYTES)
+            if not part:
+                return None
+            data += part
+        (length,) = LENGTH.unpack_from(data)
+        if length > self._max_bytes:
+            raise LimitExceeded(f"a frame of {length} bytes is over max_message_bytes")
+        end = _LENGTH_BYTES + length
+        if len(data) < end:
+            return self._receive_rest(data, end)
+        self.received = data[end:]
+        return data[_LENGTH_BYTES:end]
+
+    def receive_descriptors(self) -> list[int]:
+        """Receive the file descriptors that are attached to the first byte of the next frame. Raises OSError."""
+        data, descriptors, _, _ = socket.recv_fds(self._connection, _RECEIVED_BYTES, 1)
+        self.received += data
+        return descriptors
+
+    def _receive_rest(self, data: bytes, end: int) -> bytes | None:
+        parts, missing = [data[_LENGTH_BYTES:]], end - len(data)
+        while missing > 0:
+            part = self._connection.recv(min(missing, _MAX_RECEIVED_BYTES))
+            if not part:
+                return None
+            parts.append(part)
+            missing -= len(part)
+        self.received = b""
+        return b"".join(parts)
