@@ -55,10 +55,10 @@ class BadWords(StatefulEditProcessor):
         sequences, generated_only = self.read(request.params)
         check_in_vocabulary("bad_words", [one for ids in sequences for one in ids], request.vocab_size)
         begin = request.history.prompt_length if generated_only else 0
-        request.state = Prefixes(sequences, begin)
+        request.state = BannedSequences(sequences, begin)
 
 
-class PythonPrefixes(HistoryState):
+class PythonBannedSequences(HistoryState):
     """Denies the ids that would complete a sequence.
 
     Keeps sequences by their ids before the last one, in a trie that is read from the end of a history.
@@ -97,4 +97,4 @@ class PythonPrefixes(HistoryState):
         return found
 
 
-Prefixes = PythonPrefixes if core is None else core.BadWords
+BannedSequences = PythonBannedSequences if core is None else core.BannedSequences

@@ -1,31 +1,21 @@
 from collections.abc import Sequence
 import enum
-from typing import Annotated, overload
+from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 9
+INTERFACE: int = 10
 
 def set_error_factory(factory: object) -> None:
     """
     Set the callable (code, message) that makes the exception for an error of the core.
     """
 
-@overload
-def extend_crc(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
-    """
-    Extend a checksum by ids in an array, int32[n]: CRC-32 of little-endian int32.
-    """
-
-@overload
-def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
-    """Extend a checksum by ids in a sequence."""
-
 def extend_crc_by_table(crc: int, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """
-    The same as `extend_crc` on a processor without carry-less multiplication.
+    Extend a checksum by ids, int32[n], as on a processor without carry-less multiplication.
     """
 
 class History:
@@ -122,7 +112,7 @@ class ThinkingBlocks(State):
 
     def __init__(self, history: History, budget: int, start: Sequence[int], end: Sequence[int], newline: int | None) -> None: ...
 
-class BadWords(State):
+class BannedSequences(State):
     """Denies ids that would complete a sequence."""
 
     def __init__(self, sequences: Sequence[Sequence[int]], begin: int) -> None: ...
@@ -195,8 +185,8 @@ class ReplyReader:
         Returns None if the Python version has to read it: it has another field, or is not proven to be valid.
         """
 
-class StepLayout:
-    """The requests of a step in their order, while they stay the same."""
+class StepFrameWriter:
+    """Writes the frames of steps with the same requests in the same order."""
 
     def read(self, new_token_ids: object, drafts: object | None, rows: object | None) -> bool:
         """
@@ -211,9 +201,9 @@ class StepLayout:
     def extend(self) -> None:
         """Append the new ids of the step to the histories."""
 
-def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None:
+def step_frame_writer(new_token_ids: object, held: object, vocab_size: int) -> StepFrameWriter | None:
     """
-    Make the layout of steps with these requests.
+    Make the writer for steps with these requests.
 
     Returns None if the Python version has to read the arguments.
     """

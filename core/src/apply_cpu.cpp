@@ -7,7 +7,7 @@ namespace logitport {
 namespace {
 
 template <typename Visit>
-bool for_each_row(const EditColumns &edits, const Visit &visit) {
+bool for_each_row(const EditsView &edits, const Visit &visit) {
   for (std::int64_t first = 0, end = 0; first < edits.size(); first = end) {
     for (end = first + 1; end < edits.size() && edits.rows[end] == edits.rows[first];) {
       ++end;
@@ -20,7 +20,7 @@ bool for_each_row(const EditColumns &edits, const Visit &visit) {
 }
 
 template <typename Float>
-bool apply_to(const EditColumns &edits, const Logits &logits) {
+bool apply_to(const EditsView &edits, const Logits &logits) {
   BiasSums biases(edits);
   const auto row_of = [&](Span span) { return Row<Float>(logits, edits.rows[span.first]); };
   if (logits.datatype == Datatype::bf16 &&
@@ -30,8 +30,8 @@ bool apply_to(const EditColumns &edits, const Logits &logits) {
   return for_each_row(edits, [&](Span span) {
     const Row<Float> row = row_of(span);
     if (edits.kind(span.first) == EditKind::force) {
-      row.fill();
-      row[edits.ids[edits.offsets[span.first]]] = 0;
+      row.deny_all();
+      row.set(edits.ids[edits.offsets[span.first]], 0);
     }
     biases.add(row, span);
     for (std::int64_t edit = span.first; edit < span.end; ++edit) {  // their order has no effect
@@ -56,7 +56,7 @@ bool apply_to(const EditColumns &edits, const Logits &logits) {
 
 }  // namespace
 
-bool apply_edits(const EditColumns &edits, const Logits &logits) {
+bool apply_edits(const EditsView &edits, const Logits &logits) {
   switch (logits.datatype) {
     case Datatype::fp32:
       return apply_to<Fp32>(edits, logits);
@@ -68,12 +68,12 @@ bool apply_edits(const EditColumns &edits, const Logits &logits) {
   return false;
 }
 
-bool takes_long(const EditColumns &edits, std::int64_t width) noexcept {
+bool takes_long(const EditsView &edits, LogitsShape logits) noexcept {
   constexpr std::int64_t long_work = 1 << 16;
   std::int64_t work = edits.ids.size();
   for (std::int64_t edit = 0; edit < edits.kinds.size() && work < long_work; ++edit) {
     const EditKind kind = edits.kind(edit);
-    work += kind == EditKind::deny || kind == EditKind::bias ? 0 : width;
+    work += kind == EditKind::deny || kind == EditKind::bias ? 0 : logits.width;
   }
   return work >= long_work;
 }

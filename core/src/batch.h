@@ -51,7 +51,7 @@ class Batch {
   bool step(const StepFrame &frame, bool partly);
 
   // Of the last step: the edits; the rows with no id left; and by processor the number of rows, and the seconds.
-  [[nodiscard]] const EditsColumns &edits() const noexcept { return edits_.columns(); }
+  [[nodiscard]] const PackedEdits &edits() const noexcept { return edits_.columns(); }
   // Load the memory for the edits of a step, while its message is read.
   void prefetch_edits() const noexcept { edits_.prefetch(); }
   // Free the memory of the edits if it is large: a server has many sessions, and few such steps.
@@ -98,7 +98,7 @@ class Batch {
 
   BatchLimits limits_;
   std::unordered_map<std::int32_t, Request> by_slot_;
-  FrameLayout layout_;
+  StepLayout layout_;
   StepColumns columns_;
   bool found_ = false;           // whether `members_` are those of the layout
   std::vector<Member> members_;  // by place of the layout

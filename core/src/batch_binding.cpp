@@ -8,11 +8,11 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "batch.h"
 #include "bindings.h"
 #include "errors.h"
@@ -28,19 +28,11 @@ namespace {
 
 // Key, display name, rows and seconds of each processor that was applied.
 using Applied = nb::typed<nb::list, nb::typed<nb::tuple, nb::str, nb::str, int, float>>;
-using Columns = nb::typed<nb::tuple, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
 using Buckets = nb::typed<nb::list, int>;
 using Steps = nb::typed<nb::tuple, Buckets, float, Buckets, float, int, int>;
 using Processors = nb::typed<nb::tuple, nb::str, int, Buckets, float>;
 using Taken = nb::typed<nb::tuple, nb::typed<nb::list, Steps>, nb::typed<nb::list, Processors>>;
-using Part = nb::typed<nb::tuple, Columns, nb::bytes, Applied>;
-
-std::string_view view(const nb::bytes &data) { return {static_cast<const char *>(data.data()), data.size()}; }
-
-template <typename T>
-nb::bytes to_bytes(const std::vector<T> &elements) {
-  return nb::bytes(elements.data(), elements.size() * sizeof(T));
-}
+using Part = nb::typed<nb::tuple, BytesColumns, nb::bytes, Applied>;
 
 // A StepServer that keeps the Python objects of the histories and states that it uses, and the names of processors.
 class PyBatch {
@@ -98,10 +90,8 @@ class PyBatch {
       const nb::gil_scoped_release unlocked;
       served = server_.serve(socket, last_seq, {0, should_move}, seconds, lock);
     }
-    const std::string_view rest = socket.received();
     const nb::bytes last = served.last_seq != last_seq ? last_reply() : nb::bytes("", 0);
-    return nb::make_tuple(served.is_expired, nb::bytes(rest.data(), rest.size()), served.last_seq, last,
-                          served.error_number);
+    return nb::make_tuple(served.is_expired, to_bytes(socket.received()), served.last_seq, last, served.error_number);
   }
 
   // Steps by transport, then processors.
@@ -142,7 +132,7 @@ class PyBatch {
     if (!done) {
       return std::nullopt;
     }
-    const EditsColumns &edits = batch.edits();
+    const PackedEdits &edits = batch.edits();
     const auto columns = nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.kinds), to_bytes(edits.offsets),
                                         to_bytes(edits.ids), to_bytes(edits.values));
     Part part(nb::make_tuple(columns, to_bytes(batch.denied_rows()), applied()));
@@ -155,10 +145,7 @@ class PyBatch {
     nb::str py_key, py_name;
   };
 
-  [[nodiscard]] nb::bytes last_reply() const {
-    const std::string_view reply = server_.reply().message();
-    return nb::bytes(reply.data(), reply.size());
-  }
+  [[nodiscard]] nb::bytes last_reply() const { return to_bytes(server_.reply().message()); }
 
   std::size_t number(const nb::str &key, const nb::str &name) {
     if (key.c_str() == nullptr || name.c_str() == nullptr) {  // a half of a surrogate pair

@@ -20,12 +20,12 @@ struct Span {
 // A sum of several values is in float64, as that of numpy's bincount.
 class BiasSums {
  public:
-  explicit BiasSums(const EditColumns &edits) : edits_(edits), once_(each_once()) {}
+  explicit BiasSums(const EditsView &edits) : edits_(edits), once_(each_once()) {}
 
   template <typename Float>
   void add(const Row<Float> &row, Span span) {
     if (once_) {
-      for_each(span, [&row](std::int32_t id, float value) { row[id] = Float::add(row[id], value); });
+      for_each(span, [&row](std::int32_t id, float value) { row.set(id, Float::add(row.get(id), value)); });
       return;
     }
     values_.clear();
@@ -39,14 +39,14 @@ class BiasSums {
         sum += double{value->second};
       }
       const double limit = std::numeric_limits<float>::max();
-      row[id] = Float::add(row[id], static_cast<float>(std::clamp(sum, -limit, limit)));
+      row.set(id, Float::add(row.get(id), static_cast<float>(std::clamp(sum, -limit, limit))));
     }
   }
 
   template <typename Float>
   [[nodiscard]] bool meet_nan(const Row<Float> &row, Span span) const {
     bool found = false;
-    for_each(span, [&row, &found](std::int32_t id, float /*value*/) { found |= Float::is_nan(row[id]); });
+    for_each(span, [&row, &found](std::int32_t id, float /*value*/) { found |= Float::is_nan(row.get(id)); });
     return found;
   }
 
@@ -80,7 +80,7 @@ class BiasSums {
     return true;
   }
 
-  const EditColumns &edits_;
+  const EditsView &edits_;
   bool once_;
   std::vector<std::pair<std::int32_t, float>> values_;
 };

@@ -7,7 +7,6 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "checksum_clmul.h"
-#include "sequences.h"
 
 namespace nb = nanobind;
 
@@ -61,16 +60,6 @@ std::uint32_t extend_crc_by_table(std::uint32_t crc, const std::int32_t *ids, st
   return ~crc;
 }
 
-std::uint32_t extend_crc_of_array(std::uint32_t crc, const Ids &token_ids) {
-  const nb::gil_scoped_release unlocked;
-  return extend_crc(crc, token_ids.data(), token_ids.size());
-}
-
-std::uint32_t extend_crc_of_sequence(std::uint32_t crc, const nb::typed<nb::sequence, int> &token_ids) {
-  const auto ids = numbers_of<std::int32_t>(token_ids);
-  return extend_crc(crc, ids.data(), ids.size());
-}
-
 }  // namespace
 
 std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t count) noexcept {
@@ -78,18 +67,14 @@ std::uint32_t extend_crc(std::uint32_t crc, const std::int32_t *ids, std::size_t
 }
 
 void bind_checksum(nb::module_ &module) {
-  // The array first: it is a sequence, too.
-  module.def("extend_crc", &extend_crc_of_array, nb::arg("crc"), nb::arg("token_ids").noconvert(),
-             "Extend a checksum by ids in an array, int32[n]: CRC-32 of little-endian int32.");
-  module.def("extend_crc", &extend_crc_of_sequence, nb::arg("crc"), nb::arg("token_ids"),
-             "Extend a checksum by ids in a sequence.");
+  // For tests alone: few processors need it.
   module.def(
       "extend_crc_by_table",
       [](std::uint32_t crc, const Ids &token_ids) {
         return extend_crc_by_table(crc, token_ids.data(), token_ids.size());
       },
       nb::arg("crc"), nb::arg("token_ids").noconvert(),
-      "The same as `extend_crc` on a processor without carry-less multiplication.");
+      "Extend a checksum by ids, int32[n], as on a processor without carry-less multiplication.");
 }
 
 }  // namespace logitport

@@ -40,7 +40,7 @@ bool denies(EditKind kind, const std::int32_t *ids, std::size_t count, std::int3
 }
 
 // The edits [begin, end) of one row. `allowed` is memory that is used again for the next row.
-bool denies_all(const EditsColumns &edits, std::size_t begin, std::size_t end, std::vector<std::uint32_t> &allowed,
+bool denies_all(const PackedEdits &edits, std::size_t begin, std::size_t end, std::vector<std::uint32_t> &allowed,
                 std::int64_t vocab_size) {
   std::int64_t denied = 0;
   bool only_denies = true;
@@ -72,7 +72,7 @@ bool denies_all(const EditsColumns &edits, std::size_t begin, std::size_t end, s
 
 }  // namespace
 
-std::vector<std::int32_t> all_denied_rows(const EditsColumns &edits, std::int64_t vocab_size) {
+std::vector<std::int32_t> all_denied_rows(const PackedEdits &edits, std::int64_t vocab_size) {
   std::vector<std::int32_t> denied;
   std::vector<std::uint32_t> allowed;
   const std::size_t count = edits.rows.size();

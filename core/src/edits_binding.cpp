@@ -18,7 +18,7 @@ namespace {
 bool edits_proven(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::handle ids, nb::handle values,
                   std::int64_t num_rows, std::int64_t vocab_size) {
   const EditBuffers buffers(rows, kinds, offsets, ids, values);
-  return buffers.hold_columns() && proven(buffers.columns(), num_rows, vocab_size);
+  return buffers.hold_columns() && proven(buffers.columns(), {num_rows, vocab_size});
 }
 
 template <typename T>
@@ -34,9 +34,9 @@ bool apply_columns(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::ha
   if (!memory.logits() || !buffers.hold_columns()) {
     return false;
   }
-  EditColumns edits = buffers.columns();
-  if (!takes_long(edits, memory.logits()->width)) {
-    return proven(edits, memory.logits()->rows, memory.logits()->width) && apply_edits(edits, *memory.logits());
+  EditsView edits = buffers.columns();
+  if (!takes_long(edits, memory.logits()->shape)) {
+    return proven(edits, memory.logits()->shape) && apply_edits(edits, *memory.logits());
   }
   // Copies of what indexes memory: without the interpreter's lock, another thread could change arrays that were proven.
   std::array<std::string, 4> copies;
@@ -45,7 +45,7 @@ bool apply_columns(nb::handle rows, nb::handle kinds, nb::handle offsets, nb::ha
   edits.offsets = copy(edits.offsets, copies[2]);
   edits.ids = copy(edits.ids, copies[3]);
   const nb::gil_scoped_release unlocked;
-  return proven(edits, memory.logits()->rows, memory.logits()->width) && apply_edits(edits, *memory.logits());
+  return proven(edits, memory.logits()->shape) && apply_edits(edits, *memory.logits());
 }
 
 }  // namespace

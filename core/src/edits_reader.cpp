@@ -6,7 +6,7 @@
 namespace logitport {
 namespace {
 
-bool columns_fit(const EditColumns &edits) noexcept {
+bool columns_fit(const EditsView &edits) noexcept {
   const std::int64_t count = edits.size();
   if (edits.kinds.size() != count || edits.offsets.size() != count + 1 || edits.offsets[0] != 0 ||
       edits.offsets[count] != edits.ids.size() ||
@@ -36,7 +36,7 @@ bool all_finite(const Column<float> &values) noexcept {
   return finite;
 }
 
-bool edit_fits(const EditColumns &edits, std::int64_t edit, std::int64_t vocab_size) noexcept {
+bool edit_fits(const EditsView &edits, std::int64_t edit, std::int64_t vocab_size) noexcept {
   switch (edits.kind(edit)) {
     case EditKind::force:
       return edits.count(edit) == 1 && (edit == 0 || edits.rows[edit] != edits.rows[edit - 1]) &&
@@ -54,14 +54,14 @@ bool edit_fits(const EditColumns &edits, std::int64_t edit, std::int64_t vocab_s
 
 }  // namespace
 
-bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size) noexcept {
+bool proven(const EditsView &edits, LogitsShape logits) noexcept {
   if (!columns_fit(edits) || !all_finite(edits.values)) {
     return false;
   }
   std::int32_t previous = 0;
   for (std::int64_t edit = 0; edit < edits.size(); ++edit) {
     const std::int32_t row = edits.rows[edit];
-    if (row < previous || row >= rows || !edit_fits(edits, edit, vocab_size)) {
+    if (row < previous || row >= logits.rows || !edit_fits(edits, edit, logits.width)) {
       return false;
     }
     previous = row;

@@ -8,8 +8,15 @@
 
 namespace logitport {
 
+struct LogitsShape {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;  // size of the vocabulary
+
+  bool operator==(const LogitsShape &other) const noexcept { return rows == other.rows && width == other.width; }
+};
+
 // Edit e changes row rows[e], and owns the ids (or words) from offsets[e] to offsets[e + 1].
-struct EditColumns {
+struct EditsView {
   Column<std::int32_t> rows;
   Column<std::uint8_t> kinds;
   Column<std::int32_t> offsets;
@@ -28,6 +35,6 @@ struct EditColumns {
 
 // Whether the columns describe edits of a batch with rows in ascending order, as a server packs them. If so, an index
 // that they hold is in its range. False means that this is not proven: edits in another order are valid, too.
-bool proven(const EditColumns &edits, std::int64_t rows, std::int64_t vocab_size) noexcept;
+bool proven(const EditsView &edits, LogitsShape logits) noexcept;
 
 }  // namespace logitport

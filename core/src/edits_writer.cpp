@@ -55,9 +55,9 @@ void EditsWriter::prefetch() const noexcept {
   prefetch_to_write(columns_.values);
 }
 
-EditsColumns EditsWriter::take() {
-  EditsColumns taken = std::move(columns_);
-  columns_ = EditsColumns();
+PackedEdits EditsWriter::take() {
+  PackedEdits taken = std::move(columns_);
+  columns_ = PackedEdits();
   columns_.offsets.push_back(0);
   row_edits_ = row_biases_ = biases_ = 0;
   return taken;

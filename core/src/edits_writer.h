@@ -17,7 +17,7 @@ constexpr std::int64_t bitmask_words(std::int64_t vocab_size) noexcept { return 
 void allow_all(std::vector<std::uint32_t> &words, std::int64_t vocab_size);
 
 // The columns of `Edits` in client/logitport/core/edits.py: compressed sparse rows.
-struct EditsColumns {
+struct PackedEdits {
   std::vector<std::int32_t> rows;
   std::vector<std::uint8_t> kinds;
   std::vector<std::int32_t> offsets;
@@ -55,9 +55,9 @@ class EditsWriter {
   }
 
   [[nodiscard]] std::int64_t vocab_size() const noexcept { return vocab_size_; }
-  [[nodiscard]] const EditsColumns &columns() const noexcept { return columns_; }
+  [[nodiscard]] const PackedEdits &columns() const noexcept { return columns_; }
   // The columns themselves; the writer is then empty.
-  [[nodiscard]] EditsColumns take();
+  [[nodiscard]] PackedEdits take();
 
  private:
   void discard_row();
@@ -68,7 +68,7 @@ class EditsWriter {
   std::int64_t vocab_size_;
   std::size_t words_;  // of a bitmask
   bool uses_bitmasks_;
-  EditsColumns columns_;
+  PackedEdits columns_;
   std::int32_t row_ = 0;
   // At the beginning of the row: the number of edits, and of those with values.
   std::size_t row_edits_ = 0;

@@ -33,7 +33,7 @@ class FrameSocket {
 
   int descriptor_;
   std::size_t max_bytes_;
-  std::unique_ptr<char[]> data_;
+  std::unique_ptr<char[]> data_;  // not a vector, which would write to all of it for each idle session
   std::size_t size_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include "checksum.h"
 #include "errors.h"
+#include "populate.h"
 
 namespace logitport {
 namespace {
@@ -91,6 +92,7 @@ void History::reserve(std::int64_t length) {
   capacity_ = std::min(max_length, std::max(smallest_capacity, length + spare));
   // Not make_shared, which would set the array to zero first.
   std::shared_ptr<std::int32_t[]> grown(new std::int32_t[static_cast<std::size_t>(capacity_)]);
+  populate(grown.get(), static_cast<std::size_t>(length) * sizeof(std::int32_t));
   std::copy_n(ids_.get(), length_, grown.get());
   ids_ = std::move(grown);
   longest_ = 0;

@@ -61,7 +61,7 @@ class History {
   std::int64_t draft_tokens = 0;
 
  private:
-  static constexpr std::int64_t checkpoint_every = 64;
+  static constexpr std::int64_t checkpoint_every = 512;
 
   void reserve(std::int64_t length);
 

@@ -66,7 +66,7 @@ std::optional<Datatype> datatype_of(const nb::dlpack::dtype &dtype) noexcept {
 bool is_usable(const Logits &logits) noexcept {
   const std::int64_t size = size_of(logits.datatype);
   const std::int64_t row = std::abs(logits.row_stride), id = std::abs(logits.id_stride);
-  const bool apart = (id >= size && row / id >= logits.width) || (row >= size && id / row >= logits.rows);
+  const bool apart = (id >= size && row / id >= logits.shape.width) || (row >= size && id / row >= logits.shape.rows);
   return logits.data != nullptr && apart && row % size == 0 && id % size == 0 &&
          reinterpret_cast<std::uintptr_t>(logits.data) % static_cast<std::uintptr_t>(size) == 0;
 }
@@ -103,8 +103,7 @@ void LogitsMemory::open_tensor(nb::handle tensor) {
   }
   const std::int64_t size = size_of(*datatype);
   const Logits logits{static_cast<char *>(found.data) + found.byte_offset,
-                      found.shape[0],
-                      found.shape[1],
+                      {found.shape[0], found.shape[1]},
                       found.strides[0] * size,
                       found.strides[1] * size,
                       *datatype};
@@ -132,8 +131,11 @@ void LogitsMemory::open_array(nb::handle array, bool is_bf16) {
     datatype = Datatype::fp16;
   }
   if (datatype) {
-    logits_ = Logits{
-        static_cast<char *>(view_.buf), view_.shape[0], view_.shape[1], view_.strides[0], view_.strides[1], *datatype};
+    logits_ = Logits{static_cast<char *>(view_.buf),
+                     {view_.shape[0], view_.shape[1]},
+                     view_.strides[0],
+                     view_.strides[1],
+                     *datatype};
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "columns.h"
+#include "edits_reader.h"
 
 namespace logitport {
 
@@ -18,37 +19,46 @@ constexpr std::int64_t size_of(Datatype datatype) noexcept { return datatype == 
 // Logits of any strides, in bytes. No two elements share memory, and each is aligned.
 struct Logits {
   char *data = nullptr;
-  std::int64_t rows = 0, width = 0;
+  LogitsShape shape;
   std::int64_t row_stride = 0, id_stride = 0;
   Datatype datatype = Datatype::fp32;
 };
 
-// One row. `Float` is a class of floats.h.
+// One row. `Float` is a class of floats.h. Its elements are floats, and here they are bits, so they are copied: to read
+// them by a pointer to another type is undefined.
 template <typename Float>
 class Row {
  public:
   using Bits = typename Float::Bits;
 
   Row(const Logits &logits, std::int64_t row) noexcept
-      : data_(logits.data + row * logits.row_stride), width_(logits.width), stride_(logits.id_stride) {}
+      : data_(logits.data + row * logits.row_stride), width_(logits.shape.width), stride_(logits.id_stride) {}
 
-  [[nodiscard]] Bits &operator[](std::int64_t id) const noexcept {
-    return *reinterpret_cast<Bits *>(data_ + id * stride_);
+  [[nodiscard]] Bits get(std::int64_t id) const noexcept {
+    Bits bits = 0;
+    std::memcpy(&bits, data_ + id * stride_, sizeof bits);
+    return bits;
   }
 
-  void fill() const noexcept {
-    if (stride_ == static_cast<std::int64_t>(sizeof(Bits))) {
-      std::fill_n(&(*this)[0], width_, Float::minus_inf);
+  void set(std::int64_t id, Bits bits) const noexcept { std::memcpy(data_ + id * stride_, &bits, sizeof bits); }
+  void deny(std::int64_t id) const noexcept { set(id, Float::minus_inf); }
+
+  void deny_all() const noexcept {
+    const Row row = *this;  // a copy, which the writes cannot change: the compiler uses vector instructions
+    if (row.is_contiguous()) {
+      for (std::int64_t id = 0; id < row.width_; ++id) {
+        std::memcpy(row.data_ + id * element, &Float::minus_inf, sizeof(Bits));
+      }
       return;
     }
-    for (std::int64_t id = 0; id < width_; ++id) {
-      (*this)[id] = Float::minus_inf;
+    for (std::int64_t id = 0; id < row.width_; ++id) {
+      row.deny(id);
     }
   }
 
   void deny(const Column<std::int32_t> &ids) const noexcept {
     for (std::int64_t place = 0; place < ids.size(); ++place) {
-      (*this)[ids[place]] = Float::minus_inf;
+      deny(ids[place]);
     }
   }
 
@@ -56,11 +66,11 @@ class Row {
     std::vector<Bits> kept;
     kept.reserve(static_cast<std::size_t>(ids.size()));
     for (std::int64_t place = 0; place < ids.size(); ++place) {
-      kept.push_back((*this)[ids[place]]);
+      kept.push_back(get(ids[place]));
     }
-    fill();
+    deny_all();
     for (std::int64_t place = 0; place < ids.size(); ++place) {
-      (*this)[ids[place]] = kept[static_cast<std::size_t>(place)];
+      set(ids[place], kept[static_cast<std::size_t>(place)]);
     }
   }
 
@@ -72,21 +82,25 @@ class Row {
       if (word == 0xFFFFFFFFU) {
         continue;  // most words of a mask are all ones or all zeros
       }
-      if (stride_ == static_cast<std::int64_t>(sizeof(Bits)) && count == 32) {
-        mask_word(&(*this)[first], word);
+      if (is_contiguous() && count == 32) {
+        mask_word(data_ + first * element, word);
         continue;
       }
       for (std::int64_t bit = 0; bit < count; ++bit) {
         if (((word >> bit) & 1U) == 0) {
-          (*this)[first + bit] = Float::minus_inf;
+          deny(first + bit);
         }
       }
     }
   }
 
  private:
+  static constexpr std::int64_t element = sizeof(Bits);
+
+  [[nodiscard]] bool is_contiguous() const noexcept { return stride_ == element; }
+
   // GCC's and Clang's vectors, because GCC leaves this loop scalar for elements of 16 bits, 50 times as slow.
-  static void mask_word(Bits *elements, std::uint32_t word) noexcept {
+  static void mask_word(char *elements, std::uint32_t word) noexcept {
     using Vector __attribute__((vector_size(16))) = Bits;
     constexpr unsigned lanes = 16 / sizeof(Bits);
     Vector bit_of_lane{};
@@ -98,9 +112,10 @@ class Row {
       const Vector bits = Vector{} + part;
       const auto denied = reinterpret_cast<Vector>((bits & bit_of_lane) == 0);
       Vector values;
-      std::memcpy(&values, elements + first, sizeof values);
+      char *part_of_elements = elements + first * sizeof(Bits);
+      std::memcpy(&values, part_of_elements, sizeof values);
       values = (values & ~denied) | (denied & Float::minus_inf);
-      std::memcpy(elements + first, &values, sizeof values);
+      std::memcpy(part_of_elements, &values, sizeof values);
     }
   }
 

@@ -1,4 +1,4 @@
-// Values of Python that need no conversion: dicts, lists, tuples, ints, arrays of integers.
+// Values of Python that need no conversion: dicts, lists, tuples, ints.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <limits>
-
-#include "edit_buffers.h"
 
 namespace logitport {
 
@@ -64,24 +62,6 @@ bool for_each_item(nanobind::handle sequence, const Visit &visit) {
     return true;
   }
   return false;
-}
-
-// Calls `visit` with each number of an array of int32 or int64.
-template <typename Visit>
-void for_each_number(nanobind::handle array, const Visit &visit) {
-  const Buffer buffer(array);
-  if (buffer.is_array<std::int32_t>("il")) {
-    const auto numbers = buffer.column<std::int32_t>();
-    for (std::int64_t place = 0; place < numbers.size(); ++place) {
-      visit(std::int64_t{numbers[place]});
-    }
-    return;
-  }
-  require(buffer.is_array<std::int64_t>("lq"));
-  const auto numbers = buffer.column<std::int64_t>();
-  for (std::int64_t place = 0; place < numbers.size(); ++place) {
-    visit(numbers[place]);
-  }
 }
 
 }  // namespace logitport

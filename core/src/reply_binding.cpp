@@ -1,12 +1,14 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "apply_cpu.h"
+#include "arrays.h"
 #include "bindings.h"
 #include "logits_memory.h"
 #include "plain_values.h"
@@ -18,19 +20,16 @@ namespace logitport {
 namespace {
 
 // As `apply_edits`. The caller holds the interpreter's lock, which is released for long work.
-bool apply_to_memory(const EditColumns &edits, const Logits &logits) {
-  if (!takes_long(edits, logits.width)) {
+bool apply_to_memory(const EditsView &edits, const Logits &logits) {
+  if (!takes_long(edits, logits.shape)) {
     return apply_edits(edits, logits);
   }
   const nb::gil_scoped_release unlocked;
   return apply_edits(edits, logits);
 }
 
-using Columns = nb::typed<nb::tuple, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
 using RowsApplied = nb::typed<nb::dict, nb::str, int>;
 using Rows = nb::typed<nb::tuple, int, nb::ellipsis>;
-
-nb::bytes to_bytes(std::string_view data) { return nb::bytes(data.data(), data.size()); }
 
 // Throws NotAccepted for text that is not UTF-8.
 nb::object text(std::string_view data) {
@@ -57,19 +56,17 @@ RowsApplied rows_by_name(const std::vector<ReplyMessage::Applied> &applied) {
 // A reply whose edits were proven for logits of a shape and datatype. Holds the message, which is not copied.
 class PyStepReply {
  public:
-  PyStepReply(nb::bytes data, ReplyMessage message, std::int64_t num_rows, std::int64_t vocab_size, Datatype datatype)
+  PyStepReply(nb::bytes data, ReplyMessage message, LogitsShape shape, Datatype datatype)
       : data_(std::move(data)),
         message_(std::move(message)),
         rows_applied_(rows_by_name(message_.applied)),
-        num_rows_(num_rows),
-        vocab_size_(vocab_size),
+        shape_(shape),
         datatype_(datatype) {}
 
   [[nodiscard]] bool apply(nb::handle logits) const {
     const LogitsMemory memory(logits, false);
     const auto &found = memory.logits();
-    return found && found->rows == num_rows_ && found->width == vocab_size_ && found->datatype == datatype_ &&
-           apply_to_memory(message_.edits, *found);
+    return found && found->shape == shape_ && found->datatype == datatype_ && apply_to_memory(message_.edits, *found);
   }
 
   [[nodiscard]] RowsApplied rows_applied() const { return rows_applied_; }
@@ -85,11 +82,10 @@ class PyStepReply {
     return found;
   }
 
-  [[nodiscard]] Columns columns() const {
-    const EditColumns &edits = message_.edits;
-    Columns found{nb::make_tuple(to_bytes(edits.rows.bytes()), to_bytes(edits.offsets.bytes()),
-                                 to_bytes(edits.ids.bytes()), to_bytes(edits.values.bytes()),
-                                 to_bytes(edits.kinds.bytes()))};
+  [[nodiscard]] BytesColumns columns() const {
+    const EditsView &edits = message_.edits;
+    BytesColumns found{nb::make_tuple(to_bytes(edits.rows), to_bytes(edits.offsets), to_bytes(edits.ids),
+                                      to_bytes(edits.values), to_bytes(edits.kinds))};
     return found;
   }
 
@@ -97,7 +93,7 @@ class PyStepReply {
   nb::bytes data_;
   ReplyMessage message_;
   RowsApplied rows_applied_;
-  std::int64_t num_rows_, vocab_size_;
+  LogitsShape shape_;
   Datatype datatype_;
 };
 
@@ -106,17 +102,16 @@ class ReplyReader {
  public:
   ReplyReader(std::int64_t vocab_size, Datatype datatype) : vocab_size_(vocab_size), datatype_(datatype) {}
 
-  [[nodiscard]] nb::object read(const nb::bytes &data, std::uint64_t seq, std::int64_t num_rows) const {
+  [[nodiscard]] std::optional<PyStepReply> read(const nb::bytes &data, std::uint64_t seq, std::int64_t num_rows) const {
+    const LogitsShape shape{num_rows, vocab_size_};
     ReplyMessage message;
-    if (!read_reply_message({static_cast<const char *>(data.data()), data.size()}, message) || message.seq != seq ||
-        !proven(message.edits, num_rows, vocab_size_)) {
-      return nb::none();
+    if (!read_reply_message(view(data), message) || message.seq != seq || !proven(message.edits, shape)) {
+      return std::nullopt;
     }
     try {
-      auto reply = std::make_unique<PyStepReply>(data, std::move(message), num_rows, vocab_size_, datatype_);
-      return nb::cast(reply.release(), nb::rv_policy::take_ownership);
+      return PyStepReply(data, std::move(message), shape, datatype_);
     } catch (const NotAccepted &) {
-      return nb::none();
+      return std::nullopt;
     }
   }
 
@@ -145,7 +140,6 @@ void bind_reply(nb::module_ &module) {
   nb::class_<ReplyReader>(module, "ReplyReader", "Reads the replies to the steps of a session.")
       .def(nb::init<std::int64_t, Datatype>(), nb::arg("vocab_size"), nb::arg("datatype"))
       .def("read", &ReplyReader::read, nb::arg("data"), nb::arg("seq"), nb::arg("num_rows"),
-           nb::sig("def read(self, data: bytes, seq: int, num_rows: int) -> StepReply | None"),
            "Read and check a serialized `SessionResponse` to the step with this number.\n\n"
            "Returns None if the Python version has to read it: it has another field, or is not proven to be valid.");
 }

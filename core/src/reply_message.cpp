@@ -20,7 +20,7 @@ bool read_number(const MessageReader &reader, std::int32_t &number) {
   return reader.is_varint && reader.value <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
 }
 
-bool read_edits(std::string_view data, EditColumns &edits) {
+bool read_edits(std::string_view data, EditsView &edits) {
   static constexpr std::array<char, 4> no_offsets{};  // the column of no edits, which may also be empty
   std::array<std::string_view, 6> columns;            // by number of the field
   MessageReader reader(data);

@@ -18,7 +18,7 @@ struct ReplyMessage {
   };
 
   std::uint64_t seq = 0;
-  EditColumns edits;
+  EditsView edits;
   std::vector<Applied> applied;
   Column<std::int32_t> denied_rows;
   std::int32_t ended_admissions = 0;

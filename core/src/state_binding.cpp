@@ -15,7 +15,7 @@
 #include "errors.h"
 #include "sequences.h"
 #include "state.h"
-#include "states/bad_words.h"
+#include "states/banned_sequences.h"
 #include "states/ngram_index.h"
 #include "states/penalty.h"
 #include "states/thinking_blocks.h"
@@ -90,13 +90,14 @@ void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int
   new (self) ThinkingBlocks(history, std::move(limit));
 }
 
-void make_bad_words(BadWords *self, const nb::typed<nb::sequence, PyTokens> &sequences, std::int64_t begin) {
+void make_banned_sequences(BannedSequences *self, const nb::typed<nb::sequence, PyTokens> &sequences,
+                           std::int64_t begin) {
   std::vector<Tokens> words;
   for (const nb::handle sequence : items_of(sequences)) {
     words.push_back(numbers_of<Token>(sequence));
   }
   check(begin >= 0 && std::none_of(words.begin(), words.end(), [](const Tokens &one) { return one.empty(); }));
-  new (self) BadWords(words, begin);
+  new (self) BannedSequences(words, begin);
 }
 
 }  // namespace
@@ -128,8 +129,8 @@ void bind_states(nb::module_ &module) {
   nb::class_<ThinkingBlocks, State>(module, "ThinkingBlocks", "Closes thinking blocks that have used up their budget.")
       .def("__init__", &make_thinking_blocks, nb::arg("history"), nb::arg("budget"), nb::arg("start"), nb::arg("end"),
            nb::arg("newline").none());
-  nb::class_<BadWords, State>(module, "BadWords", "Denies ids that would complete a sequence.")
-      .def("__init__", &make_bad_words, nb::arg("sequences"), nb::arg("begin"));
+  nb::class_<BannedSequences, State>(module, "BannedSequences", "Denies ids that would complete a sequence.")
+      .def("__init__", &make_banned_sequences, nb::arg("sequences"), nb::arg("begin"));
   nb::class_<Penalty, State>(module, "Penalty", "Lowers the logits of generated ids.")
       .def(nb::init<const History &, float, bool>(), nb::arg("history"), nb::arg("penalty"), nb::arg("per_occurrence"));
 }

@@ -55,13 +55,13 @@ std::size_t StepFrame::bytes() const noexcept {
          draft_token_ids.size() + around_the_columns;
 }
 
-bool FrameLayout::matches(const StepFrame &frame) const noexcept {
+bool StepLayout::matches(const StepFrame &frame) const noexcept {
   return valid_ && frame.slots == slots_column_ && frame.generations == generations_column_ &&
          frame.draft_counts == draft_counts_column_ && frame.row_requests == row_requests_column_ &&
          frame.row_draft_offsets == row_offsets_column_;
 }
 
-bool FrameLayout::read(const StepFrame &frame, std::int32_t max_draft_tokens) {
+bool StepLayout::read(const StepFrame &frame, std::int32_t max_draft_tokens) {
   valid_ = false;
   if (!read_columns(frame, max_draft_tokens) || !read_rows(frame)) {
     return false;
@@ -75,7 +75,7 @@ bool FrameLayout::read(const StepFrame &frame, std::int32_t max_draft_tokens) {
   return true;
 }
 
-bool FrameLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_tokens) {
+bool StepLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_tokens) {
   if (!copy_column(frame.slots, slots) || !has_distinct_slots() ||
       !copy_column(frame.generations, generations, size()) || !copy_counts(frame.draft_counts, draft_counts, size())) {
     return false;
@@ -92,7 +92,7 @@ bool FrameLayout::read_columns(const StepFrame &frame, std::int32_t max_draft_to
   return true;
 }
 
-bool FrameLayout::read_rows(const StepFrame &frame) {
+bool StepLayout::read_rows(const StepFrame &frame) {
   if (frame.row_requests.empty()) {
     rows.resize(size());
     for (std::size_t place = 0; place < size(); ++place) {
@@ -123,13 +123,13 @@ bool FrameLayout::read_rows(const StepFrame &frame) {
   return true;
 }
 
-bool FrameLayout::has_distinct_slots() const {
+bool StepLayout::has_distinct_slots() const {
   std::vector<std::int32_t> sorted = slots;
   std::sort(sorted.begin(), sorted.end());
   return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
 }
 
-bool StepColumns::read(const StepFrame &frame, const FrameLayout &layout) {
+bool StepColumns::read(const StepFrame &frame, const StepLayout &layout) {
   return copy_column(frame.base_lengths, base_lengths, layout.size()) &&
          copy_column(frame.history_crcs, history_crcs, layout.size()) &&
          copy_counts(frame.new_token_counts, new_counts, layout.size()) &&

@@ -25,7 +25,7 @@ struct StepRow {
 };
 
 // The part of a frame that describes the batch. It is often the same in many consecutive steps, so it is kept.
-class FrameLayout {
+class StepLayout {
  public:
   // Whether the frame's layout columns are those that were read last.
   [[nodiscard]] bool matches(const StepFrame &frame) const noexcept;
@@ -54,7 +54,7 @@ class FrameLayout {
 class StepColumns {
  public:
   // Returns false if a column has a wrong length, or a count is negative. The ids are not checked.
-  bool read(const StepFrame &frame, const FrameLayout &layout);
+  bool read(const StepFrame &frame, const StepLayout &layout);
 
   std::vector<std::int32_t> base_lengths, new_counts, new_ids, draft_ids;
   std::vector<std::uint32_t> history_crcs;

@@ -1,10 +1,13 @@
 #include "step_frame.h"
 
+#include <nanobind/stl/optional.h>
+
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "message_writer.h"
 #include "plain_values.h"
@@ -12,7 +15,8 @@
 namespace nb = nanobind;
 
 namespace logitport {
-StepLayout::StepLayout(nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size)
+
+StepFrameWriter::StepFrameWriter(nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size)
     : vocab_size_(vocab_size) {
   require(PyDict_CheckExact(new_token_ids.ptr()));
   for (const nb::handle handle : nb::borrow<nb::dict>(new_token_ids).keys()) {  // a copy: attributes may run code
@@ -27,7 +31,7 @@ StepLayout::StepLayout(nb::handle new_token_ids, const nb::dict &held, std::int6
   }
 }
 
-void StepLayout::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
   for (const Request &request : requests_) {
     request.history->prefetch();
   }
@@ -49,7 +53,7 @@ void StepLayout::read(nb::handle new_token_ids, nb::handle drafts, nb::handle ro
   }
 }
 
-nb::bytes StepLayout::serialize(std::uint64_t seq, bool wants_output) {
+nb::bytes StepFrameWriter::serialize(std::uint64_t seq, bool wants_output) {
   std::vector<std::int32_t> lengths;
   std::vector<std::uint32_t> checksums;
   lengths.reserve(requests_.size());
@@ -81,7 +85,7 @@ nb::bytes StepLayout::serialize(std::uint64_t seq, bool wants_output) {
   return nb::bytes(with_length.data(), with_length.size());
 }
 
-void StepLayout::extend() {
+void StepFrameWriter::extend() {
   std::size_t first = 0;
   for (std::size_t place = 0; place < new_.counts.size(); ++place) {
     const auto count = static_cast<std::size_t>(new_.counts[place]);
@@ -91,7 +95,7 @@ void StepLayout::extend() {
   new_.clear();
 }
 
-void StepLayout::read_new_ids(nb::handle new_token_ids) {
+void StepFrameWriter::read_new_ids(nb::handle new_token_ids) {
   require(PyDict_CheckExact(new_token_ids.ptr()) &&
           static_cast<std::size_t>(PyDict_Size(new_token_ids.ptr())) == requests_.size());
   Py_ssize_t position = 0;
@@ -103,7 +107,7 @@ void StepLayout::read_new_ids(nb::handle new_token_ids) {
   }
 }
 
-void StepLayout::read_drafts(nb::handle drafts) {
+void StepFrameWriter::read_drafts(nb::handle drafts) {
   std::size_t found = 0;
   for (const Request &request : requests_) {
     PyObject *ids = find(drafts, request.handle);
@@ -117,20 +121,18 @@ void StepLayout::read_drafts(nb::handle drafts) {
   require(found == static_cast<std::size_t>(PyDict_Size(drafts.ptr())));
 }
 
-void StepLayout::read_ids(nb::handle token_ids, Ids &column) const {
+void StepFrameWriter::read_ids(nb::handle token_ids, Ids &column) const {
   const std::size_t before = column.ids.size();
   const auto add = [&](std::int64_t token_id) {
     require(token_id >= 0 && token_id < vocab_size_);
     column.ids.push_back(static_cast<std::int32_t>(token_id));
   };
-  if (!for_each_item(token_ids, [&](nb::handle item) { add(integer(item)); })) {
-    for_each_number(token_ids, add);
-  }
+  require(for_each_item(token_ids, [&](nb::handle item) { add(integer(item)); }) || for_each_number(token_ids, add));
   column.counts.push_back(static_cast<std::int32_t>(column.ids.size() - before));
 }
 
 // A row of each request, and one more for each of its draft tokens.
-void StepLayout::place_each_draft() {
+void StepFrameWriter::place_each_draft() {
   for (std::size_t place = 0; place < requests_.size(); ++place) {
     for (std::int32_t offset = 0; offset <= drafts_.counts[place]; ++offset) {
       row_requests_.push_back(static_cast<std::int32_t>(place));
@@ -140,7 +142,7 @@ void StepLayout::place_each_draft() {
 }
 
 // Rows as pairs of a handle and a draft offset.
-void StepLayout::place_rows(nb::handle rows) {
+void StepFrameWriter::place_rows(nb::handle rows) {
   bool is_default = true;
   require(PyList_CheckExact(rows.ptr()));
   for_each_item(rows, [&](nb::handle row) {
@@ -164,10 +166,11 @@ void StepLayout::place_rows(nb::handle rows) {
 }
 
 void bind_step_frame(nb::module_ &module) {
-  nb::class_<StepLayout>(module, "StepLayout", "The requests of a step in their order, while they stay the same.")
+  nb::class_<StepFrameWriter>(module, "StepFrameWriter",
+                              "Writes the frames of steps with the same requests in the same order.")
       .def(
           "read",
-          [](StepLayout &self, nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
+          [](StepFrameWriter &self, nb::handle new_token_ids, nb::handle drafts, nb::handle rows) {
             try {
               self.read(new_token_ids, drafts, rows);
             } catch (const NotAccepted &) {
@@ -177,22 +180,21 @@ void bind_step_frame(nb::module_ &module) {
           },
           nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(),
           "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
-      .def("serialize", &StepLayout::serialize, nb::arg("seq"), nb::arg("wants_output") = false,
+      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"), nb::arg("wants_output") = false,
            "Serialize the frame of the step.")
-      .def("extend", &StepLayout::extend, "Append the new ids of the step to the histories.");
+      .def("extend", &StepFrameWriter::extend, "Append the new ids of the step to the histories.");
   module.def(
-      "step_layout",
-      [](nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size) -> nb::object {
+      "step_frame_writer",
+      [](nb::handle new_token_ids, const nb::dict &held, std::int64_t vocab_size) -> std::optional<StepFrameWriter> {
         try {
-          auto layout = std::make_unique<StepLayout>(new_token_ids, held, vocab_size);
-          return nb::cast(layout.release(), nb::rv_policy::take_ownership);
+          return StepFrameWriter(new_token_ids, held, vocab_size);
         } catch (const NotAccepted &) {
-          return nb::none();
+          return std::nullopt;
         }
       },
       nb::arg("new_token_ids"), nb::arg("held"), nb::arg("vocab_size"),
-      nb::sig("def step_layout(new_token_ids: object, held: object, vocab_size: int) -> StepLayout | None"),
-      "Make the layout of steps with these requests.\n\n"
+      nb::sig("def step_frame_writer(new_token_ids: object, held: object, vocab_size: int) -> StepFrameWriter | None"),
+      "Make the writer for steps with these requests.\n\n"
       "Returns None if the Python version has to read the arguments.");
 }
 

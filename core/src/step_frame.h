@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -12,13 +11,13 @@
 
 namespace logitport {
 
-// The requests of a step in their order, while they stay the same: writes frames as `step_frame` of
+// Writes the frames of steps with the same requests in the same order, as `step_frame` of
 // client/logitport/session/frames.py, and adds the new ids to the histories.
-class StepLayout {
+class StepFrameWriter {
  public:
   // The requests are the keys of a dict. `held` are the requests of the session, by slot.
   // Throws NotAccepted (plain_values.h) unless each key is one of them, and has a compiled history.
-  StepLayout(nanobind::handle new_token_ids, const nanobind::dict &held, std::int64_t vocab_size);
+  StepFrameWriter(nanobind::handle new_token_ids, const nanobind::dict &held, std::int64_t vocab_size);
 
   // Read the arguments of `Session.step`. Each may be wrong or only unusual.
   // Throws NotAccepted for whatever is not plain: other requests, other types, ids outside the vocabulary.

@@ -50,7 +50,7 @@ bool read_step_message(std::string_view data, StepMessage &message) {
 }
 
 void StepReplyWriter::write(const StepReply &reply) {
-  const EditsColumns &edits = *reply.edits;
+  const PackedEdits &edits = *reply.edits;
   rest_.clear();  // the fields of StepEdits after the edits
   for (const AppliedRows &each : *reply.applied) {
     each_.clear();

@@ -36,7 +36,7 @@ struct AppliedRows {
 
 struct StepReply {
   std::uint64_t seq;
-  const EditsColumns *edits;
+  const PackedEdits *edits;
   const std::vector<std::int32_t> *denied_rows;
   const std::vector<AppliedRows> *applied;
   std::int32_t ended_admissions;

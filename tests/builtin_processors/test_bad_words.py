@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from logitport.core.edits import RowEdits
 from logitport.errors import InvalidTokenId
 from logitport_builtins import BadWords
-from logitport_builtins.bad_words import PythonPrefixes
+from logitport_builtins.bad_words import PythonBannedSequences
 
 IDS = st.lists(st.integers(0, 2), max_size=12)
 WORDS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8)
@@ -49,7 +49,7 @@ def test_a_look_up_does_not_depend_on_the_number_of_words(follow):
             reads.append(position)
             return history.at(position)
 
-    PythonPrefixes(words, 0).followers(Counted())
+    PythonBannedSequences(words, 0).followers(Counted())
     assert reads == [1, 0]
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logitport import compiled
-from logitport.core.checksum import python_extend_crc
 from logitport.core.edits import Edits
 from logitport.core.history import History, PythonHistory
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
-from logitport_builtins.bad_words import PythonPrefixes
+from logitport_builtins.bad_words import PythonBannedSequences
 from logitport_builtins.constant_edits import PythonBiasList, PythonTokenList
 from logitport_builtins.no_repeat_ngram.index import PythonNGramIndex
 from logitport_builtins.penalties import PythonPenalty
@@ -26,7 +25,6 @@ class Implementation:
     """One of the two. A new part of the core gets a field here."""
 
     name: str
-    extend_crc: Callable[[int, Any], int]
     history: type[PythonHistory]
     check_edits: Callable[[Edits, int, int], None]
     apply_edits: Callable[[Edits, Any], None]
@@ -38,12 +36,11 @@ _PYTHON_STATES = {
     "BiasList": PythonBiasList,
     "NGramIndex": PythonNGramIndex,
     "ThinkingBlocks": PythonThinkingBlocks,
-    "BadWords": PythonPrefixes,
+    "BannedSequences": PythonBannedSequences,
     "Penalty": PythonPenalty,
 }
 PYTHON = Implementation(
     "python",
-    extend_crc=python_extend_crc,
     history=PythonHistory,
     check_edits=Edits.python_check,
     apply_edits=cpu.apply_edits,
@@ -57,7 +54,6 @@ def compiled_implementation() -> Implementation | None:
         return None
     return Implementation(
         "compiled",
-        extend_crc=core.extend_crc,
         history=History,
         check_edits=Edits.check,
         apply_edits=apply_edits,

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logitport import LogitportError, compiled
+from logitport.core.checksum import extend_crc
 from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
 from logitport_proto import processing_pb2
 from logitport_server.session.step_trace import StepTrace
@@ -99,7 +100,7 @@ def step_frame(draw: Any, requests: list[EngineRequest]) -> processing_pb2.Step:
 
 
 def _crc(ids: list[int]) -> int:
-    return int(compiled.core.extend_crc(0, ids))
+    return extend_crc(0, ids)
 
 
 def _damage(columns: dict[str, list[int]], fault: str, draw: Callable[..., Any]) -> None:

@@ -46,11 +46,10 @@ def clearing(count: int = 50) -> list[Any]:
     "read",
     [
         lambda ids: History().extend(ids),
-        lambda ids: core.extend_crc(0, ids),
         lambda ids: core.NGramIndex(History(), 2, 9, ids, 10),
         lambda ids: core.ThinkingBlocks(History(), 3, ids, [1], None),
         lambda ids: core.ThinkingBlocks(History(), 3, [1], ids, None),
-        lambda ids: core.BadWords([ids], 0),
+        lambda ids: core.BannedSequences([ids], 0),
     ],
 )
 def test_a_list_may_change_while_it_is_read(read: Callable[[list[Any]], object]) -> None:
@@ -60,7 +59,7 @@ def test_a_list_may_change_while_it_is_read(read: Callable[[list[Any]], object])
 def test_a_nested_list_may_change_while_it_is_read() -> None:
     outer: list[Any] = []
     outer.extend([ClearsList(outer, 7)] for _ in range(50))
-    (_, _, _, ids, _) = core.BadWords(outer, 0).edit(History(), 10)
+    (_, _, _, ids, _) = core.BannedSequences(outer, 0).edit(History(), 10)
     assert ids.tolist() == [7]
 
 
@@ -82,7 +81,7 @@ def test_the_requests_of_a_step_may_change_while_they_are_read() -> None:
     step: dict[Any, Any] = {}
     for _ in range(9):
         step[Request()] = [1]
-    assert core.step_layout(step, {0: None}, 10) is None
+    assert core.step_frame_writer(step, {0: None}, 10) is None
 
 
 @pytest.mark.parametrize("place", [(1, "a", "b"), (None, "a", "b"), ("a", "b"), 5, (core and core.TokenList, "a", "b")])
@@ -116,7 +115,7 @@ def test_states_with_histories_that_they_do_not_follow(seed: int) -> None:
         lambda history: core.NGramIndex(history, draw.randint(1, 4), draw.randrange(100), ids(0, 1), 4),
         lambda history: core.ThinkingBlocks(history, draw.randrange(4), ids(1, 3), ids(1, 3), draw.choice([None, 1])),
         lambda history: core.Penalty(history, 1.0, draw.random() < 0.5),
-        lambda _: core.BadWords([ids(1, 3) for _ in range(5)], draw.randrange(30)),
+        lambda _: core.BannedSequences([ids(1, 3) for _ in range(5)], draw.randrange(30)),
     ]
     states = [kind(draw.choice(histories)) for kind in kinds]
     for _ in range(400):

@@ -135,11 +135,24 @@ def test_thinking_blocks(both: Any, prompt: list[int], output: list[int], change
     check(both, "ThinkingBlocks", lambda history: (history, *arguments), prompt, output, changes)
 
 
+@given(st.lists(st.tuples(TAG, st.integers(0, 200)), max_size=5), st.integers(0, 600), TAG, TAG)
+def test_thinking_blocks_of_long_histories(
+    both: Any, written: list[tuple[list[int], int]], prompt_length: int, start: list[int], end: list[int]
+) -> None:
+    """Most ids belong to no tag, and are skipped in blocks."""
+    ids = [token_id for tag, distance in written for token_id in [*tag, *[9] * distance]]
+    prompt, output = ids[:prompt_length], ids[prompt_length:]
+    changes = [("rewind", 70), ("append", [9] * 5), ("rewind", 300)]
+    check(
+        both, "ThinkingBlocks", lambda history: (history, 60, tuple(start), tuple(end), None), prompt, output, changes
+    )
+
+
 @histories
 def test_bad_words(both: Any, prompt: list[int], output: list[int], changes: list[Any], data: Any) -> None:
     sequences = data.draw(st.lists(st.lists(ID, min_size=1, max_size=4), max_size=8))
     begin = data.draw(st.sampled_from([0, len(prompt)]))
-    check(both, "BadWords", lambda _: (sequences, begin), prompt, output, changes)
+    check(both, "BannedSequences", lambda _: (sequences, begin), prompt, output, changes)
 
 
 @histories
@@ -239,8 +252,8 @@ def test_arguments_that_would_break_memory_are_refused() -> None:
         lambda: core.ThinkingBlocks(history, -1, [1], [2], None),
         lambda: core.ThinkingBlocks(history, 1, [], [2], None),
         lambda: core.ThinkingBlocks(history, 1, [1], [], None),
-        lambda: core.BadWords([[1], []], 0),
-        lambda: core.BadWords([[1]], -1),
+        lambda: core.BannedSequences([[1], []], 0),
+        lambda: core.BannedSequences([[1]], -1),
     ):
         with pytest.raises(InvalidArgument, match="do not fit"):
             make()

@@ -133,7 +133,7 @@ def _readers(patch: pytest.MonkeyPatch, histories: list[list[int]]) -> list[tupl
     requests = [Requests(histories) for _ in range(2)]
     readers = [(StepReader(each, VOCAB), each) for each in requests]  # type: ignore[arg-type]
     python = readers[0][0]
-    patch.setattr(python, "_renewed_layout", lambda _: None)
+    patch.setattr(python, "_renewed_writer", lambda _: None)
     return readers
 
 
@@ -168,15 +168,15 @@ def test_unusual_steps_have_the_same_outcome(both: tuple[Implementation, Impleme
 
 
 @pytest.mark.usefixtures("both")
-def test_the_layout_is_kept_until_the_requests_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_is_kept_until_the_requests_change(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = Requests([[1, 2], [3, 4], [5, 6]])
     reader = StepReader(requests, VOCAB)  # type: ignore[arg-type]
     made: list[list[int]] = []
 
     class Core:
-        def step_layout(self, new_token_ids: Any, *arguments: Any) -> Any:
+        def step_frame_writer(self, new_token_ids: Any, *arguments: Any) -> Any:
             made.append([handle.slot for handle in new_token_ids])
-            return compiled.core.step_layout(new_token_ids, *arguments)
+            return compiled.core.step_frame_writer(new_token_ids, *arguments)
 
     monkeypatch.setattr(step_content, "core", Core())
     first, second, third = requests.handles
@@ -201,7 +201,7 @@ def test_a_removed_request_is_refused(both: tuple[Implementation, Implementation
 
 
 @pytest.mark.usefixtures("both")
-def test_a_layout_is_made_of_requests_of_the_session_only() -> None:
+def test_a_writer_is_made_of_requests_of_the_session_only() -> None:
     requests, others = Requests([[1, 2]]), Requests([[1, 2]])
     held = requests.table.handles
 
@@ -213,5 +213,5 @@ def test_a_layout_is_made_of_requests_of_the_session_only() -> None:
     unhashable = Fake()
     unhashable.slot = []
     for key in (others.handles[0], Fake(), unhashable, 3, "a"):
-        assert compiled.core.step_layout({key: [1]}, held, VOCAB) is None
-    assert compiled.core.step_layout([requests.handles[0]], held, VOCAB) is None
+        assert compiled.core.step_frame_writer({key: [1]}, held, VOCAB) is None
+    assert compiled.core.step_frame_writer([requests.handles[0]], held, VOCAB) is None

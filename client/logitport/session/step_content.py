@@ -56,7 +56,7 @@ class StepReader:
         # Of the last step: what `RequestTable.changes` was then, its requests, and its content but for drafts.
         self._changes = -1
         self._handles: list[Handle] = []
-        self._layout: core.StepLayout | None = None
+        self._writer: core.StepFrameWriter | None = None
         self._content: StepContent | None = None
 
     def read(
@@ -66,14 +66,14 @@ class StepReader:
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
         """
-        layout = self._layout if self._changes == self._table.changes else None
-        if layout is None or not layout.read(new_token_ids, drafts, rows):
-            layout = None if core is None else self._renewed_layout(new_token_ids)
-            if layout is None or not layout.read(new_token_ids, drafts, rows):
+        writer = self._writer if self._changes == self._table.changes else None
+        if writer is None or not writer.read(new_token_ids, drafts, rows):
+            writer = None if core is None else self._renewed_writer(new_token_ids)
+            if writer is None or not writer.read(new_token_ids, drafts, rows):
                 return self._read_python(new_token_ids, drafts, rows, wants_output)
         if not drafts and rows is None and not wants_output and self._content is not None:
             return self._content
-        serialize = partial(layout.serialize, wants_output=wants_output)
+        serialize = partial(writer.serialize, wants_output=wants_output)
         kept = _kept(drafts)
         # The core has checked that all `rows` are pairs.
         placed = (
@@ -81,22 +81,22 @@ class StepReader:
             if rows is None
             else cast("list[tuple[Handle, int]]", list(rows))
         )
-        return StepContent(self._handles, kept, placed, serialize, layout.extend)
+        return StepContent(self._handles, kept, placed, serialize, writer.extend)
 
-    def _renewed_layout(self, new_token_ids: Ids) -> core.StepLayout | None:
-        """Make the layout of other requests. Returns None if they are the same, or if the core does not accept them.
+    def _renewed_writer(self, new_token_ids: Ids) -> core.StepFrameWriter | None:
+        """Make the writer for other requests. Returns None if they are the same, or if the core does not accept them.
 
         It accepts plain values only. `_read_python` finds whether others are valid, or what is wrong.
         """
         changes, handles = self._table.changes, list(new_token_ids) if type(new_token_ids) is dict else []
         if self._changes == changes and self._handles == handles:
             return None
-        self._layout = core.step_layout(new_token_ids, self._table.handles, self._vocab_size)
+        self._writer = core.step_frame_writer(new_token_ids, self._table.handles, self._vocab_size)
         self._changes, self._handles = changes, handles
-        if (layout := self._layout) is not None:
+        if (writer := self._writer) is not None:
             rows = [(handle, 0) for handle in handles]
-            self._content = StepContent(handles, {}, rows, layout.serialize, layout.extend)
-        return layout
+            self._content = StepContent(handles, {}, rows, writer.serialize, writer.extend)
+        return writer
 
     def _read_python(
         self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool

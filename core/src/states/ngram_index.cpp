@@ -1,9 +1,11 @@
 #include "ngram_index.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "../errors.h"
+#include "../populate.h"
 
 namespace logitport {
 namespace {
@@ -115,17 +117,60 @@ void NGramIndex::build(const History &history) {
   while (4 * (std::size_t{1} << static_cast<unsigned>(bits_)) < 3 * count) {
     ++bits_;
   }
-  heads_.assign(std::size_t{1} << static_cast<unsigned>(bits_), 0);
+  const std::size_t buckets = std::size_t{1} << static_cast<unsigned>(bits_);
+  heads_.reserve(buckets);
+  populate(heads_.data(), buckets * sizeof(Link));
+  heads_.assign(buckets, 0);
   earlier_.reserve(count + count / 8);
+  populate(earlier_.data(), count * sizeof(Link));
   earlier_.assign(count, 0);
   context_ = 0;
   rewindable_to_ = 0;
+  length_ = first_;
   const std::int32_t *ids = history.data();
-  for (length_ = first_; length_ < history.length();) {
+  link_lanes(ids, history.length());
+  while (length_ < history.length()) {
     link_last();
     ++length_;
     context_ = hash_.roll(context_, leaving_id(ids), ids[length_ - 1]);
   }
+}
+
+// Index most positions of an empty index. A hash needs the one before it. So several parts of the history are hashed at
+// the same time: a processor then waits less.
+void NGramIndex::link_lanes(const std::int32_t *ids, std::int64_t length) {
+  struct Lane {
+    std::int64_t position;
+    std::uint64_t context;
+  };
+  std::array<Lane, 4> lanes{};
+  const std::int64_t before = rule_.size - 1;
+  const std::int64_t begin = first_ + before;
+  const std::int64_t count = (length - begin) / static_cast<std::int64_t>(lanes.size());  // positions of a lane
+  if (count <= before) {
+    return;
+  }
+  std::int64_t end = begin;
+  for (Lane &lane : lanes) {
+    lane.position = end;
+    end += count;
+    for (std::int64_t position = lane.position - before; position < lane.position; ++position) {
+      lane.context = hash_.roll(lane.context, 0, ids[position]);
+    }
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (Lane &lane : lanes) {
+      earlier(lane.position) = static_cast<Link>(hash_.bucket(lane.context, bits_));
+      lane.context = hash_.roll(lane.context, ids[lane.position - before], ids[lane.position]);
+      ++lane.position;
+    }
+  }
+  for (length_ = begin; length_ < end; ++length_) {
+    Link &latest = heads_[static_cast<std::size_t>(earlier(length_))];
+    earlier(length_) = latest;
+    latest = link_to(length_);
+  }
+  context_ = lanes.back().context;
 }
 
 // Add the position `length_`, of which `context_` is the context, unless fewer ids precede it in every window.

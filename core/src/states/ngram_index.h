@@ -47,6 +47,7 @@ class NGramIndex : public State {
   using Link = std::int32_t;
 
   void build(const History &history);
+  void link_lanes(const std::int32_t *ids, std::int64_t length);
   void link_last();
   void remove_superseded(const History &history, const std::vector<std::int32_t> &denied);
   [[nodiscard]] bool may_be_denied(std::int32_t id) const;

@@ -32,7 +32,10 @@ class ThinkingBlocks : public State {
   [[nodiscard]] std::size_t bytes() const noexcept override;
 
  private:
+  static constexpr std::int64_t block = 64;  // ids that are compared at once
+
   void find_tags(const History &history);
+  [[nodiscard]] bool ends_tag(const std::int32_t *ids) const noexcept;
   bool record_tag(const History &history, std::int64_t length);
   void update() noexcept;
   [[nodiscard]] std::int32_t closing_id(const History &history) const;

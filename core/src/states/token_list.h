@@ -10,15 +10,19 @@
 
 namespace logitport {
 
+// Load the beginning of a list into the cache: the processor loads the rest when it is read in order.
+template <typename T>
+void prefetch_list(const std::vector<T> &elements) noexcept {
+  prefetch_to_read(elements.data(), std::min(elements.size() * sizeof(T), 8 * cache_line));
+}
+
 // Denies a list of ids: `disallowed_tokens`; until the history has a length: `min_tokens`.
 class TokenList : public State {
  public:
   // `below`: the ids are denied while the history is shorter than this. Negative: always.
   TokenList(std::vector<std::int32_t> ids, std::int64_t below) : ids_(std::move(ids)), below_(below) {}
 
-  void prefetch(const History & /*history*/) noexcept override {
-    prefetch_to_read(ids_.data(), std::min(ids_.size() * sizeof(std::int32_t), max_bytes));
-  }
+  void prefetch(const History & /*history*/) noexcept override { prefetch_list(ids_); }
   void edit(const History &history, EditsWriter &edits) override {
     if (below_ < 0 || history.length() < below_) {
       edits.deny(ids_.data(), ids_.size());
@@ -28,9 +32,6 @@ class TokenList : public State {
   [[nodiscard]] std::size_t bytes() const noexcept override { return ids_.capacity() * sizeof(std::int32_t); }
 
  private:
-  static constexpr std::size_t max_bytes =
-      8 * cache_line;  // of a list that is loaded ahead: the processor does the rest
-
   std::vector<std::int32_t> ids_;
   std::int64_t below_;
 };
@@ -43,8 +44,8 @@ class BiasList : public State {
       : ids_(std::move(ids)), values_(std::move(values)) {}
 
   void prefetch(const History & /*history*/) noexcept override {
-    prefetch_to_read(ids_.data(), std::min(ids_.size() * sizeof(std::int32_t), max_bytes));
-    prefetch_to_read(values_.data(), std::min(values_.size() * sizeof(float), max_bytes));
+    prefetch_list(ids_);
+    prefetch_list(values_);
   }
   void edit(const History & /*history*/, EditsWriter &edits) override {
     edits.bias(ids_.data(), values_.data(), ids_.size());
@@ -55,9 +56,6 @@ class BiasList : public State {
   }
 
  private:
-  static constexpr std::size_t max_bytes =
-      8 * cache_line;  // of a list that is loaded ahead: the processor does the rest
-
   std::vector<std::int32_t> ids_;
   std::vector<float> values_;
 };

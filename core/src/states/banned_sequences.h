@@ -11,10 +11,10 @@ namespace logitport {
 
 // Sequences by their ids before the last one, in a trie that is read from the end of a history: a look-up reads one id
 // more than the longest prefix that the history ends with has in common with a sequence.
-class BadWords : public State {
+class BannedSequences : public State {
  public:
   // Sequences of one or more ids; only ids of the history from position `begin` on count.
-  BadWords(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin);
+  BannedSequences(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin);
 
   void edit(const History &history, EditsWriter &edits) override;
   [[nodiscard]] EditSize edit_size() const noexcept override {

@@ -1,4 +1,4 @@
-#include "bad_words.h"
+#include "banned_sequences.h"
 
 #include <algorithm>
 #include <iterator>
@@ -16,7 +16,8 @@ struct Growing {
 
 }  // namespace
 
-BadWords::BadWords(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin) : begin_(begin) {
+BannedSequences::BannedSequences(const std::vector<std::vector<std::int32_t>> &sequences, std::int64_t begin)
+    : begin_(begin) {
   std::vector<Growing> growing(1);
   for (const auto &sequence : sequences) {
     std::uint32_t node = 0;
@@ -39,7 +40,7 @@ BadWords::BadWords(const std::vector<std::vector<std::int32_t>> &sequences, std:
   nodes_.push_back({edges_.size(), followers_.size()});
 }
 
-void BadWords::edit(const History &history, EditsWriter &edits) {
+void BannedSequences::edit(const History &history, EditsWriter &edits) {
   std::size_t node = 0;
   for (std::int64_t position = history.length() - 1;; --position) {
     const Node &here = nodes_[node];
@@ -59,7 +60,7 @@ void BadWords::edit(const History &history, EditsWriter &edits) {
   }
 }
 
-std::size_t BadWords::bytes() const noexcept {
+std::size_t BannedSequences::bytes() const noexcept {
   return nodes_.capacity() * sizeof(Node) + edges_.capacity() * sizeof(Edge) +
          followers_.capacity() * sizeof(std::int32_t);
 }
