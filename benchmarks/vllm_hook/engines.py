@@ -53,9 +53,7 @@ UNUSED = Engine("the hook, no request uses it", (HOOK,))
 NATIVE = Engine(
     "a native processor", ("benchmarks.vllm_hook.native:Native",), {"banned": BANNED, "ngram_size": NGRAM_SIZE}
 )
-EXCHANGE = Engine(
-    "a native processor and an exchange", ("benchmarks.vllm_hook.exchange:Exchange",), NATIVE.extra_args
-)
+EXCHANGE = Engine("a native processor and an exchange", ("benchmarks.vllm_hook.exchange:Exchange",), NATIVE.extra_args)
 USED = Engine("the hook", (HOOK,), {"logitport": CHAIN})
 
 

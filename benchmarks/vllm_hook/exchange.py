@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.socket_echo import SocketEchoStream
 from benchmarks.vllm_hook.native import Native
+
+if TYPE_CHECKING:
+    import torch
 
 VARIABLE = "LOGITPORT_BENCHMARK_ECHO"
 # Bytes of the hook's frame and reply in a step of 32 requests with the benchmark's chain.

@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 10
+INTERFACE: int = 11
 
 def set_error_factory(factory: object) -> None:
     """
@@ -184,6 +184,31 @@ class ReplyReader:
 
         Returns None if the Python version has to read it: it has another field, or is not proven to be valid.
         """
+
+class EarlyReceiver:
+    """
+    Receives and reads the replies that are left to it, on a thread that needs no GIL.
+
+    The end of this object shuts the connection down.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor`: of a connected socket, which stays the caller's."""
+
+    def leave(self, reader: ReplyReader | None, seq: int, num_rows: int) -> None:
+        """
+        Leave the reply to the step with this number to the thread. Without `reader`, it is received only.
+        """
+
+    def claim(self) -> StepReply | bytes:
+        """
+        Return what the thread has received: the reply that was expected, or the bytes of a frame after its length.
+
+        Where these are no whole frame, the rest is the caller's.
+        """
+
+    def join(self) -> None:
+        """Wait for the thread, after the connection was shut down."""
 
 class StepFrameWriter:
     """Writes the frames of steps with the same requests in the same order."""

@@ -1,15 +1,20 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/variant.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <variant>
 
 #include "apply_cpu.h"
 #include "arrays.h"
 #include "bindings.h"
+#include "early_receiver.h"
 #include "logits_memory.h"
 #include "plain_values.h"
 #include "reply_message.h"
@@ -53,11 +58,11 @@ RowsApplied rows_by_name(const std::vector<ReplyMessage::Applied> &applied) {
   return rows;
 }
 
-// A reply whose edits were proven for logits of a shape and datatype. Holds the message, which is not copied.
+// A reply whose edits were proven for logits of a shape and datatype. Holds what owns the message, which is not copied.
 class PyStepReply {
  public:
-  PyStepReply(nb::bytes data, ReplyMessage message, LogitsShape shape, Datatype datatype)
-      : data_(std::move(data)),
+  PyStepReply(nb::object owner, ReplyMessage message, LogitsShape shape, Datatype datatype)
+      : owner_(std::move(owner)),
         message_(std::move(message)),
         rows_applied_(rows_by_name(message_.applied)),
         shape_(shape),
@@ -90,12 +95,21 @@ class PyStepReply {
   }
 
  private:
-  nb::bytes data_;
+  nb::object owner_;
   ReplyMessage message_;
   RowsApplied rows_applied_;
   LogitsShape shape_;
   Datatype datatype_;
 };
+
+// Returns nothing if the Python version has to read it.
+std::optional<PyStepReply> reply_of(nb::object owner, ReplyMessage message, LogitsShape shape, Datatype datatype) {
+  try {
+    return PyStepReply(std::move(owner), std::move(message), shape, datatype);
+  } catch (const NotAccepted &) {
+    return std::nullopt;
+  }
+}
 
 // Reads the replies to the steps of a session.
 class ReplyReader {
@@ -108,17 +122,63 @@ class ReplyReader {
     if (!read_reply_message(view(data), message) || message.seq != seq || !proven(message.edits, shape)) {
       return std::nullopt;
     }
-    try {
-      return PyStepReply(data, std::move(message), shape, datatype_);
-    } catch (const NotAccepted &) {
-      return std::nullopt;
-    }
+    return reply_of(data, std::move(message), shape, datatype_);
   }
+
+  [[nodiscard]] std::int64_t vocab_size() const noexcept { return vocab_size_; }
+  [[nodiscard]] Datatype datatype() const noexcept { return datatype_; }
 
  private:
   std::int64_t vocab_size_;
   Datatype datatype_;
 };
+
+#ifdef __linux__
+
+class PyEarlyReceiver {
+ public:
+  explicit PyEarlyReceiver(int descriptor) try : receiver_(descriptor) {
+  } catch (const std::system_error &error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+
+  void leave(const ReplyReader *reader, std::uint64_t seq, std::int64_t num_rows) {
+    if (reader == nullptr) {
+      receiver_.leave({});
+      return;
+    }
+    datatype_ = reader->datatype();
+    expected_ = {seq, {num_rows, reader->vocab_size()}};
+    receiver_.leave(expected_);
+  }
+
+  std::variant<PyStepReply, nb::bytes> claim() {
+    EarlyReply early = receiver_.claim();
+    const std::string_view received(early.data.get(), early.size);
+    if (!early.is_read) {
+      return to_bytes(received);
+    }
+    const nb::capsule owner(early.data.release(), [](void *data) noexcept { delete[] static_cast<char *>(data); });
+    if (auto reply = reply_of(owner, std::move(early.message), expected_.shape, datatype_)) {
+      return *std::move(reply);
+    }
+    return to_bytes(received);
+  }
+
+  void join() {
+    const nb::gil_scoped_release unlocked;
+    receiver_.join();
+  }
+
+ private:
+  EarlyReceiver receiver_;
+  ExpectedReply expected_;
+  Datatype datatype_ = Datatype::fp32;
+};
+
+#endif
 
 }  // namespace
 
@@ -142,6 +202,18 @@ void bind_reply(nb::module_ &module) {
       .def("read", &ReplyReader::read, nb::arg("data"), nb::arg("seq"), nb::arg("num_rows"),
            "Read and check a serialized `SessionResponse` to the step with this number.\n\n"
            "Returns None if the Python version has to read it: it has another field, or is not proven to be valid.");
+#ifdef __linux__
+  nb::class_<PyEarlyReceiver>(module, "EarlyReceiver",
+                              "Receives and reads the replies that are left to it, on a thread that needs no GIL.\n\n"
+                              "The end of this object shuts the connection down.")
+      .def(nb::init<int>(), nb::arg("descriptor"), "`descriptor`: of a connected socket, which stays the caller's.")
+      .def("leave", &PyEarlyReceiver::leave, nb::arg("reader").none(), nb::arg("seq"), nb::arg("num_rows"),
+           "Leave the reply to the step with this number to the thread. Without `reader`, it is received only.")
+      .def("claim", &PyEarlyReceiver::claim,
+           "Return what the thread has received: the reply that was expected, or the bytes of a frame after its "
+           "length.\n\nWhere these are no whole frame, the rest is the caller's.")
+      .def("join", &PyEarlyReceiver::join, "Wait for the thread, after the connection was shut down.");
+#endif
 }
 
 }  // namespace logitport

@@ -27,10 +27,20 @@ _clock = time.monotonic
 
 
 class BegunStep(Protocol):
-    """Takes the reply to a step, on any thread: one of these methods succeeds."""
+    """Takes the reply to a step, on any thread: one of these methods succeeds.
 
-    def read_reply(self, data: bytes, seq: int) -> core.StepReply | None:
-        """Read the serialized reply to the frame with this number. Returns None if it must be parsed."""
+    Attributes:
+        num_rows: number of rows of the step.
+        reader: reads the reply; None if the reply must be parsed.
+    """
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def reader(self) -> core.ReplyReader | None: ...
+
+    def take_compiled(self, reply: core.StepReply) -> None:
+        """Keep the reply that `reader` has read."""
 
     def take_reply(self, reply: processing_pb2.StepEdits) -> None:
         """Read the parsed reply. Raises LogitportError if it is wrong."""
@@ -208,7 +218,7 @@ class FrameChannel:
             self._begun = step
             self._begun_at = _clock()
             if self._overlaps:
-                self._connection.transport.leave_reply()
+                self._connection.transport.leave_reply(step.reader, self._connection.seq, step.num_rows)
 
     def drain_reply(self) -> None:
         """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
@@ -296,9 +306,11 @@ class FrameChannel:
     def _receive_begun(self, step: BegunStep) -> None:
         self._begun = None
         try:
-            reply = self._connection.receive_step(step.read_reply)
+            reply = self._connection.receive_step(step.reader, step.num_rows)
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
             if isinstance(reply, processing_pb2.StepEdits):
                 step.take_reply(reply)
+            else:
+                step.take_compiled(reply)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
             step.take_error(error)

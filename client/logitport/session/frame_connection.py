@@ -16,12 +16,9 @@ from logitport_proto import processing_pb2
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from logitport.compiled import core
     from logitport.session.transports.base import Transport
-
-    ReadStep: TypeAlias = Callable[[bytes, int], core.StepReply | None]
 
 logger = logging.getLogger(__name__)
 
@@ -116,18 +113,21 @@ class FrameConnection:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
         return self._parse(self.transport.receive())
 
-    def receive_step(self, read: ReadStep) -> core.StepReply | processing_pb2.StepEdits:
+    def receive_step(self, reader: core.ReplyReader | None, num_rows: int) -> core.StepReply | processing_pb2.StepEdits:
         """Receive the reply to a step. Raises as `receive`.
 
         Args:
-            read: reads a reply to the frame with this number. Returns None if it must be parsed.
+            reader: reads the reply; None if the reply must be parsed.
+            num_rows: number of rows of the step.
         """
-        data = self.transport.receive()
-        reply = read(data, self.seq)
-        if reply is None:
-            return self._parse(data).edits
+        received = self.transport.receive_step()
+        if isinstance(received, bytes):
+            reply = None if reader is None else reader.read(received, self.seq, num_rows)
+            if reply is None:
+                return self._parse(received).edits
+            received = reply
         self.expected = ""
-        return reply
+        return received
 
     def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
         """Receive the reply to a frame that opens a region, and the region. Raises the server's error."""

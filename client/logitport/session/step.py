@@ -143,15 +143,21 @@ class PendingStep:
         """Result of the rows that no processor reads; None until the reply has been read."""
         return None if self._answer is None else self._answer.result
 
-    def read_reply(self, data: bytes, seq: int) -> core.StepReply | None:
+    @property
+    def num_rows(self) -> int:
         """See `BegunStep`."""
-        reader, table = self._context.replies.core, self._context.requests.table
-        if reader is None or (table.has_programs and programs_of(self._content)):
+        return len(self._content.rows)
+
+    @property
+    def reader(self) -> core.ReplyReader | None:
+        """See `BegunStep`."""
+        if self._context.requests.table.has_programs and programs_of(self._content):
             return None
-        reply = reader.read(data, seq, len(self._content.rows))
-        if reply is not None:
-            self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
-        return reply
+        return self._context.replies.core
+
+    def take_compiled(self, reply: core.StepReply) -> None:
+        """See `BegunStep`."""
+        self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
 
     def take_reply(self, reply: processing_pb2.StepEdits) -> None:
         """See `BegunStep`."""

@@ -35,7 +35,7 @@ class LeftReplies(Script):
         self.left = 0
         self.take_early: Any = None
 
-    def leave_reply(self) -> None:
+    def leave_reply(self, *_: Any) -> None:
         self.left += 1
 
     def on_readable(self, take_early: Any) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
+    from logitport.compiled import core
     from logitport.errors import LogitportError
 
 
@@ -72,14 +73,24 @@ class Transport(ABC):
         raise NotImplementedError(f"{type(self).__name__} shares no memory")
 
     def on_readable(self, take_early: Callable[[], object]) -> None:
-        """Call `take_early`, on a thread of the transport's own, for each reply that `leave_reply` leaves to it.
+        """Receive each reply that `leave_reply` leaves on a thread of the transport's own.
 
-        It is called when the reply has arrived, or when the thread should wait for it. It may never be called: a reply
-        that it does not receive stays for the next `receive`.
+        The thread calls `take_early` when the reply has arrived, or when the thread should wait for it. It may never be
+        called: the thread may receive the reply itself, and a reply that is not received stays for the next `receive`.
         """
 
-    def leave_reply(self) -> None:
-        """Leave the reply to the last frame to the thread of `on_readable`, until `receive` is called."""
+    def leave_reply(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:
+        """Leave the reply to the last frame to the thread of `on_readable`, until the reply is received.
+
+        Args:
+            reader: reads the reply, if the thread can; None if the reply must be parsed.
+            seq: number of the frame, a step.
+            num_rows: number of rows of the step.
+        """
+
+    def receive_step(self) -> bytes | core.StepReply:
+        """Receive the reply to a step, which the thread may have read already. Raises as `receive`."""
+        return self.receive()
 
     @abstractmethod
     def close(self) -> None:

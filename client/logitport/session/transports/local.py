@@ -10,6 +10,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from logitport.compiled import core
 from logitport.connection import is_local
 from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
@@ -55,7 +56,7 @@ class LocalTransport(Transport):
         # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, connection, stream)
         self.closed = False
-        self._watch: ReplyWatch | None = None
+        self._watch: core.EarlyReceiver | ReplyWatch | None = None
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
@@ -83,8 +84,7 @@ class LocalTransport(Transport):
         return cls(connection, stream, timeout, min(stream.max_message_bytes, local.max_message_bytes))
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        if self._watch is not None:
-            self._watch.claim()  # before the reply can arrive
+        self._claim_reply()  # before it can arrive
         self.send_bytes(with_length(frame))
 
     def send_bytes(self, frame: bytes) -> None:
@@ -102,15 +102,14 @@ class LocalTransport(Transport):
     def receive(self) -> bytes:
         if self._ended is not None:
             self._check_open()
-        if self._watch is not None and self._watch.watches:
-            self._watch.claim()
-        try:
-            reply = self._incoming.receive()
-        except (OSError, ValueError) as error:  # ValueError: closed by another thread
-            raise self._broken(error) from None
-        if reply is None:
-            raise self._broken(_closed())
-        return reply
+        self._claim_reply()
+        return self._receive_frame()
+
+    def receive_step(self) -> bytes | core.StepReply:
+        if self._ended is not None:
+            self._check_open()
+        reply = self._claim_reply()
+        return self._receive_frame() if reply is None else reply
 
     def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         self._check_open()
@@ -129,13 +128,17 @@ class LocalTransport(Transport):
         return reply, memory
 
     def on_readable(self, take_early: Callable[[], object]) -> None:
-        from logitport.session.transports.watch import ReplyWatch  # needs epoll: Linux only, as the local transport
+        # Both need epoll: they are Linux only, as the local transport.
+        if core is not None:
+            self._watch = core.EarlyReceiver(self._connection.fileno())
+            return
+        from logitport.session.transports.watch import ReplyWatch
 
         self._watch = ReplyWatch(self._connection, take_early)
 
-    def leave_reply(self) -> None:
-        if self._watch is not None and not self._watch.watches:
-            self._watch.leave()
+    def leave_reply(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:
+        if self._watch is not None:
+            self._watch.leave(reader, seq, num_rows)
 
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
@@ -145,6 +148,23 @@ class LocalTransport(Transport):
         self._is_lost = True
         with suppress(OSError):  # closed meanwhile
             self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _claim_reply(self) -> core.StepReply | None:
+        """Return the reply that was left, if it has been read. Otherwise, `_receive_frame` begins with what arrived."""
+        received = b"" if self._watch is None else self._watch.claim()
+        if not isinstance(received, bytes):
+            return received
+        self._incoming.received += received
+        return None
+
+    def _receive_frame(self) -> bytes:
+        try:
+            reply = self._incoming.receive()
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            raise self._broken(error) from None
+        if reply is None:
+            raise self._broken(_closed())
+        return reply
 
     def _enforce(self, reply_limit: float) -> None:
         """Set the kernel's timeout of each read and write."""

@@ -20,6 +20,7 @@ from logitport_proto import processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport.compiled import core
     from logitport.errors import LogitportError
 
     # A frame, or the result of `with_length`.
@@ -125,7 +126,7 @@ class GrpcStream(Transport):
         wait_for = self._deferred.wait_for
         threading.Thread(target=wait_for, args=(take_early,), name="logitport-reader", daemon=True).start()
 
-    def leave_reply(self) -> None:
+    def leave_reply(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:  # noqa: ARG002
         self._deferred.leave()
 
     def close(self) -> None:

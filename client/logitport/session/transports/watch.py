@@ -1,4 +1,4 @@
-"""A thread that receives replies while the engine does other work."""
+"""A thread that receives replies while the engine does other work; the compiled core has `EarlyReceiver` instead."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from logitport.compiled import core
+
 # Events that wake the thread, once. The end of the connection wakes it in any case.
 _A_REPLY = select.EPOLLIN | select.EPOLLONESHOT
 _NO_REPLY = select.EPOLLONESHOT
@@ -19,7 +21,8 @@ _NO_REPLY = select.EPOLLONESHOT
 class ReplyWatch:
     """Waits for the replies that are left to it, until the connection is shut down at either end.
 
-    The thread must not wake up for a reply that the engine's thread is waiting for: both would compete for the GIL.
+    The thread must not wake up for a reply that the engine's thread is waiting for: both would compete for the GIL. It
+    competes with the engine's other work, too, which `EarlyReceiver` avoids.
 
     Args:
         connection: the socket on which the replies arrive.
@@ -41,14 +44,16 @@ class ReplyWatch:
         self._thread = threading.Thread(target=self._run, name="logitport-reader", daemon=True)
         self._thread.start()
 
-    def leave(self) -> None:
+    def leave(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:  # noqa: ARG002
         """Leave the next reply to the thread."""
-        self._wake_on(_A_REPLY)
+        if not self.watches:
+            self._wake_on(_A_REPLY)
 
-    def claim(self) -> None:
-        """Reserve the next reply for the caller, unless the thread has been woken for it already."""
+    def claim(self) -> bytes:
+        """Reserve the next reply for the caller, unless the thread has been woken for it already. Returns b""."""
         if self.watches:
             self._wake_on(_NO_REPLY)
+        return b""
 
     def join(self) -> None:
         """Wait for the thread, after the connection was shut down. Does nothing on the thread itself."""

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -14,6 +15,7 @@ import pytest
 
 from logitport import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.connection import channel_options
+from logitport.session.transports import local
 from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2
@@ -61,6 +63,12 @@ def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
     request = common_pb2.Request(prompt_token_ids=[7] * prompt_length)
     slotted = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
     return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[slotted]))
+
+
+@pytest.fixture
+def python_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the local transport is that of pure Python, which calls."""
+    monkeypatch.setattr(local, "core", None)
 
 
 @every_transport
@@ -260,31 +268,42 @@ def test_an_unclosed_transport_ends_when_it_is_collected(server: Any, kind: str)
         assert [one.fileno() for one in sockets] == [-1] * len(sockets)
 
 
-def our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+def our_threads() -> set[object]:
+    """Threads of the client: of Python, and ids of those of the compiled core."""
+    named = {thread for thread in threading.enumerate() if thread.name.startswith("logitport")}
+    return named | {file.parent.name for file in Path("/proc/self/task").glob("*/comm") if is_early(file)}
+
+
+def is_early(file: Path) -> bool:
+    try:
+        return file.read_text() == "logitport-early\n"
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
 
 
 @every_transport
+@pytest.mark.usefixtures("python_watch")
 def test_the_thread_is_called_once_for_each_reply_that_is_left(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         called = threading.Semaphore(0)
         transport.on_readable(called.release)
         for seq in range(2, 5):
             transport.send(frame(seq))
-            transport.leave_reply()
+            transport.leave_reply(None, seq, 0)
             assert called.acquire(timeout=_SECONDS)
             assert not called.acquire(timeout=0.1)
             assert receive(transport).seq == seq
 
 
 @every_transport
+@pytest.mark.usefixtures("python_watch")
 def test_the_thread_is_not_called_for_other_replies(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         called = threading.Event()
         transport.on_readable(called.set)
         transport.send(frame(2))
         assert not called.wait(0.2)
-        transport.leave_reply()
+        transport.leave_reply(None, 2, 0)
         assert receive(transport).seq == 2  # claims the reply, unless the thread was woken before
         called.wait(1.0)  # a thread that was woken may still be running
         called.clear()
@@ -296,11 +315,29 @@ def test_the_thread_is_not_called_for_other_replies(server: Any, kind: str) -> N
 @every_transport
 def test_the_thread_ends_with_the_connection(start_server: Callable[..., Any], kind: str) -> None:
     """It ends when the server ends; over gRPC at the first call that fails, because gRPC does not signal the end."""
-    server = start_server()
+    server, before = start_server(), our_threads()
     with connected(kind, server.target) as transport:
         transport.on_readable(lambda: None)
         server.process.kill()
         if kind == "grpc":
             with pytest.raises(ServerUnavailable):
                 transport.receive()
-        wait_until(lambda: "logitport-reader" not in {thread.name for thread in our_threads()})
+        wait_until(lambda: not any(is_reader(thread) for thread in our_threads() - before))
+
+
+def is_reader(thread: object) -> bool:
+    return not isinstance(thread, threading.Thread) or thread.name == "logitport-reader"
+
+
+@every_transport
+def test_replies_that_are_left_arrive_in_order(server: Any, kind: str) -> None:
+    with connected(kind, server.target) as transport:
+        transport.on_readable(lambda: None)
+        for seq in range(2, 22):
+            transport.send(frame(seq, 20_000 * (seq % 3)))
+            transport.leave_reply(None, seq, 0)
+            if seq % 2:
+                time.sleep(0.01)  # the thread receives it
+            received = transport.receive_step()
+            assert isinstance(received, bytes)
+            assert processing_pb2.SessionResponse.FromString(received).seq == seq

@@ -26,10 +26,10 @@ def test_a_connection_that_ends_during_calls_raises_nothing() -> None:
         watch = ReplyWatch(ours, lambda: None)
         theirs.close()
         for _ in range(30):
-            watch.leave()
+            watch.leave(None, 0, 0)
             watch.claim()
         watch.join()
-        watch.leave()
+        watch.leave(None, 0, 0)
         ours.close()
 
 
@@ -54,14 +54,14 @@ def received() -> Iterator[Received]:
 def test_a_reply_that_was_left_is_received(received: Received) -> None:
     watch, theirs, replies = received
     for _ in range(3):
-        watch.leave()
+        watch.leave(None, 0, 0)
         theirs.send(b"r")
         assert replies.get(timeout=10) == b"r"
 
 
 def test_the_thread_watches_on_after_a_reply_that_it_has_received(received: Received) -> None:
     watch, theirs, replies = received
-    watch.leave()
+    watch.leave(None, 0, 0)
     for _ in range(3):  # without a system call for each of them
         theirs.send(b"r")
         assert replies.get(timeout=10) == b"r"
@@ -71,7 +71,7 @@ def test_the_thread_does_not_watch_on_after_a_reply_that_it_has_not_received() -
     ours, theirs = socket.socketpair()
     calls: queue.SimpleQueue[None] = queue.SimpleQueue()
     watch = ReplyWatch(ours, lambda: calls.put(None))
-    watch.leave()
+    watch.leave(None, 0, 0)
     theirs.send(b"r")
     calls.get(timeout=10)
     with pytest.raises(queue.Empty):
@@ -83,10 +83,10 @@ def test_the_thread_does_not_watch_on_after_a_reply_that_it_has_not_received() -
 
 def test_a_claimed_reply_does_not_wake_the_thread(received: Received) -> None:
     watch, theirs, replies = received
-    watch.leave()
+    watch.leave(None, 0, 0)
     watch.claim()
     theirs.send(b"r")
     with pytest.raises(queue.Empty):
         replies.get(timeout=0.1)
-    watch.leave()
+    watch.leave(None, 0, 0)
     assert replies.get(timeout=10) == b"r"
