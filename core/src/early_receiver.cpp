@@ -2,6 +2,7 @@
 
 #ifdef __linux__
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -24,8 +25,6 @@ constexpr std::size_t length_bytes = 4;
 // Of a system call that receives the beginning of a frame, and of one that receives the rest of a large one.
 constexpr std::size_t usual_bytes = std::size_t{1} << 16U, large_bytes = std::size_t{1} << 20U;
 
-[[noreturn]] void fail(const char *call) { throw std::system_error(errno, std::generic_category(), call); }
-
 // Blocks all signals in threads that are started meanwhile: Python's main thread has to notice them.
 class BlockedSignals {
  public:
@@ -46,19 +45,22 @@ class BlockedSignals {
 
 EarlyReceiver::EarlyReceiver(int descriptor)
     // A duplicate: epoll drops a descriptor that is closed elsewhere, and would not report the connection's end.
-    : descriptor_(::dup(descriptor)), epoll_(::epoll_create1(EPOLL_CLOEXEC)), process_(::getpid()) {
+    : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      process_(::getpid()) {
   epoll_event event{};
   event.events = EPOLLONESHOT;
-  if (descriptor_ < 0 || epoll_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor_, &event) != 0) {
-    const int error_number = errno;
-    ::close(descriptor_);
-    ::close(epoll_);
-    errno = error_number;
-    fail("cannot watch the connection");
+  try {
+    if (descriptor_ < 0 || epoll_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor_, &event) != 0) {
+      throw std::system_error(errno, std::generic_category());
+    }
+    const BlockedSignals blocked;
+    thread_ = std::make_unique<std::thread>(&EarlyReceiver::run, this);
+  } catch (const std::system_error &) {
+    close();
+    throw;
   }
-  const BlockedSignals blocked;
-  thread_ = std::thread(&EarlyReceiver::run, this);
-  pthread_setname_np(thread_.native_handle(), "logitport-early");
+  pthread_setname_np(thread_->native_handle(), "logitport-early");
 }
 
 EarlyReceiver::~EarlyReceiver() {
@@ -66,8 +68,13 @@ EarlyReceiver::~EarlyReceiver() {
     ::shutdown(descriptor_, SHUT_RDWR);
     join();
   } else {
-    thread_.detach();  // a process that was forked has the object, but not the thread
+    // A process that was forked has the object, but not the thread.
+    [[maybe_unused]] const std::thread *leaked = thread_.release();
   }
+  close();
+}
+
+void EarlyReceiver::close() const noexcept {
   ::close(descriptor_);
   ::close(epoll_);
 }
@@ -75,6 +82,7 @@ EarlyReceiver::~EarlyReceiver() {
 void EarlyReceiver::leave(const ExpectedReply &expected) {
   const std::scoped_lock locked(mutex_);
   expected_ = expected;
+  reply_.is_read = false;  // a reply that was not claimed is that of an earlier step
   if (!watches_) {
     watches_ = true;
     wake_on_reply(true);
@@ -92,8 +100,8 @@ EarlyReply EarlyReceiver::claim() {
 }
 
 void EarlyReceiver::join() {
-  if (thread_.joinable()) {
-    thread_.join();
+  if (thread_->joinable()) {
+    thread_->join();
   }
 }
 
@@ -140,6 +148,7 @@ bool EarlyReceiver::receive() noexcept try {
 
 void EarlyReceiver::read() {
   const std::string_view frame(reply_.data.get() + length_bytes, reply_.size - length_bytes);
+  reply_.shape = expected_.shape;
   reply_.is_read = read_reply_message(frame, reply_.message) && reply_.message.seq == expected_.seq &&
                    proven(reply_.message.edits, expected_.shape);
 }

@@ -23,8 +23,10 @@ struct ExpectedReply {
 struct EarlyReply {
   std::unique_ptr<char[]> data;
   std::size_t size = 0;
-  // Whether this is a whole frame, and `message` its message: the reply that was expected, with edits that are proven.
+  // Whether this is a whole frame, and `message` its message: the reply that was expected, with edits that are proven
+  // for logits of this shape.
   bool is_read = false;
+  LogitsShape shape;
   ReplyMessage message;
 };
 
@@ -46,6 +48,7 @@ class EarlyReceiver {
   void join();
 
  private:
+  void close() const noexcept;
   void run();
   bool receive() noexcept;
   void read();
@@ -60,7 +63,7 @@ class EarlyReceiver {
   EarlyReply reply_;
   std::size_t capacity_ = 0;  // of `reply_.data`
   pid_t process_;
-  std::thread thread_;
+  std::unique_ptr<std::thread> thread_;
 };
 
 }  // namespace logitport

@@ -150,8 +150,7 @@ class PyEarlyReceiver {
       return;
     }
     datatype_ = reader->datatype();
-    expected_ = {seq, {num_rows, reader->vocab_size()}};
-    receiver_.leave(expected_);
+    receiver_.leave({seq, {num_rows, reader->vocab_size()}});
   }
 
   std::variant<PyStepReply, nb::bytes> claim() {
@@ -161,7 +160,7 @@ class PyEarlyReceiver {
       return to_bytes(received);
     }
     const nb::capsule owner(early.data.release(), [](void *data) noexcept { delete[] static_cast<char *>(data); });
-    if (auto reply = reply_of(owner, std::move(early.message), expected_.shape, datatype_)) {
+    if (auto reply = reply_of(owner, std::move(early.message), early.shape, datatype_)) {
       return *std::move(reply);
     }
     return to_bytes(received);
@@ -174,7 +173,6 @@ class PyEarlyReceiver {
 
  private:
   EarlyReceiver receiver_;
-  ExpectedReply expected_;
   Datatype datatype_ = Datatype::fp32;
 };
 

@@ -135,6 +135,15 @@ def test_any_other_frame_is_received_only(connection: Connection, frame: bytes) 
     assert connection.receive() == frame
 
 
+def test_a_reply_that_was_not_claimed_is_not_that_to_the_next_step(connection: Connection) -> None:
+    connection.leave()
+    connection.theirs.sendall(reply())
+    connection.wait_until_received()
+    time.sleep(0.05)
+    connection.leave(SEQ + 1)
+    assert connection.receiver.claim() == reply()
+
+
 def test_without_a_reader_a_reply_is_received_only(connection: Connection) -> None:
     connection.receiver.leave(None, SEQ, ROWS)
     connection.theirs.sendall(reply())
@@ -230,6 +239,14 @@ def test_a_forked_process_leaves_the_connection_open(connection: Connection) -> 
     connection.theirs.sendall(reply())
     connection.wait_until_received()
     assert isinstance(connection.receiver.claim(), compiled.core.StepReply)
+
+
+def test_a_program_that_is_started_does_not_inherit_the_connection(connection: Connection) -> None:
+    links = {file: os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    ours = os.readlink(f"/proc/self/fd/{connection.ours.fileno()}")
+    kept = [int(file.name) for file, link in links.items() if link in (ours, "anon_inode:[eventpoll]")]
+    assert len(kept) >= 3, "the socket, its duplicate, and what waits for it"
+    assert not any(map(os.get_inheritable, kept))
 
 
 def test_its_thread_takes_no_signal(connection: Connection) -> None:
