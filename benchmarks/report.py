@@ -110,7 +110,8 @@ def save(report: Report, path: Path) -> None:
 
 def load_latest(folder: Path) -> Report:
     """Load the latest results in a folder."""
-    document = json.loads(max(folder.glob("*.json"), key=lambda path: path.stem[-10:]).read_text())
+    documents = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    document = max(documents, key=lambda each: each["started"])
     rows = [
         Row(**{**row, "timing": Timing(**row["timing"]), "ratio": row["ratio"] and Ratio(**row["ratio"])})
         for row in document["rows"]

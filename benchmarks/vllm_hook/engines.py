@@ -15,7 +15,6 @@ import numpy as np
 from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
 from benchmarks.records import BarLine, Findings
 from benchmarks.servers import echo_server
-from benchmarks.vllm_hook import exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# The name of the socket of `socket_echo.py`, for `exchange.py`.
+ECHO_VARIABLE = "LOGITPORT_BENCHMARK_ECHO"
 HOOK = "logitport.integrations.vllm:RemoteLogitsProcessor"
 REQUESTS, IDS = 32, 100
 # In each of the ROUNDS.
@@ -74,7 +75,7 @@ def engines(checkpoint: Path, target: str) -> Findings:
     contestants = (NONE, NOTHING, UNUSED, NATIVE, EXCHANGE, USED)
     case = f"vLLM, {REQUESTS} requests"
     with ExitStack() as stack:
-        os.environ[exchange.VARIABLE] = stack.enter_context(echo_server("socket_echo.py")).target
+        os.environ[ECHO_VARIABLE] = stack.enter_context(echo_server("socket_echo.py")).target
         running = {each.name: stack.enter_context(_running(each, checkpoint, target)) for each in contestants}
         outputs = {name: pipe.recv() for name, pipe in running.items()}
         if outputs[USED.name] != outputs[NATIVE.name] or outputs[USED.name] == outputs[NONE.name]:
