@@ -90,7 +90,7 @@ class FrameChannel:
         self._receiving = threading.RLock()
         self._begun: BegunStep | None = None  # the step without a reply
         # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
-        # should another thread receive the reply: it has to be woken up, and competes with the engine for the GIL.
+        # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
         self._begun_at = 0.0
         # The error that ended the connection; None while there is one. `reopen` may be called at any time.

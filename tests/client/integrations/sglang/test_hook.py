@@ -18,7 +18,7 @@ from logitport import Client
 from logitport.errors import InvalidParams, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
-from logitport.session.channel import FrameChannel
+from tests.client.integrations.admission_frames import admission_frames
 from tests.conftest import free_address
 from tests.toy_processors import AddCallCount, RaisesInCall
 
@@ -105,17 +105,7 @@ def test_edits_apply_only_to_rows_with_processors(hook: Hook) -> None:
 
 
 def test_requests_that_begin_and_end_together_share_a_frame(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames: list[tuple[str, int]] = []
-    exchange = FrameChannel.exchange
-
-    def recorded(channel: FrameChannel, frame: Any) -> Any:
-        if frame.HasField("add"):
-            frames.append(("add", len(frame.add.requests)))
-        elif frame.HasField("remove"):
-            frames.append(("remove", len(frame.remove.slots) // 4))
-        return exchange(channel, frame)
-
-    monkeypatch.setattr(FrameChannel, "exchange", recorded)
+    frames = admission_frames(monkeypatch)
     reqs = [Req([2]), Req([3]), Req([4])]
     params = [params_of(req, ban(31)) for req in reqs]
     sample(step(hook, *params), *reqs)

@@ -19,7 +19,7 @@ from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.failures import _kept
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
-from logitport.session.channel import FrameChannel
+from tests.client.integrations.admission_frames import admission_frames
 from tests.conftest import free_address
 from tests.toy_processors import Double
 from tests.waiting import wait_until
@@ -285,22 +285,6 @@ def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch:
     assert 6.0 <= first <= 8.0  # of which the attempt took 3
     assert 9.0 <= second <= 12.5
     assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
-
-
-def admission_frames(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Record the frames that admit and remove requests, and their numbers of requests."""
-    frames: list[tuple[str, int]] = []
-    exchange = FrameChannel.exchange
-
-    def recorded(channel: FrameChannel, frame: Any) -> Any:
-        if frame.HasField("add"):
-            frames.append(("add", len(frame.add.requests)))
-        elif frame.HasField("remove"):
-            frames.append(("remove", len(frame.remove.slots) // 4))
-        return exchange(channel, frame)
-
-    monkeypatch.setattr(FrameChannel, "exchange", recorded)
-    return frames
 
 
 def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
