@@ -197,6 +197,22 @@ def test_a_request_that_fails_beside_its_program_is_unchanged(client: Client, wh
             assert set(result.rows_applied.values()) == {1 if token_id == 0 else 2}
 
 
+@everywhere
+def test_an_unfit_parameter_fails_its_own_request(client: Client, where: str) -> None:
+    program = build.shifted_by_int64().program
+    with opened(client, where) as session:
+        handles = [
+            session.add(Request([1], tenant=f"tenant {shift}", processors=[(program, {"shift": shift})]))
+            for shift in (1.0, 1e30, 2.0)
+        ]
+        logits = np.zeros((3, VOCAB), np.float32)
+        step = session.step({handle: [] for handle in handles})
+        result = step.apply(torch.from_numpy(logits) if "torch" in where else logits, check=False)
+        assert result.failures.keys() == {handles[1]}
+        assert isinstance(result.failures[handles[1]], ProcessorFailed)
+        assert [set(row) for row in logits[[0, 2]].tolist()] == [{1.0}, {2.0}]
+
+
 @pytest.mark.parametrize("logit", [4.0, -4.0])
 def test_logits_that_require_grad(client: Client, logit: float) -> None:
     with opened(client, "engine, torch") as session:

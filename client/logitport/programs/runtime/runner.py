@@ -280,7 +280,7 @@ class Runner:
 def _run(
     bound: _Bound, selected: torch.Tensor, columns: Columns, histories: Sequence[RequestTokens]
 ) -> list[torch.Tensor]:
-    """Run the steps. Returns, for each cast that found any, the rows in which a number does not fit."""
+    """Run the steps. Returns bool[rows] for each cast that found any: the rows in which a number does not fit."""
     values, unfit = bound.values, []
     for position, value in enumerate(bound.plan.verified.program.values):
         if value.operator == "logits":
@@ -298,9 +298,9 @@ def _run(
         out = memory if memory is not None else selected
         if step.overwritten is not None:
             out = inputs[step.overwritten]  # the same object, so that kernels notice
-        rows = KERNELS[operator].run(step.call, inputs, out, scratch)
-        if rows is not None:
-            unfit.append(rows)
+        flags = KERNELS[operator].run(step.call, inputs, out, scratch)
+        if flags is not None:  # reduced to memory of its own before another value gets the scratch memory
+            unfit.append(flags.view(len(flags), -1).any(dim=1))
         values[step.position] = out
     if not bound.plan.result_in_place:
         selected.copy_(values[-1])
