@@ -150,6 +150,21 @@ def test_wrong_logits() -> None:
             Runner().apply(logarithm(), logits, slice(None))
 
 
+@pytest.mark.parametrize("rows", [slice(None), [0, 1, 3]], ids=["all", "irregular"])
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_logits_with_a_gradient_are_refused(is_leaf: bool, rows: Any) -> None:
+    weights = torch.ones(4, WIDTH, requires_grad=True)
+    logits = weights if is_leaf else weights * 4
+    before, params = logits.tolist(), [{"temperature": 0.5}] * len(range(4)[rows] if isinstance(rows, slice) else rows)
+    with pytest.raises(InvalidLogits, match="require gradients"):
+        Runner().apply(build.temperature(), logits, rows, params)
+    assert logits.tolist() == before
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not Runner().apply(build.temperature(), logits, rows, params)
+    assert logits[0].tolist() == [4 * each for each in before[0]]
+
+
 def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
     logits = torch.ones(2, WIDTH)
     with pytest.raises(InvalidArgument, match="parameters of 1 rows for 2 rows"):
