@@ -176,6 +176,7 @@ def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch:
         InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: an argument is invalid.
     """
     rows, _ = tensors.check_matrix(logits)
+    tensors.check_gradient(logits)
     if not isinstance(requests, Sequence):
         raise InvalidArgument(f"requests is of type {type(requests).__name__}; pass a sequence of logitport.Request")
     rows_per_request = count(num_tokens_in_batch, "num_tokens_in_batch", 1)

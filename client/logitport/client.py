@@ -207,7 +207,8 @@ class Client(BlockingClient):
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; its `result` holds the rows of the others.
-            InvalidArgument or a subclass: the call as a whole is invalid, and nothing was processed.
+            InvalidArgument or a subclass: the call as a whole is invalid, and nothing was processed; also if the logits
+                require gradients and grad mode is on, because the result has none.
         """
         return self._call(self._apply(logits, requests, num_tokens_in_batch, check=check))
 

@@ -3,7 +3,7 @@
     LogitportError
     ├── InvalidArgument (ValueError)   a call or message that breaks the contract
     │   ├── InvalidTokenId             an id outside the vocabulary
-    │   ├── InvalidLogits              wrong width, dtype, row count or size
+    │   ├── InvalidLogits              wrong width, dtype, row count or size; a gradient
     │   ├── InvalidParams              parameters that the processor cannot use
     │   ├── InvalidName                a name that is not namespace/name[:tag]
     │   ├── InvalidProgram             a program that the verifier refuses
@@ -94,7 +94,7 @@ class InvalidTokenId(InvalidArgument):
 
 
 class InvalidLogits(InvalidArgument):
-    """Logits of the wrong width, dtype, row count or size."""
+    """Logits of the wrong width, dtype, row count or size, or that require gradients while grad mode is on."""
 
 
 class InvalidParams(InvalidArgument):

@@ -13,6 +13,7 @@ from logitport import (
     Client,
     Handle,
     InvalidArgument,
+    InvalidLogits,
     InvalidParams,
     InvalidProgram,
     PayloadNotAllowed,
@@ -27,7 +28,8 @@ from tests.client.programs.runtime import build
 from tests.toy_processors import AddOne, FailsAfterZero
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from logitport import Session
     from tests.conftest import RunningServer
@@ -197,13 +199,63 @@ def test_a_request_that_fails_beside_its_program_is_unchanged(client: Client, wh
             assert set(result.rows_applied.values()) == {1 if token_id == 0 else 2}
 
 
+@everywhere
+def test_an_unfit_parameter_fails_its_own_request(client: Client, where: str) -> None:
+    program = build.shifted_by_int64().program
+    with opened(client, where) as session:
+        handles = [
+            session.add(Request([1], tenant=f"tenant {shift}", processors=[(program, {"shift": shift})]))
+            for shift in (1.0, 1e30, 2.0)
+        ]
+        logits = np.zeros((3, VOCAB), np.float32)
+        step = session.step({handle: [] for handle in handles})
+        result = step.apply(torch.from_numpy(logits) if "torch" in where else logits, check=False)
+        assert result.failures.keys() == {handles[1]}
+        assert isinstance(result.failures[handles[1]], ProcessorFailed)
+        assert [set(row) for row in logits[[0, 2]].tolist()] == [{1.0}, {2.0}]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("logit", [4.0, -4.0])
-def test_logits_that_require_grad(client: Client, logit: float) -> None:
+def test_logits_that_require_grad(
+    client: Client, logit: float, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
     with opened(client, "engine, torch") as session:
         handle = session.add(Request([1], processors=[(SQRT, {})], on_error="skip"))
         logits = torch.full((1, VOCAB), logit, requires_grad=True)
-        session.step({handle: []}).apply(logits)
+        step = session.step({handle: []})
+        with pytest.raises(InvalidLogits, match=r"require gradients.*torch\.no_grad\(\).*logits\.detach\(\)"):
+            step.apply(logits)
+        assert logits.unique().tolist() == [logit]
+        with mode():
+            step.apply(logits)
         assert logits.unique().tolist() == [2 if logit > 0 else logit]
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=len)
+def test_no_step_on_logits_that_require_grad(client: Client, chain: Chain) -> None:
+    """Also where the server processes the logits, or only edits or nothing are to be applied."""
+    with opened(client, "engine, torch") as session:
+        handle = session.add(Request([1, 5], processors=chain))
+        weights = torch.ones(1, VOCAB, requires_grad=True)
+        step = session.step({handle: []})
+        with pytest.raises(InvalidLogits, match="require gradients"):
+            step.apply(weights * 3)
+        logits = (weights * 3).detach()
+        expected = torch.from_numpy(expected_row(chain, [1, 5], [], logits[0].numpy().copy()))
+        step.apply(logits)
+        torch.testing.assert_close(logits[0], expected)
+
+
+def test_client_apply_refuses_logits_that_require_grad(client: Client) -> None:
+    logits = torch.ones(1, VOCAB, requires_grad=True)
+    request = Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})])
+    with pytest.raises(InvalidLogits, match="require gradients"):
+        client.apply(logits, [request])
+    with torch.no_grad():
+        processed = client.apply(logits, [request]).logits
+    assert processed[0, :3].tolist() == [1.0, -INF, 1.0]
+    assert not processed.requires_grad
 
 
 @everywhere

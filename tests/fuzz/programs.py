@@ -1,4 +1,4 @@
-"""Runs a program from untrusted bytes on any values, and compares it with the reference."""
+"""Runs programs on any values, and compares them with the reference: those in untrusted bytes, and drawn ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import torch
+from hypothesis import HealthCheck, given, settings
 
 from logitport.core.history import History
 from logitport.errors import InvalidParams, InvalidProgram, LimitExceeded, LogitportError, RequestsFailed
@@ -24,7 +25,9 @@ from logitport.programs.reference import run
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import Verified, verify
-from tests.client.programs.strategies import APPROXIMATE
+from tests.client.programs import differential
+from tests.client.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout
+from tests.client.programs.strategies import APPROXIMATE, Case
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,6 +63,17 @@ def program(data: bytes) -> None:
             continue
         for dtype in _DTYPES:
             _check(verified, width, np.dtype(dtype), params)
+
+
+def drawn_program(data: bytes) -> None:
+    """A valid program, which the bytes draw with its logits, requests and layout, runs as the reference does."""
+    _drawn.hypothesis.fuzz_one_input(data)  # type: ignore[attr-defined]
+
+
+@settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(COMPARABLE | ANY, LAYOUTS)
+def _drawn(case: Case, layout: Layout) -> None:
+    differential.check(case, layout)
 
 
 def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ def corpora() -> dict[str, list[bytes]]:
         "edits": [message.SerializeToString() for message in _edits()],
         "worker_reply": _replies(),
         "program": [program.to_bytes() for program in _programs()],
+        "drawn_program": [np.random.default_rng(seed).bytes(4000) for seed in range(16)],
     }
 
 

@@ -62,6 +62,24 @@ def check_matrix(logits: Any) -> tuple[int, int]:
     return int(logits.shape[0]), int(logits.shape[1])
 
 
+def check_gradient(logits: Any) -> None:
+    """Check that autograd does not record what happens to these logits, a torch tensor or a numpy array.
+
+    Processing writes to the memory of the logits, without a gradient. Operations after it would get wrong gradients.
+
+    Raises:
+        InvalidLogits: the logits require gradients, and grad mode is on.
+    """
+    if getattr(logits, "requires_grad", False):
+        import torch
+
+        if torch.is_grad_enabled():
+            raise InvalidLogits(
+                "the logits require gradients, and processors change them without one: gradients computed from the "
+                "processed logits would be wrong. Process them under torch.no_grad(), or pass logits.detach()"
+            )
+
+
 def write(message: common_pb2.Tensor, array: Any) -> None:
     """Write a tensor or array into a message, inline. Raises InvalidLogits for an unsupported dtype."""
     message.datatype = datatype_of(array.dtype)

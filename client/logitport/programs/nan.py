@@ -1,4 +1,4 @@
-"""Whether the values of a program can be NaN for logits without NaN: an interval for each value, by operators alone.
+"""Which values of a program can be NaN, and an interval for each value, by operators alone.
 
 The intervals are those of all elements of a value, and need not be tight. Infinite limits mean that infinities occur.
 """
@@ -56,16 +56,18 @@ class Fact(NamedTuple):
 
 
 ANY = Fact(nan=False, low=-math.inf, high=math.inf)
+ANY_OR_NAN = ANY._replace(nan=True)
 _BOOL = Fact(nan=False, low=0, high=1)
 
 
-def facts(verified: Verified, shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Fact]:
+def facts(verified: Verified, shapes: Sequence[tuple[int, ...]], dtype: str, *, logits: Fact = ANY) -> list[Fact]:
     """Analyze a program.
 
     Args:
         verified: the program.
         shapes: the shape of each value, with its rows.
         dtype: of the logits: "float32", "float16" or "bfloat16".
+        logits: facts of the logits: `ANY` for those without NaN, or `ANY_OR_NAN`.
 
     Returns:
         A fact for each value.
@@ -76,7 +78,7 @@ def facts(verified: Verified, shapes: Sequence[tuple[int, ...]], dtype: str) -> 
         inputs = [found[place] for place in value.inputs]
         axes = shapes[value.inputs[0]] if value.inputs else ()
         size = axes[-value.axis] if 0 < value.axis <= len(axes) else 1
-        fact = _fact(value, kind, inputs, shape, size, parameters)
+        fact = logits if value.operator == "logits" else _fact(value, kind, inputs, shape, size, parameters)
         found.append(_rounded(fact, kind.element, dtype))
     return found
 
@@ -120,8 +122,6 @@ def _fact(
 
 def _source(value: Value, kind: Type, shape: tuple[int, ...], parameters: dict[str, Parameter]) -> Fact:
     operator = value.operator
-    if operator == "logits":
-        return ANY
     if kind.element is Element.BOOL:
         return _BOOL
     if operator == "parameter":

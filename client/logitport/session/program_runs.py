@@ -90,9 +90,11 @@ class ProgramRuns:
 
         Returns:
             The error of each other request that failed.
+
+        Raises:
+            InvalidLogits: the logits require gradients, and grad mode is on.
         """
-        if tensors.is_torch(logits) and logits.requires_grad:
-            logits = logits.detach()  # the same memory; torch refuses to write to a leaf
+        tensors.check_gradient(logits)
         places = self._grouped(rows)
         originals = {
             row: tensors.copied(logits[row]) for row, (handle, _) in enumerate(rows) if handle.programs and handle.skips

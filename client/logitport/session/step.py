@@ -74,10 +74,11 @@ class PendingStep:
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; the others were processed.
-            InvalidLogits: wrong shape or dtype, or a retired buffer, see `Session.logits_buffer`; the logits are
-                unchanged, and `apply` may be called again.
+            InvalidLogits: wrong shape or dtype, a retired buffer (see `Session.logits_buffer`), or logits that require
+                gradients while grad mode is on; the logits are unchanged, and `apply` may be called again.
             InvalidArgument: the step was applied already, or another step was begun.
         """
+        tensors.check_gradient(logits)
         if self._answer is None and not self.superseded:
             self._context.channel.drain_reply()
         answer, buffer = self._answer, self._context.transfer.buffer

@@ -260,7 +260,7 @@ def _apply(
     outcome.succeeded.append((group, edits))
     if has_edits and logits is not None:
         packed = StepOutcome([(group, edits)], outcome.failures).pack(vocab_size)
-        with Released():
+        with Released(), torch.no_grad():  # a processor of this process may have enabled gradients of its rows
             apply_edits(packed, logits)
 
 

@@ -241,6 +241,24 @@ def test_a_leaf_that_requires_grad_is_edited(implementation: Any) -> None:
     assert logits.tolist() == [[-INF, 0.0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_logits_with_a_gradient_are_refused(is_leaf: bool, dtype: torch.dtype) -> None:
+    weights = torch.ones(1, 2, dtype=dtype, requires_grad=True)
+    logits = weights if is_leaf else weights * 3
+    row_edits = RowEdits()
+    row_edits.deny([0])
+    before = logits.tolist()
+    for edits in (Edits.pack([(0, row_edits)], 2), Edits.pack([], 2)):
+        with pytest.raises(InvalidLogits, match="require gradients"):
+            apply_edits(edits, logits)
+    assert logits.tolist() == before
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            apply_edits(Edits.pack([(0, row_edits)], 2), logits)
+        assert logits[0, 0] == -INF
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_edits_do_not_synchronize_with_the_gpu() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import transformers
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from logitport.core import tensors
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
 from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
@@ -91,6 +92,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         Raises:
             InvalidArgument: the batch does not fit `processors` or attention_mask, a row continues after its end, or
                 the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
+            InvalidLogits: the scores require gradients, and grad mode is on.
             RequestsFailed: a processor failed; the message holds the remote traceback.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server is unreachable.
@@ -103,6 +105,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             )
         caller = _calling_list()
         ids = _to_numpy(input_ids)
+        tensors.check_gradient(scores)
         try:
             processed = self._step(self._batch(caller, ids, scores), ids, scores)
         except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport.compiled import core
+from logitport.core import tensors
 from logitport.ops.apply_edits import compiled_cpu, cpu
 from logitport.ops.logit_op import LogitOp
 
@@ -28,8 +29,9 @@ def apply_edits(edits: Edits, logits: Any) -> None:
             any strides. Ids past the words of a BITMASK are denied.
 
     Raises:
-        InvalidLogits: another dtype, or a read-only array.
+        InvalidLogits: another dtype, a read-only array, or a gradient is required (`tensors.check_gradient`).
     """
+    tensors.check_gradient(logits)
     LogitOp.get("apply_edits")(edits, logits)
 
 

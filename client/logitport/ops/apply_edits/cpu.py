@@ -57,8 +57,7 @@ def open_memory(logits: Any) -> tuple[NDArray[Any], float]:
         return check_array(logits), -np.inf
     import torch
 
-    if logits.requires_grad:
-        logits = logits.detach()
+    logits = logits.detach()  # torch returns no array of a tensor that requires gradients, even under no_grad
     if logits.dtype == torch.bfloat16:
         return logits.view(torch.int16).numpy(), _MINUS_INF_BFLOAT16
     check_tensor(logits)

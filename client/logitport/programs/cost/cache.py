@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 18
 # A price above it, in nanoseconds, is no measurement.
 _MAX_NS = 1e12
 # A change of what is measured, or how, makes earlier files useless.
-_FORMAT = 2
+_FORMAT = 3
 
 
 def path_of(*names: str) -> Path:

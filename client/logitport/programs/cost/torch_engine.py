@@ -74,9 +74,13 @@ class TorchEngine(Engine):
         self._operands: dict[tuple[str, str, int], torch.Tensor] = {}
 
     def prepare(self, case: Case, rows: int) -> Callable[[], object]:
-        inputs = [self._operand(one, rows) for one in case.operands]
         dtype = getattr(torch, case.dtype)
-        out = torch.empty((rows, *case.shape), dtype=dtype, device=self._device)
+        if case.is_far:
+            inputs = [self._far(one, rows) for one in case.operands]
+            out = self._far(case.operands[0]._replace(dtype=case.dtype), rows)
+        else:
+            inputs = [self._operand(one, rows) for one in case.operands]
+            out = torch.empty((rows, *case.shape), dtype=dtype, device=self._device)
         if case.value.operator == "scatter_drop":
             out = inputs[0]  # a copy is priced by its bytes
         begin, end = (size.constant if size else 0 for size in (case.value.begin, case.value.end))
@@ -133,6 +137,12 @@ class TorchEngine(Engine):
         if key not in self._operands:
             self._operands[key] = self._made(*key)
         return self._operands[key].as_strided((rows, *operand.shape), (operand.elements, *operand.strides))
+
+    def _far(self, operand: Operand, rows: int) -> torch.Tensor:
+        """An operand in memory of its own, which the system provides only where there are elements."""
+        dtype, strides = getattr(torch, operand.dtype), (operand.elements, *operand.strides)
+        memory = torch.empty(rows * operand.elements, dtype=dtype, device=self._device)
+        return memory.as_strided((rows, *operand.shape), strides).fill_(1)
 
     def _made(self, name: str, dtype: str, count: int) -> torch.Tensor:
         array: Any = numbers(name)

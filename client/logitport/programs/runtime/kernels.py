@@ -53,7 +53,8 @@ class Call(NamedTuple):
 
 if TYPE_CHECKING:
     Inputs = Sequence[torch.Tensor]
-    # Returns the rows in which an element has no value in the result's type, bool[rows] or bool[]; None for none.
+    # Returns None, or which elements have no value in the result's type: bool of the result's shape. These flags may
+    # be in the scratch memory, and are valid only until the next kernel runs.
     Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
 
 
@@ -132,7 +133,7 @@ def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> tor
         return None
     unfit = torch.logical_not(fits, out=fits)
     out.masked_fill_(unfit, 0)
-    return unfit.flatten(1).any(dim=1) if unfit.dim() > 1 else unfit
+    return unfit
 
 
 def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:

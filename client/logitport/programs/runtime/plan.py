@@ -136,7 +136,10 @@ class _Planner:
             for place, kind in enumerate(types)
         ]
         self._constant = [not kind.has_rows for kind in types]
-        self._facts = nan.facts(verified, [spec.shape for spec in self._specs], str(dtype).removeprefix("torch."))
+        shapes, name = [spec.shape for spec in self._specs], str(dtype).removeprefix("torch.")
+        self._may_be_nan = nan.facts(verified, shapes, name)[-1].nan
+        # NaN in logits has no int64, although the runtime does not report it as a NaN of the program.
+        self._facts = nan.facts(verified, shapes, name, logits=nan.ANY_OR_NAN)
         self._calls = [self._call(place, vocab_size) for place in range(len(self._values))]
         self._roots, self._whole = self._find_roots()
         self._last_use = self._find_last_uses()
@@ -172,7 +175,7 @@ class _Planner:
             self._layout.bytes,
             sum(step.spec.bytes for step in constants if self._has_memory(step.position)),
             max((self._allocated_bytes(step) for step in (*constants, *steps)), default=0),
-            self._facts[result].nan,
+            self._may_be_nan,
         )
 
     def _placed(self, position: int) -> Step:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from logitport.core.tensors import check_matrix, datatype_of, even_span, put_rows, rows_with_nan, take_rows
+from logitport.core.tensors import (
+    check_gradient,
+    check_matrix,
+    datatype_of,
+    even_span,
+    put_rows,
+    rows_with_nan,
+    take_rows,
+)
 from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
 from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
@@ -153,17 +161,19 @@ class Runner:
             restored: rows to restore if they fail; other failed rows hold any values.
 
         Returns:
-            The failed rows: a NaN in the result of logits without one, or a number that int64 cannot hold. NaN in
-            logits on a GPU is not searched for, because that would wait for the device.
+            The failed rows: a number that int64 cannot hold, or a NaN in the result of a program that can make one of
+            logits without NaN, whatever the logits of the row were. NaN in logits on a GPU is not searched for,
+            because that would wait for the device.
 
         Raises:
             InvalidArgument: the rows are not ascending, or another number of params or histories is passed.
-            InvalidLogits: not a matrix, or another dtype.
+            InvalidLogits: not a matrix, another dtype, or the logits require gradients while grad mode is on.
             InvalidParams: as `check_params`.
             InvalidProgram: the program does not fit the logits' width.
             LimitExceeded: the run would need too much memory.
         """
         indices = _indices(rows, _height(logits))
+        check_gradient(logits)
         if not indices:
             return {}
         columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
@@ -280,7 +290,7 @@ class Runner:
 def _run(
     bound: _Bound, selected: torch.Tensor, columns: Columns, histories: Sequence[RequestTokens]
 ) -> list[torch.Tensor]:
-    """Run the steps. Returns, for each cast that found any, the rows in which a number does not fit."""
+    """Run the steps. Returns bool[rows] for each cast that found any: the rows in which a number does not fit."""
     values, unfit = bound.values, []
     for position, value in enumerate(bound.plan.verified.program.values):
         if value.operator == "logits":
@@ -298,9 +308,9 @@ def _run(
         out = memory if memory is not None else selected
         if step.overwritten is not None:
             out = inputs[step.overwritten]  # the same object, so that kernels notice
-        rows = KERNELS[operator].run(step.call, inputs, out, scratch)
-        if rows is not None:
-            unfit.append(rows)
+        flags = KERNELS[operator].run(step.call, inputs, out, scratch)
+        if flags is not None:  # reduced to memory of its own before another value gets the scratch memory
+            unfit.append(flags.view(len(flags), -1).any(dim=1))
         values[step.position] = out
     if not bound.plan.result_in_place:
         selected.copy_(values[-1])

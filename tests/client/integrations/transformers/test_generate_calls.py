@@ -14,6 +14,7 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     InvalidArgument,
+    InvalidLogits,
     InvalidParams,
     RequestsFailed,
     SessionClosed,
@@ -148,6 +149,16 @@ def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
         remote.close()
         assert call(5, 6, 7, 8, 9) == 1
     assert not scores.any(), "scores stay as they are"
+
+
+def test_scores_that_require_gradients_are_refused(client: Client) -> None:
+    hook = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})])
+    ids, scores = torch.tensor([[1, 2]]), torch.ones(1, VOCAB_SIZE, requires_grad=True)
+    with pytest.raises(InvalidLogits, match="require gradients"):
+        hook(ids, scores * 2)
+    with torch.no_grad():
+        assert hook(ids, scores * 2)[0, :3].tolist() == [2.0, -float("inf"), 2.0]
+    hook.close()
 
 
 def test_a_processor_that_reads_logits_and_keeps_state_cannot_follow_beams(

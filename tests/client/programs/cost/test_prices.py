@@ -128,6 +128,19 @@ def test_without_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prices.prices()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64"])
+def test_sums_along_a_far_axis_are_timed(dtype: str) -> None:
+    """Each step is in another page, of the operand and of the result, as along the first axis of a large matrix."""
+    far = [case for case in cases("cumsum", (dtype,), 256, plain=False) if case.is_far]
+    assert far
+    for case in far:
+        (operand,) = case.operands
+        assert operand.strides[-case.value.axis] * getattr(torch, dtype).itemsize >= 4096
+        assert operand.shape[-case.value.axis] >= 1024
+        ones = torch_engine.TorchEngine(torch.device("cpu")).prepare(case, 2)
+        ones()
+
+
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_each_value_has_a_price(program: Program) -> None:
@@ -189,4 +202,5 @@ def test_measuring(path: Path) -> None:
     measured = prices.prices()
     assert measured.operators.keys() == ALL_KEYS
     assert cache.load(next(path.parent.iterdir())) == Measured(*measured)
-    assert measured.operators["argsort.float32.plain"].unit > measured.operators["add.float32.plain"].unit
+    sort, addition = (measured.operators[f"{operator}.float32.plain"].unit for operator in ("argsort", "add"))
+    assert sort * math.log2(151_936) > addition

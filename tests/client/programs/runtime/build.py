@@ -96,3 +96,14 @@ def repetition_penalty(window: int) -> Verified:
     changed = write("where", positive, write("divide", score, penalty), write("multiply", score, penalty))
     write("scatter_drop", logits, history, changed)
     return write.verified(Parameter("penalty", Element.FLOAT32, 1.0, 0.01, 100.0), window=window, name="repetition")
+
+
+def shifted_by_int64() -> Verified:
+    """Adds the parameter `shift`, as an int64. A later value gets the memory that the cast used."""
+    write = Writer()
+    logits = write("logits")
+    whole = write("cast", write("parameter", parameter="shift"), element=Element.INT64)
+    doubled = write("subtract", logits, write("negate", logits))
+    added = write("cast", whole, element=Element.LOGITS)
+    write("add", write("add", logits, doubled), write("unsqueeze", added, axis=1))
+    return write.verified(Parameter("shift", Element.FLOAT32, None, -3e38, 3e38), name="shifted")

@@ -65,6 +65,27 @@ def test_a_row_fails_alone(verified: Verified, number: float, message: str, rows
     assert torch.equal(logits[others], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shifts", [(1.0, 1e30, 2.0), (1e30, 1.0, -1e30), (1.0, 2.0, 3.0)], ids=str)
+def test_the_row_of_an_unfit_parameter_fails(shifts: tuple[float, ...], dtype: torch.dtype) -> None:
+    logits = torch.zeros(len(shifts), WIDTH, dtype=dtype)
+    failed = Runner().apply(build.shifted_by_int64(), logits, slice(None), [{"shift": shift} for shift in shifts])
+    assert list(failed) == [row for row, shift in enumerate(shifts) if abs(shift) > 9e18]
+    for row in set(range(len(shifts))) - failed.keys():
+        assert logits[row].tolist() == [shifts[row]] * WIDTH
+
+
+def test_a_nan_that_is_cast_to_int64_fails() -> None:
+    """Also where the result has no NaN, and limits make all numbers fit."""
+    write = Writer()
+    limited = write("minimum", write("maximum", write("logits"), write.full(-9.0)), write.full(9.0))
+    write("cast", write("cast", limited, element=Element.INT64), element=Element.LOGITS)
+    logits = logits_with(math.nan, 1, 4)
+    failed = Runner().apply(write.verified(), logits, slice(None))
+    assert list(failed) == [1, 4]
+    assert all("casts a number to int64 that does not fit" in error.message for error in failed.values())
+
+
 def test_a_failed_row_is_left_unless_it_is_to_be_restored() -> None:
     logits = logits_with(-1.0, 1)
     Runner().apply(logarithm(), logits, slice(None))
@@ -127,6 +148,21 @@ def test_wrong_logits() -> None:
     for logits in (torch.ones(5), torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5).numpy()):
         with pytest.raises(InvalidLogits):
             Runner().apply(logarithm(), logits, slice(None))
+
+
+@pytest.mark.parametrize("rows", [slice(None), [0, 1, 3]], ids=["all", "irregular"])
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_logits_with_a_gradient_are_refused(is_leaf: bool, rows: Any) -> None:
+    weights = torch.ones(4, WIDTH, requires_grad=True)
+    logits = weights if is_leaf else weights * 4
+    before, params = logits.tolist(), [{"temperature": 0.5}] * len(range(4)[rows] if isinstance(rows, slice) else rows)
+    with pytest.raises(InvalidLogits, match="require gradients"):
+        Runner().apply(build.temperature(), logits, rows, params)
+    assert logits.tolist() == before
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not Runner().apply(build.temperature(), logits, rows, params)
+    assert logits[0].tolist() == [4 * each for each in before[0]]
 
 
 def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
