@@ -6,10 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
-from tenacity import AsyncRetrying
 
 from logitport import calls, trace_context
-from logitport.base_client import BaseClient
+from logitport.base_client import BaseClient, Elsewhere
 from logitport.errors import LogitportError
 
 if TYPE_CHECKING:
@@ -122,13 +121,17 @@ class AsyncClient(BaseClient):
         return call.decode(reply)
 
     async def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
-        async def attempt() -> Any:
-            nonlocal failed
+        elsewhere = Elsewhere(self, call)
+        while True:
             await asyncio.to_thread(self._servers.refresh)
             failed = self._servers.any(excluded=failed)
-            return await self._send(failed, call)
-
-        return await AsyncRetrying(**self._retries(call))(attempt)
+            try:
+                return await self._send(failed, call)
+            except LogitportError as error:
+                pause = elsewhere.pause_after(error)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
 
     async def _send(self, server: Server, call: Call[Any]) -> Any:
         with self._translated_errors(server, call.advice):

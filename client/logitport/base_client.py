@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import grpc
-from tenacity import retry_if_exception, stop_after_delay, wait_random_exponential
 
 from logitport import calls
 from logitport.connection import Connection
 from logitport.errors import (
     DeadlineExceeded,
+    LogitportError,
     NotAuthenticated,
     PayloadNotAllowed,
     ServerUnavailable,
@@ -130,23 +132,6 @@ class BaseClient:
             raise calls.client_closed(self.target)
         return self._servers.any()
 
-    def _retries(self, call: Call[Any]) -> dict[str, Any]:
-        """Return tenacity's arguments for a call that has failed at one server."""
-        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
-        refusals = 1
-
-        def is_retried(error: BaseException) -> bool:
-            nonlocal refusals
-            refusals += isinstance(error, NotAuthenticated)
-            return refusals < len(self._servers) and self._may_go_elsewhere(call, error)
-
-        return {
-            "retry": retry_if_exception(is_retried),
-            "wait": wait_random_exponential(multiplier=_FIRST_BACKOFF_SECONDS, max=_MAX_BACKOFF_SECONDS),
-            "stop": stop_after_delay(min(_ELSEWHERE_SECONDS, self.timeout)),
-            "reraise": True,
-        }
-
     def _may_go_elsewhere(self, call: Call[Any], error: BaseException) -> bool:
         """Whether a call that has failed with this error may be sent to another server."""
         return (
@@ -168,13 +153,51 @@ class BaseClient:
         try:
             yield
         except grpc.RpcError as error:
-            translated = calls.translate(error, server.target, encrypted=self._connection.encrypted)
-            if isinstance(translated, (ServerUnavailable, DeadlineExceeded, NotAuthenticated)):
-                self._servers.failed(server)
-            if advice and isinstance(translated, PayloadNotAllowed):
-                translated = PayloadNotAllowed(translated.message + advice)
-            raise translated from None
+            # Not a local variable: the frame that raises an exception must not refer to it. That cycle would keep the
+            # client, and its connections, until the next garbage collection.
+            raise self._translated(error, server, advice) from None
         self._servers.worked(server)
+
+    def _translated(self, error: grpc.RpcError, server: Server, advice: str) -> LogitportError:
+        translated = calls.translate(error, server.target, encrypted=self._connection.encrypted)
+        if isinstance(translated, (ServerUnavailable, DeadlineExceeded, NotAuthenticated)):
+            self._servers.failed(server)
+        if advice and isinstance(translated, PayloadNotAllowed):
+            return PayloadNotAllowed(translated.message + advice)
+        return translated
+
+
+class Elsewhere:
+    """Decides whether and when a call that has failed at one server is sent to another one.
+
+    Not tenacity: its objects refer to each other and to the exception, whose frames refer to the client. A client that
+    is dropped would keep its connections until the next garbage collection.
+
+    Args:
+        client: sends the call.
+        call: the call, which has failed once.
+    """
+
+    def __init__(self, client: BaseClient, call: Call[Any]) -> None:
+        self._client = client
+        self._call = call
+        self._deadline = time.monotonic() + min(_ELSEWHERE_SECONDS, client.timeout)
+        self._longest_pause = _FIRST_BACKOFF_SECONDS
+        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
+        self._refusals = 1
+
+    def pause_after(self, error: LogitportError) -> float | None:
+        """Return the seconds to wait before the next attempt, after one has failed; None if there is none."""
+        self._refusals += isinstance(error, NotAuthenticated)
+        if (
+            self._refusals >= len(self._client._servers)
+            or not self._client._may_go_elsewhere(self._call, error)
+            or time.monotonic() >= self._deadline
+        ):
+            return None
+        pause = random.uniform(0.0, self._longest_pause)  # noqa: S311 - no secret
+        self._longest_pause = min(2 * self._longest_pause, _MAX_BACKOFF_SECONDS)
+        return pause
 
 
 def _earlier_state(processor: Any, changed: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakSet
 
-from tenacity import Retrying
-
 from logitport import calls, trace_context
-from logitport.base_client import Call
+from logitport.base_client import Call, Elsewhere
 from logitport.blocking_client import BlockingClient
 from logitport.core import tensors
 from logitport.core.history import listed_ids
@@ -355,10 +354,14 @@ class Client(BlockingClient):
             return self._send_elsewhere(server, call)
 
     def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
-        def attempt() -> Any:
-            nonlocal failed
+        elsewhere = Elsewhere(self, call)
+        while True:
             self._servers.refresh()
             failed = self._servers.any(excluded=failed)
-            return self._send(failed, call)
-
-        return Retrying(**self._retries(call))(attempt)
+            try:
+                return self._send(failed, call)
+            except LogitportError as error:
+                pause = elsewhere.pause_after(error)
+                if pause is None:
+                    raise
+            time.sleep(pause)

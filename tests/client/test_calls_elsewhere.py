@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -158,3 +160,42 @@ def test_an_error_that_cannot_be_read(call: Callable[..., Any]) -> None:
     target = free_address()
     with serving(target, WrongMetadata()), pytest.raises(LogitportError, match="FAILED_PRECONDITION: something else"):
         call([target], "processors")
+
+
+async def _call_and_drop_async(targets: list[str]) -> weakref.ref[AsyncClient]:
+    client = AsyncClient(targets)
+    with suppress(LogitportError):
+        await client.processors()
+    return weakref.ref(client)
+
+
+def call_and_drop_async(targets: list[str]) -> weakref.ref[Any]:
+    return asyncio.run(_call_and_drop_async(targets))
+
+
+def call_and_drop_sync(targets: list[str]) -> weakref.ref[Any]:
+    client = Client(targets)
+    with suppress(LogitportError):
+        client.processors()
+    return weakref.ref(client)
+
+
+@pytest.mark.parametrize("call_and_drop", [call_and_drop_sync, call_and_drop_async], ids=["Client", "AsyncClient"])
+@pytest.mark.parametrize(("bad", "good"), [(1, 0), (2, 0), (1, 1)], ids=["fails", "fails elsewhere", "works elsewhere"])
+def test_a_dropped_client_is_deleted_at_once(
+    call_and_drop: Callable[[list[str]], weakref.ref[Any]], bad: int, good: int
+) -> None:
+    """Its connections are open until then. The garbage collector may not run for long."""
+    targets = [free_address() for _ in range(bad + good)]
+    with ExitStack() as stack:
+        for target in targets[:bad]:
+            stack.enter_context(serving(target, Registry(*[grpc.StatusCode.UNAVAILABLE] * 100)))
+        for target in targets[bad:]:
+            stack.enter_context(serving(target, Registry()))
+        gc.collect()
+        gc.disable()
+        try:
+            # A random server is called first: several clients, so that one of them calls the bad one first.
+            assert [call_and_drop(targets)() for _ in range(8 if good else 1)] == [None] * (8 if good else 1)
+        finally:
+            gc.enable()

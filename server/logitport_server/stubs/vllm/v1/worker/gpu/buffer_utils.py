@@ -6,14 +6,15 @@ vLLM's buffers need a GPU or pinned memory. These have the methods that a proces
 from __future__ import annotations
 
 import math
+import mmap
 from typing import TYPE_CHECKING, Union
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     Size = Union[int, Sequence[int]]
@@ -110,5 +111,10 @@ class StagedWriteTensor:
 
 def zeros(size: Size, dtype: torch.dtype) -> torch.Tensor:
     """Create dtype[size] on the CPU; pages are allocated when they are first written."""
-    like = torch.empty(0, dtype=dtype).numpy().dtype
-    return torch.from_numpy(np.zeros(size if isinstance(size, int) else tuple(size), like))
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    count = math.prod(shape)
+    if count == 0:
+        return torch.zeros(shape, dtype=dtype)
+    # Not np.zeros: a block that malloc uses again is written to.
+    memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
