@@ -145,7 +145,7 @@ faults: $(VENV)/.installed $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on serv
 screenshots: $(VENV)/.installed ## the pictures of docs/play.md; needs Chromium
 	$(BIN)/python -m tests.server.play.screenshots
 
-lint: $(VENV)/.installed lint-core ## ruff, mypy, which module may import which, clang-format and clang-tidy
+lint: $(VENV)/.installed lint-core ## ruff, mypy, which module may import which; clang-format and clang-tidy; noexcept functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
@@ -156,6 +156,7 @@ lint: $(VENV)/.installed lint-core ## ruff, mypy, which module may import which,
 CORE_HEADERS := $(wildcard core/src/*.h core/src/*/*.h)
 CORE_FILES := $(wildcard core/src/*.cpp core/src/*/*.cpp)
 lint-core: $(VENV)/.lint $(VENV)/.core
+	$(BIN)/python core/check_noexcept.py
 	$(BIN)/clang-format --dry-run --Werror $(CORE_HEADERS) $(CORE_FILES)
 	@if test -f $(VENV)/.core; then $(MAKE) -s -j 2 $(CORE_FILES:core/src/%=core/build/tidy/%.checked); \
 	else echo "clang-tidy is left out: it needs a build of the compiled core" >&2; fi

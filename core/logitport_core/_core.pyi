@@ -271,7 +271,7 @@ class Batch:
         """
         Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.
 
-        Returns when the next one is not, or arrives after `seconds`: whether the time is over; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
+        Returns when the next one is not, or arrives after `seconds`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
         """
 
     def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]]] | None:

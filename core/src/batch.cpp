@@ -11,7 +11,6 @@
 namespace logitport {
 namespace {
 
-constexpr std::size_t max_kept_ids = std::size_t{1} << 18;  // 1 MiB
 // Ids that the edits of a step read or write. A call cannot pause: so many take 0.3 s, and a reply of 64 MiB. Of a
 // larger step, Python makes slices.
 constexpr std::int64_t max_edit_ids = std::int64_t{1} << 24;
@@ -25,9 +24,9 @@ void Batch::put(std::int32_t slot, std::int32_t generation, History &history, st
     size.fixed += each.fixed;
     size.times_length += each.times_length;
     if (place.processor >= applied_.size()) {
-      applied_.resize(place.processor + 1);
       seconds_.resize(place.processor + 1);
       ticks_.resize(place.processor + 1);
+      applied_.resize(place.processor + 1);  // the last one: its size states that all three have grown
     }
   }
   by_slot_[slot] = {generation, &history, std::move(chain), size};
@@ -61,7 +60,7 @@ bool Batch::step(const StepFrame &frame, bool partly) {
 }
 
 void Batch::release_large_edits() {
-  if (edits_.columns().ids.capacity() > max_kept_ids) {
+  if (has_large_edits()) {
     static_cast<void>(edits_.take());
   }
 }

@@ -54,6 +54,7 @@ class Batch {
   [[nodiscard]] const PackedEdits &edits() const noexcept { return edits_.columns(); }
   // Load the memory for the edits of a step, while its message is read.
   void prefetch_edits() const noexcept { edits_.prefetch(); }
+  [[nodiscard]] bool has_large_edits() const noexcept { return edits_.columns().ids.capacity() > max_kept_ids; }
   // Free the memory of the edits if it is large: a server has many sessions, and few such steps.
   void release_large_edits();
   [[nodiscard]] const std::vector<std::int32_t> &denied_rows() const noexcept { return denied_rows_; }
@@ -61,6 +62,8 @@ class Batch {
   [[nodiscard]] const std::vector<double> &seconds() const noexcept { return seconds_; }
 
  private:
+  static constexpr std::size_t max_kept_ids = std::size_t{1} << 18U;  // 1 MiB
+
   struct Request {
     std::int32_t generation = 0;
     History *history = nullptr;

@@ -91,7 +91,8 @@ class PyBatch {
       served = server_.serve(socket, last_seq, {0, should_move}, seconds, lock);
     }
     const nb::bytes last = served.last_seq != last_seq ? last_reply() : nb::bytes("", 0);
-    return nb::make_tuple(served.is_expired, to_bytes(socket.received()), served.last_seq, last, served.error_number);
+    server_.release_large();
+    return nb::make_tuple(served.goes_on, to_bytes(socket.received()), served.last_seq, last, served.error_number);
   }
 
   // Steps by transport, then processors.
@@ -198,13 +199,12 @@ void bind_batch(nb::module_ &module) {
            nb::arg("transport"), nb::arg("queued_seconds"), nb::arg("lock").none(),
            "Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.\n\n"
            "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.")
-      .def(
-          "serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
-          nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
-          "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
-          "Returns when the next one is not, or arrives after `seconds`: whether the time is over; what was received "
-          "and not answered; the number of the last frame that was answered; the reply to it, b\"\" if there was none; "
-          "and the error number if it could not be sent, or 0.")
+      .def("serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
+           nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
+           "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
+           "Returns when the next one is not, or arrives after `seconds`, and after a reply of over 1 MiB: whether to "
+           "call again; what was received and not answered; the number of the last frame that was answered; the reply "
+           "to it, b\"\" if there was none; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
            "Compute the part of a step whose requests were put here: from a serialized `Step`.\n\n"
            "Returns rows, kinds, offsets, ids and values of the edits; the rows with no id left; and key, display "

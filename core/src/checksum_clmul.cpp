@@ -19,7 +19,7 @@ constexpr std::size_t block = 4;  // ids in a register
 constexpr std::size_t lanes = 4;
 
 // x**exponent modulo the polynomial. Shifted, because the product of reversed numbers is one bit too low.
-constexpr std::uint64_t power(int exponent) {
+constexpr std::uint64_t power(int exponent) noexcept {
   std::uint32_t remainder = std::uint32_t{1} << 31U;
   for (int i = 0; i < exponent; ++i) {
     remainder = (remainder >> 1U) ^ ((remainder & 1U) != 0 ? polynomial : 0U);
@@ -28,7 +28,7 @@ constexpr std::uint64_t power(int exponent) {
 }
 
 // The inverse of the modulus as a power series, 33 bits: x**64 divided by the polynomial.
-constexpr std::uint64_t quotient() {
+constexpr std::uint64_t quotient() noexcept {
   std::uint64_t inverse = 0;
   std::uint64_t rest = 1;
   for (unsigned bit = 0; bit < 33; ++bit) {
@@ -41,7 +41,7 @@ constexpr std::uint64_t quotient() {
   return inverse;
 }
 
-constexpr auto as_signed(std::uint64_t number) { return static_cast<long long>(number); }
+constexpr auto as_signed(std::uint64_t number) noexcept { return static_cast<long long>(number); }
 
 // Barrett reduction of the 32 bits before 32 zeros.
 LOGITPORT_CLMUL inline std::uint32_t follow_by_word(std::uint32_t bits) noexcept {

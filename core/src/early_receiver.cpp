@@ -56,7 +56,7 @@ EarlyReceiver::EarlyReceiver(int descriptor)
     }
     const BlockedSignals blocked;
     thread_ = std::make_unique<std::thread>(&EarlyReceiver::run, this);
-  } catch (const std::system_error &) {
+  } catch (...) {  // no destructor runs
     close();
     throw;
   }
@@ -99,13 +99,14 @@ EarlyReply EarlyReceiver::claim() {
   return std::exchange(reply_, {});
 }
 
-void EarlyReceiver::join() {
+void EarlyReceiver::join() noexcept {
+  const std::scoped_lock locked(join_mutex_);  // `thread::join` throws for a thread that another one joins meanwhile
   if (thread_->joinable()) {
     thread_->join();
   }
 }
 
-void EarlyReceiver::run() {
+void EarlyReceiver::run() noexcept {
   epoll_event event{};
   while ((event.events & EPOLLHUP) == 0) {
     if (::epoll_wait(epoll_, &event, 1, -1) < 1) {

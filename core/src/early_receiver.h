@@ -44,12 +44,12 @@ class EarlyReceiver {
   void leave(const ExpectedReply &expected);
   // What the thread has received. If that is no whole frame, the rest is the caller's.
   EarlyReply claim();
-  // Wait for the thread, after the connection was shut down.
-  void join();
+  // Wait for the thread, after the connection was shut down. On any thread.
+  void join() noexcept;
 
  private:
   void close() const noexcept;
-  void run();
+  void run() noexcept;
   bool receive() noexcept;
   void read();
   void wake_on_reply(bool wakes) const noexcept;
@@ -57,6 +57,7 @@ class EarlyReceiver {
   [[nodiscard]] std::size_t missing() const noexcept;
 
   std::mutex mutex_;  // of what changes, but the thread
+  std::mutex join_mutex_;
   int descriptor_, epoll_;
   bool watches_ = false;
   ExpectedReply expected_;

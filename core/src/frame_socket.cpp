@@ -46,10 +46,13 @@ bool FrameSocket::receive() {
 }
 
 std::string_view FrameSocket::frame() const noexcept {
-  return {data_.get() + length_bytes, frame_end() - length_bytes};
+  return has_frame() ? std::string_view(data_.get() + length_bytes, frame_end() - length_bytes) : std::string_view();
 }
 
 void FrameSocket::remove_frame() {
+  if (!has_frame()) {
+    return;
+  }
   const std::size_t end = frame_end();
   std::copy(data_.get() + end, data_.get() + size_, data_.get());
   size_ -= end;

@@ -18,9 +18,9 @@ class FrameSocket {
   [[nodiscard]] bool has_frame() const noexcept;
   // Wait until a whole frame is there. Returns false if Python is to receive it.
   bool receive();
-  // The frame that was received, valid until the next call of `receive`.
+  // The frame that was received, valid until the next call of `receive`. Empty if there is none.
   [[nodiscard]] std::string_view frame() const noexcept;
-  // The next call of `receive` begins after this frame.
+  // The next call of `receive` begins after this frame, if there is one.
   void remove_frame();
   // What was received and not removed.
   [[nodiscard]] std::string_view received() const noexcept { return {data_.get(), size_}; }

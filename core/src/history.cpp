@@ -64,10 +64,12 @@ std::uint32_t History::checksum() {
   while (checked_ < length_) {
     const std::int64_t checkpoint = (checked_ / checkpoint_every + 1) * checkpoint_every;
     const std::int64_t end = std::min(checkpoint, length_);
-    checksum_ = extend_crc(checksum_, ids_.get() + checked_, static_cast<std::size_t>(end - checked_));
+    const std::uint32_t extended =
+        extend_crc(checksum_, ids_.get() + checked_, static_cast<std::size_t>(end - checked_));
     if (end == checkpoint) {
-      checkpoints_.push_back(checksum_);
+      checkpoints_.push_back(extended);
     }
+    checksum_ = extended;  // after what may fail: else these ids would count twice
     checked_ = end;
   }
   return checksum_;
@@ -89,12 +91,13 @@ void History::reserve(std::int64_t length) {
   checked_length(static_cast<std::size_t>(length), 0);
   // An eighth more for the first time, a quarter more each time it grows: each id is copied a few times on average.
   const std::int64_t spare = ids_ == nullptr ? length / 8 : length / 4;
-  capacity_ = std::min(max_length, std::max(smallest_capacity, length + spare));
+  const std::int64_t capacity = std::min(max_length, std::max(smallest_capacity, length + spare));
   // Not make_shared, which would set the array to zero first.
-  std::shared_ptr<std::int32_t[]> grown(new std::int32_t[static_cast<std::size_t>(capacity_)]);
+  std::shared_ptr<std::int32_t[]> grown(new std::int32_t[static_cast<std::size_t>(capacity)]);
   populate(grown.get(), static_cast<std::size_t>(length) * sizeof(std::int32_t));
   std::copy_n(ids_.get(), length_, grown.get());
   ids_ = std::move(grown);
+  capacity_ = capacity;  // not before there is memory: `append` would write beyond the array that it kept
   longest_ = 0;
 }
 

@@ -41,7 +41,12 @@ class MessageWriter {
 
   // Append what another writer has written.
   void append(const MessageWriter &fields) { data_.append(fields.data_); }
-  void reserve(std::size_t size) { data_.reserve(size); }
+  // Get memory for a message of this size. Keeps the memory if there is more: earlier C++ libraries would free it.
+  void reserve(std::size_t size) {
+    if (size > data_.capacity()) {
+      data_.reserve(size);
+    }
+  }
 
   // Bytes that `column` writes for a field below 16.
   template <typename T>

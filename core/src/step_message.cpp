@@ -74,8 +74,9 @@ void StepReplyWriter::write(const StepReply &reply) {
                                  MessageWriter::size_of_column(edits.ids) + MessageWriter::size_of_column(edits.values);
   before_edits_.clear();
   before_edits_.begin(1, edits_size);
-  response_.clear();
   response_.reserve(length_bytes + edits_size + rest_.data().size() + 32);  // 32: a number, and two fields' beginnings
+  // From here on, nothing fails.
+  response_.clear();
   response_.resize(length_bytes);
   response_.varint(1, reply.seq);
   response_.begin(5, before_edits_.data().size() + edits_size + rest_.data().size());
@@ -90,8 +91,7 @@ void StepReplyWriter::write(const StepReply &reply) {
 }
 
 void StepReplyWriter::release_large() {
-  constexpr std::size_t max_kept_bytes = std::size_t{1} << 20U;
-  if (response_.data().capacity() > max_kept_bytes) {
+  if (is_large()) {
     response_ = MessageWriter();
   }
 }

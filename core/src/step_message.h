@@ -2,6 +2,8 @@
 // proto/logitport/v1/processing.proto.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -46,18 +48,25 @@ struct StepReply {
 // Writes replies, each into the memory of the last one.
 class StepReplyWriter {
  public:
+  // Write a reply in place of the last one, which is kept if memory is lacking.
   void write(const StepReply &reply);
 
-  // The last reply; the same after its length, as the local transport sends it.
-  [[nodiscard]] std::string_view message() const noexcept { return framed().substr(length_bytes); }
+  // The last reply; the same after its length, as the local transport sends it. Empty before the first reply, and when
+  // the memory was freed.
+  [[nodiscard]] std::string_view message() const noexcept {
+    std::string_view message = framed();
+    message.remove_prefix(std::min(message.size(), length_bytes));
+    return message;
+  }
   [[nodiscard]] std::string_view framed() const noexcept { return response_.data(); }
 
   void prefetch() const noexcept { prefetch_to_write(framed().data(), framed().size()); }
-  // Free the memory if it is large.
+  [[nodiscard]] bool is_large() const noexcept { return response_.data().capacity() > max_kept_bytes; }
+  // Free the memory if it is large. The last reply goes with it.
   void release_large();
 
  private:
-  static constexpr std::size_t length_bytes = 4;
+  static constexpr std::size_t length_bytes = 4, max_kept_bytes = std::size_t{1} << 20U;
 
   MessageWriter response_, rest_, each_, before_edits_;
 };

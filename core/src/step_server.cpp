@@ -55,9 +55,11 @@ Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const Repl
     const int error_number = socket.send(writer_.framed());
     tally_.add_bytes(Transport::local, socket.frame().size(), writer_.message().size());
     socket.remove_frame();
-    release_large();
     if (error_number != 0) {
       return {false, last_seq, error_number};
+    }
+    if (is_large()) {
+      return {true, last_seq, 0};
     }
   }
   return {false, last_seq, 0};

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "batch.h"
@@ -27,7 +28,7 @@ struct ReplyTerms {
 };
 
 struct Served {
-  bool is_expired;         // whether the time is over; otherwise, Python has to go on
+  bool goes_on;            // whether to call again; otherwise, Python has to go on
   std::uint64_t last_seq;  // of the last frame that was answered
   int error_number;        // of sending the reply; or 0
 };
@@ -50,15 +51,19 @@ class StepServer {
   [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
 
   // Answer the frames of a socket, numbered from `last_seq` + 1 on, while they are usual steps. Returns when the next
-  // one is not, or arrives after `seconds`: the frame that was not answered is left in the socket's memory.
+  // one is not, or arrives after `seconds`: the frame that was not answered is left in the socket's memory. Returns
+  // after a large reply, too: the caller copies it, because the engine may send the frame again, and frees the memory,
+  // because the next frame may be long in coming.
   Served serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
                PrincipalLock *lock);
 
   // Whether the last frame was a step that was refused, and would be again, also in part. Resets it.
   [[nodiscard]] bool take_refused() noexcept;
+  // Free the memory of edits and replies if it is large. The last reply goes with it.
   void release_large();
 
  private:
+  [[nodiscard]] bool is_large() const noexcept { return batch_.has_large_edits() || writer_.is_large(); }
   const std::vector<AppliedRows> &applied();
 
   Batch batch_;

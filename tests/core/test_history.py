@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import zlib
 from typing import TYPE_CHECKING
 
@@ -107,3 +110,35 @@ def test_the_compiled_history_refuses_positions_and_lengths_outside(
     for length in (3, 7):
         with pytest.raises(InvalidArgument):
             history.cut_token_ids(length)
+
+
+# The memory of a history cannot grow. Its capacity must stay that of the memory that it has.
+LITTLE_MEMORY = """
+import resource, sys
+import numpy as np
+from logitport_core import _core as core
+
+IDS = 4_000_000
+history = core.History(np.arange(IDS, dtype=np.int32), np.empty(0, np.int32))
+checksum = history.crc()
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 20),) * 2)
+for _ in range(3):
+    try:
+        for _ in range(IDS // 2):
+            history.append(7)
+    except MemoryError:
+        history.rewind(IDS)
+        assert history.crc() == checksum
+    else:
+        sys.exit("the memory was there")
+"""
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends a process without memory")
+def test_a_history_that_gets_no_memory_stays_whole() -> None:
+    command = [sys.executable, "-c", LITTLE_MEMORY]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

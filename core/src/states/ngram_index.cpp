@@ -113,15 +113,16 @@ std::size_t NGramIndex::bytes() const noexcept {
 // Index all of the history. Takes linear time.
 void NGramIndex::build(const History &history) {
   const auto count = static_cast<std::size_t>(history.length() - first_);
-  bits_ = min_bits;
-  while (4 * (std::size_t{1} << static_cast<unsigned>(bits_)) < 3 * count) {
-    ++bits_;
+  int bits = min_bits;
+  while (4 * (std::size_t{1} << static_cast<unsigned>(bits)) < 3 * count) {
+    ++bits;
   }
-  const std::size_t buckets = std::size_t{1} << static_cast<unsigned>(bits_);
+  const std::size_t buckets = std::size_t{1} << static_cast<unsigned>(bits);
   heads_.reserve(buckets);
+  earlier_.reserve(count + count / 8);
+  bits_ = bits;  // from here on nothing fails: `heads_` always has 2**bits_ elements
   populate(heads_.data(), buckets * sizeof(Link));
   heads_.assign(buckets, 0);
-  earlier_.reserve(count + count / 8);
   populate(earlier_.data(), count * sizeof(Link));
   earlier_.assign(count, 0);
   context_ = 0;

@@ -7,9 +7,9 @@
 
 namespace logitport {
 
-std::size_t TokenCounts::Hash::operator()(std::int32_t id) const noexcept {
+TokenCounts::Hash::Hash() {
   static const std::uint64_t odd = (std::uint64_t{std::random_device{}()} << 32U) | std::random_device{}() | 1U;
-  return static_cast<std::size_t>((static_cast<std::uint32_t>(id) * odd) >> 32U);
+  multiplier = odd;
 }
 
 void TokenCounts::count(const std::int32_t *ids, std::size_t size) {
@@ -21,12 +21,13 @@ void TokenCounts::count(const std::int32_t *ids, std::size_t size) {
 }
 
 void TokenCounts::add(std::int32_t id) {
-  const auto [place, is_new] = places_.try_emplace(id, ids_.size());
-  if (is_new) {
-    ids_.push_back(id);
-    counts_.push_back(0);
+  if (const auto found = places_.find(id); found != places_.end()) {
+    ++counts_[found->second];
+    return;
   }
-  ++counts_[place->second];
+  ids_.push_back(id);  // before the place of the id, which must not point beyond them if memory is lacking
+  counts_.push_back(1);
+  places_.emplace(id, ids_.size() - 1);
 }
 
 void TokenCounts::remove(std::int32_t id) {

@@ -22,9 +22,14 @@ class TokenCounts {
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
-  // An odd multiplier, drawn at random by each process: ids that share a bucket cannot be prepared.
+  // An odd multiplier, drawn at random by each process: ids that share a bucket cannot be prepared. It is drawn in the
+  // constructor, because a source of random numbers throws where no descriptor is free.
   struct Hash {
-    std::size_t operator()(std::int32_t id) const noexcept;
+    Hash();
+    std::size_t operator()(std::int32_t id) const noexcept {
+      return static_cast<std::size_t>((static_cast<std::uint32_t>(id) * multiplier) >> 32U);
+    }
+    std::uint64_t multiplier;
   };
 
   std::vector<std::int32_t> ids_;

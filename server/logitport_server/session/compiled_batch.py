@@ -140,6 +140,8 @@ class CompiledBatch:
     ) -> Served:
         """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
 
+        Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
+
         Args:
             descriptor: that of the connected socket.
             received: what was received from it and not processed.
