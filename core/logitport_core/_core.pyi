@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 11
+INTERFACE: int = 12
 
 def set_error_factory(factory: object) -> None:
     """
@@ -260,11 +260,11 @@ class Batch:
     def remove(self, slot: int) -> None:
         """Remove the request of a slot, if there is one."""
 
-    def step(self, data: bytes, seq: int, ended_admissions: int, should_move: bool, transport: Transport, queued_seconds: float, lock: PrincipalLock | None) -> bytes | None:
+    def step(self, data: bytes, seq: int, ended_admissions: int, should_move: bool, transport: Transport, queued_seconds: float, lock: PrincipalLock | None, must_be_short: bool = False) -> bytes | None:
         """
         Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.
 
-        Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.
+        Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too. With `must_be_short`, also None for a step that may take over a few milliseconds: long histories, rewinds; `step_partly` then does not refuse it.
         """
 
     def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, seconds: float, lock: PrincipalLock | None) -> tuple[bool, bytes, int, bytes, int]:

@@ -68,10 +68,12 @@ class PyBatch {
   }
 
   std::optional<nb::bytes> step(const nb::bytes &data, std::uint64_t seq, std::int32_t ended_admissions,
-                                bool should_move, Transport transport, double queued_seconds, PrincipalLock *lock) {
+                                bool should_move, Transport transport, double queued_seconds, PrincipalLock *lock,
+                                bool must_be_short) {
     {
       const nb::gil_scoped_release unlocked;
-      if (!server_.answer(view(data), seq, {ended_admissions, should_move}, transport, queued_seconds, lock)) {
+      if (!server_.answer(view(data), seq, {ended_admissions, should_move}, transport, queued_seconds, lock,
+                          must_be_short)) {
         return std::nullopt;
       }
     }
@@ -196,9 +198,11 @@ void bind_batch(nb::module_ &module) {
            "Add a request: for each place of its chain a state, and the key and the display name of the processor.")
       .def("remove", &PyBatch::remove, nb::arg("slot"), "Remove the request of a slot, if there is one.")
       .def("step", &PyBatch::step, nb::arg("data"), nb::arg("seq"), nb::arg("ended_admissions"), nb::arg("should_move"),
-           nb::arg("transport"), nb::arg("queued_seconds"), nb::arg("lock").none(),
+           nb::arg("transport"), nb::arg("queued_seconds"), nb::arg("lock").none(), nb::arg("must_be_short") = false,
            "Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.\n\n"
-           "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.")
+           "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too. "
+           "With `must_be_short`, also None for a step that may take over a few milliseconds: long histories, rewinds; "
+           "`step_partly` then does not refuse it.")
       .def("serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
            nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
            "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"

@@ -34,23 +34,43 @@ EditsArrays edit(State &state, const History &history, std::int64_t vocab_size) 
   return to_arrays(edits.take());
 }
 
-// Row i belongs to the i-th state. The interpreter's lock is kept: the call is short.
+// The edits of more ids, read or written, release the interpreter's lock: they take about a millisecond. To release it
+// for fewer takes longer than they do.
+constexpr std::int64_t max_locked_ids = std::int64_t{1} << 16;
+
+// Row i belongs to the i-th state.
 EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::typed<nb::sequence, History> &histories,
                       std::int64_t vocab_size, bool uses_bitmasks) {
   const std::size_t count = nb::len(states);
   if (count != nb::len(histories)) {
     throw Error(ErrorCode::invalid_argument, "edit_rows: pass one history for each state");
   }
-  EditsWriter edits(vocab_size, uses_bitmasks);
+  std::vector<nb::object> kept;
+  std::vector<std::pair<State *, History *>> rows;
+  std::int64_t ids = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const nb::object item = states[i], history_item = histories[i];
+    nb::object item = states[i], history_item = histories[i];
     State *state = nullptr;
     History *history = nullptr;
     if (!nb::try_cast(item, state) || !nb::try_cast(history_item, history) || state == nullptr || history == nullptr) {
       throw Error(ErrorCode::invalid_argument, "edit_rows: an item is no compiled state, or no compiled history");
     }
-    edits.begin_row(static_cast<std::int32_t>(i));
-    state->edit(*history, edits);
+    const EditSize size = state->edit_size();
+    ids += size.fixed + size.times_length * history->length();
+    rows.emplace_back(state, history);
+    kept.push_back(std::move(item));
+    kept.push_back(std::move(history_item));
+  }
+  EditsWriter edits(vocab_size, uses_bitmasks);
+  {
+    std::optional<nb::gil_scoped_release> unlocked;
+    if (ids > max_locked_ids) {
+      unlocked.emplace();
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      edits.begin_row(static_cast<std::int32_t>(i));
+      rows[i].first->edit(*rows[i].second, edits);
+    }
   }
   return to_arrays(edits.take());
 }

@@ -11,7 +11,7 @@ void StepServer::add_processor(std::string key, std::string display_name) {
 }
 
 bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
-                        double queued_seconds, PrincipalLock *lock) {
+                        double queued_seconds, PrincipalLock *lock, bool must_be_short) {
   if (seq == 0 || seq == refused_seq_) {  // 0 follows the last number
     return false;
   }
@@ -25,8 +25,8 @@ bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTer
   if (!read_step_message(data, message) || message.seq != seq) {
     return false;
   }
-  if (!batch_.step(message.frame, false)) {
-    refused_seq_ = seq;
+  if (!batch_.step(message.frame, false, must_be_short)) {
+    refused_seq_ = must_be_short ? 0 : seq;  // a long step is computed at the next call
     return false;
   }
   writer_.write({seq, &batch_.edits(), &batch_.denied_rows(), &applied(), terms.ended_admissions, terms.should_move});

@@ -44,9 +44,9 @@ class StepServer {
   void add_processor(std::string key, std::string display_name);
 
   // Compute the step of a serialized `SessionRequest` with this number. Returns false if it is refused; at once if that
-  // is known. Throws an Error as `Batch::step`. `queued_seconds`: how long it has waited.
+  // is known. Throws an Error as `Batch::step`. `queued_seconds`: how long it has waited. `must_be_short`: as there.
   bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
-              double queued_seconds, PrincipalLock *lock);
+              double queued_seconds, PrincipalLock *lock, bool must_be_short = false);
   // The reply to the last step.
   [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
 

@@ -100,7 +100,7 @@ class Dialect(ABC):
         name: the processor's name in messages: a built-in's name, or `Payload.display_name`.
         key: the processor's identity: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
-        takes_long: whether a call may take milliseconds; its session then runs on a thread of its own.
+        takes_long: whether a call may take milliseconds; the thread then releases its turn.
         domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
     """

@@ -15,6 +15,7 @@ from logitport_server import descriptors
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.report import WorkerReport
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
+from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,7 +137,7 @@ class ProcessHolder:
         return self._process is not None or self._forked is None or self._forked.done()
 
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none.
+        """Return the process; fork one if there is none. A thread that holds the turn releases it while it waits.
 
         Raises:
             WorkerLost: that fails.
@@ -144,13 +145,15 @@ class ProcessHolder:
             LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
         """
         deadline = time.monotonic() + seconds
-        if self._slots is not None:
-            self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
+        if self._slots is not None and not self._slots.holds(self):
+            with Released():
+                self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
         self.prepare()
         if self._process is None:
-            if self._forked is None:
-                self._forked = self._fork(deadline - time.monotonic())
-            wait([self._forked], max(0.0, deadline - time.monotonic()))
+            with Released():
+                if self._forked is None:
+                    self._forked = self._fork(deadline - time.monotonic())
+                wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
                 raise ProcessorTimedOut(self._not_forked(seconds))
             forked, self._forked = self._forked, None

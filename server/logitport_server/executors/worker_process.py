@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
 from logitport_server.executors.report import process_id_of
+from logitport_server.turns import Released
 from logitport_server.worker import frames, messages, replies, stack
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Received(NamedTuple):
 
 
 class WorkerProcess:
-    """A forked worker. It answers calls in the order in which they were posted. No method blocks.
+    """A forked worker. It answers calls in the order in which they were posted. No method blocks for the process.
 
     Attributes:
         process_id: its id; 0 if it is not visible here.
@@ -234,8 +235,9 @@ class WorkerProcess:
 
     def _gone(self) -> WorkerGone:
         """Return how the process ended."""
-        if self._end.poll(_END_MILLISECONDS):
-            wait([self._ended], _STATUS_TIMEOUT_SECONDS)
+        with Released():
+            if self._end.poll(_END_MILLISECONDS):
+                wait([self._ended], _STATUS_TIMEOUT_SECONDS)
         if not self._ended.done():
             return WorkerGone("closed its connection to the server")
         status = self._ended.result()

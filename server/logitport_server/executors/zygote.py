@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -96,7 +97,10 @@ class Zygote:
             self._ended[worker] = Future()
             try:
                 request = messages.encode(messages.Fork(worker, self._limits))
-                socket.send_fds(self._control, [request], [worker_end.fileno()])
+                # The caller may hold the turn, and `_listen` needs this lock: never wait for room in the socket.
+                # `socket.send_fds` ignores its flags.
+                rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", worker_end.fileno())
+                self._control.sendmsg([request], [rights], socket.MSG_DONTWAIT)
             except OSError as error:
                 del self._forking[worker], self._ended[worker]
                 server_end.close()

@@ -38,12 +38,6 @@ class HostedProcessors:
         # Not held while a processor is hosted, which may take long.
         self._lock = threading.Lock()
 
-    @property
-    def may_take_long(self) -> bool:
-        """Whether a step may run code that a client shipped, or a processor that declares that it takes long."""
-        with self._lock:
-            return any(dialect.shipped or dialect.takes_long for dialect in self._dialects.values())
-
     def host(self, processor: common_pb2.Processor, tenant: str, place: int) -> Dialect:
         """Return the processor for this tenant and place in the chain. Raises what `Executor.host` raises."""
         source = self._registry.resolve(processor, self._principal, tenant)

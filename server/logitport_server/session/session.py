@@ -35,15 +35,9 @@ if TYPE_CHECKING:
     from logitport_server.session.step_counts import CompiledCounts
     from logitport_server.shared_memory.regions import Region
 
-# Rows times processors that run on the event loop: at most a millisecond, while other principals have sessions.
-_MAX_SHORT_WORK = 128
-# The same without other principals: at most 8 ms, in which no health check is answered. With a thread, a usual step of
-# 256 rows took 14 % longer.
-_MAX_SHORT_WORK_ALONE = 1024
-# The same in the compiled core, in ids of the frame times processors: at most two milliseconds.
+# Ids of a frame times processors of a step on the event loop: at most two milliseconds, apart from the histories, which
+# the compiled core counts.
 _MAX_SHORT_COMPILED_WORK = 1 << 14
-# A processor's call for a new id takes about a quarter of its time for a row.
-_WORK_OF_A_NEW_ID = 0.25
 
 
 class EngineSession:
@@ -136,23 +130,8 @@ class EngineSession:
         compiled = self.batch.compiled
         return compiled.take_counts() if compiled is not None else None
 
-    def may_take_long(self, frame: processing_pb2.Step, *, alone: bool) -> bool:
-        """Whether a step may be slow, and must not run on the event loop.
-
-        True if it runs code that a client shipped, or a processor that declares that it takes long, or if its work may
-        be large. The work is estimated by the longest chain, without reading the columns.
-
-        Args:
-            frame: the step.
-            alone: whether all sessions of the server belong to this session's principal.
-        """
-        rows = max(len(frame.row_requests) or len(frame.slots), len(frame.draft_token_ids))
-        work = (rows + len(frame.new_token_ids) * _WORK_OF_A_NEW_ID) / 4 * max(1, self.batch.longest_chain)
-        limit = _MAX_SHORT_WORK_ALONE if alone else _MAX_SHORT_WORK
-        return work > limit or self._processors.may_take_long
-
     def is_short(self, data: bytes) -> bool:
-        """Whether a compiled step with this frame may run on the event loop: whether it has little work, at most."""
+        """Whether a compiled step with this frame may run on the event loop, if its histories are short."""
         return len(data) / 4 * max(1, self.batch.longest_chain) <= _MAX_SHORT_COMPILED_WORK
 
     def remove(self, frame: processing_pb2.RemoveRequests) -> None:

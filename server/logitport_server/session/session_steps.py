@@ -133,6 +133,7 @@ class SessionSteps:
         should_move: bool,
         queued_seconds: float = 0.0,
         lock: PrincipalLock | None = None,
+        must_be_short: bool = False,
     ) -> bytes | None:
         """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
 
@@ -143,16 +144,19 @@ class SessionSteps:
             should_move: a field of the reply.
             queued_seconds: how long the frame has waited.
             lock: held while the step is computed.
+            must_be_short: refuse a step that may take over a few milliseconds: long histories, large lists, rewinds.
 
         Returns:
-            The serialized reply. None if the frame is to be parsed, because it is another one or unusual; nothing has
-            changed then.
+            The serialized reply. None if the frame is to be parsed, because it is another one or unusual, or if it is
+            not short; nothing has changed then.
         """
         compiled = self._batch.compiled
         if compiled is None or not compiled.slots:
             return None
         ended = self._pending_admissions.num_ended
-        reply = compiled.core.step(data, seq, ended, should_move, TRANSPORTS[transport], queued_seconds, lock)
+        reply = compiled.core.step(
+            data, seq, ended, should_move, TRANSPORTS[transport], queued_seconds, lock, must_be_short
+        )
         if reply is not None:
             self.expected_requests = 0
             self._pending = _NOTHING_PENDING

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.access.grpc_errors import Context
+    from logitport_server.access.guard import Call
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
@@ -284,8 +285,8 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             self._sessions[name] -= 1
             self._sessions += Counter()  # drops principals without a session
-            if call.work is None:
-                stream.close()
+            if call.work is None or call.work.done():
+                self._close(stream, call)
             else:  # the frame's work on a thread continues after the call was cancelled
                 call.work.add_done_callback(lambda _: stream.close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
@@ -294,17 +295,22 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def _opens_sessions(self) -> bool:
         return not (self._draining or self._departures.is_draining)
 
+    def _close(self, stream: SessionStream, call: Call) -> None:
+        """Close a stream on a thread, because freeing large states takes long."""
+        try:
+            call.work = self._threads.submit(call.principal.name, stream.close)
+        except RuntimeError:  # the server is shutting down
+            stream.close()
+
     def _reply_at_once(self, stream: SessionStream, frame: Unparsed, principal: str) -> bytes | None:
-        """Process a frame on the event loop. Returns None if it may take long, and nothing was done."""
+        """Process a frame on the event loop if it is a short step in the compiled core. Otherwise, return None.
+
+        All other frames go to a thread: the size of a frame does not bound its work, and only the core knows the work
+        of a step before it computes it.
+        """
         alone = len(self._sessions) == 1
         if alone or self._loop_share.take(principal):
-            reply = stream.reply_compiled(frame.data, "grpc", may_wait=False)
-            if reply is not None:
-                return reply
-            if len(frame.data) <= SMALL_BYTES:
-                message = parsed(processing_pb2.SessionRequest, frame, nullcontext())
-                if not stream.may_take_long(message, alone=alone):
-                    return stream.answer(message, "grpc", may_wait=False).SerializeToString()
+            return stream.reply_compiled(frame.data, "grpc", may_wait=False)
         return None
 
     def _reply_on_thread(self, stream: SessionStream, frame: Unparsed, principal: str, arrived: float) -> bytes:

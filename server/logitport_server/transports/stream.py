@@ -80,20 +80,6 @@ class SessionStream:
         self._last: processing_pb2.SessionResponse | bytes = b""
         self._last_seq = 0
 
-    def may_take_long(self, frame: processing_pb2.SessionRequest, *, alone: bool = False) -> bool:
-        """Whether the frame must not be processed on the event loop.
-
-        True for frames that run shipped code, carry logits, request programs, are large, or are much work.
-
-        Args:
-            frame: the frame.
-            alone: whether all sessions of the server belong to the stream's principal.
-        """
-        kind, opened = frame.WhichOneof("frame"), self._opened
-        if kind == "step" and opened is not None and opened.session.may_take_long(frame.step, alone=alone):
-            return True
-        return kind in ("add", "logits", "get_programs") or frame.ByteSize() > SMALL_BYTES
-
     def parse(self, data: bytes) -> processing_pb2.SessionRequest:
         """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
         opened = self._opened
@@ -163,7 +149,7 @@ class SessionStream:
         Args:
             data: the frame.
             transport: "local" or "grpc".
-            may_wait: False on the event loop: the frame is left to others if it may take long.
+            may_wait: False on the event loop: only a step that is computed within a few milliseconds is processed.
             queued_seconds: how long the frame has waited.
 
         Returns:
@@ -192,6 +178,7 @@ class SessionStream:
                 should_move=opened.departure.should_move,
                 queued_seconds=queued_seconds,
                 lock=self._turns.step_lock(opened.principal) if may_wait else None,
+                must_be_short=not may_wait,
             )
             if reply is not None:
                 self._last, self._last_seq = reply, seq
@@ -208,30 +195,24 @@ class SessionStream:
         return reply
 
     def answer(
-        self,
-        frame: processing_pb2.SessionRequest,
-        transport: str,
-        *,
-        may_wait: bool = True,
-        arrived: float | None = None,
+        self, frame: processing_pb2.SessionRequest, transport: str, *, arrived: float | None = None
     ) -> processing_pb2.SessionResponse:
         """Process one frame that arrived by `transport`, and return its reply. A refused frame changes nothing.
 
         Args:
             frame: the frame.
             transport: "local" or "grpc".
-            may_wait: False on the event loop: the frame then takes no turn, because it is little work.
             arrived: when the frame arrived, in `time.perf_counter` seconds; by default now.
         """
         arrived = time.perf_counter() if arrived is None else arrived
         is_local = transport == "local"
-        # Only the thread of the local transport may block: gRPC frames may be processed on the event loop.
+        # Only the thread of the local transport may block. A gRPC frame would be refused after the wait in any case.
         if (self._local.connection is not None and not is_local) or not self._processing.acquire(blocking=is_local):
             error = InvalidArgument("this session uses its local transport; send the frame there")
             return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
         try:
             with Scope(self._log_fields):
-                return self._answer(frame, transport, arrived, may_wait=may_wait)
+                return self._answer(frame, transport, arrived)
         finally:
             self._processing.release()
 
@@ -263,7 +244,7 @@ class SessionStream:
             self._close_session()
 
     def _answer(
-        self, frame: processing_pb2.SessionRequest, transport: str, arrived: float, *, may_wait: bool
+        self, frame: processing_pb2.SessionRequest, transport: str, arrived: float
     ) -> processing_pb2.SessionResponse:
         seq, last_seq = frame.seq, self._last_seq
         if seq == last_seq != 0:
@@ -278,7 +259,7 @@ class SessionStream:
             reply.error.CopyFrom(to_proto(error))
             return reply
         try:
-            self._dispatch(frame, reply, transport, arrived, may_wait=may_wait)
+            self._dispatch(frame, reply, transport, arrived)
         except LogitportError as error:
             reply.error.CopyFrom(to_proto(error))
         except Exception as error:  # noqa: BLE001 - only this frame fails
@@ -294,8 +275,6 @@ class SessionStream:
         reply: processing_pb2.SessionResponse,
         transport: str,
         arrived: float,
-        *,
-        may_wait: bool,
     ) -> None:
         kind = frame.WhichOneof("frame")
         if kind == "open":
@@ -305,7 +284,7 @@ class SessionStream:
         if opened is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
         # Only frames that compute have the turn. Others may wait, for example for a GPU.
-        with self._turns.of(opened.principal) if may_wait and kind in _COMPUTING else nullcontext():
+        with self._turns.of(opened.principal) if kind in _COMPUTING else nullcontext():
             descriptors = self._frames.process(opened, kind, frame, reply, transport, arrived)
         if descriptors:
             self.descriptors = descriptors

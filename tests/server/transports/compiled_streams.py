@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport_builtins import DisallowedTokens
+from logitport_builtins import DisallowedTokens, FrequencyPenalty
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
@@ -17,11 +17,16 @@ from logitport_server.turns import Turns
 from tests.server.conftest import DenyHistory, int32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 VOCAB = 100
 Frame = processing_pb2.SessionRequest
 Reply = processing_pb2.SessionResponse
+PARAMS = {
+    "DisallowedTokens": b'{"token_ids": [7, 8]}',
+    "DenyHistory": b'{"token_ids": [7, 8]}',
+    "FrequencyPenalty": b'{"frequency_penalty": 1.0}',
+}
 
 
 @pytest.fixture
@@ -36,20 +41,20 @@ def turns() -> Turns:
 
 @pytest.fixture
 def open_stream(open_engine: Any, metrics: Metrics, turns: Turns) -> Callable[..., SessionStream]:
-    """Opens a session with a request whose chain is a ban list, or these processors."""
+    """Opens a session with a request with this prompt, whose chain is a ban list, or these processors."""
 
-    def opened(*processors: str) -> SessionStream:
-        session = open_engine(VOCAB, DisallowedTokens, DenyHistory).session
+    def opened(*processors: str, prompt: Sequence[int] = (1,)) -> SessionStream:
+        session = open_engine(VOCAB, DisallowedTokens, DenyHistory, FrequencyPenalty).session
         stream = SessionStream(lambda _: session, metrics, None, turns=turns)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
         assert Reply.FromString(stream.reply(Frame(seq=1, open=opening).SerializeToString(), "local")).HasField(
             "opened"
         )
         calls = [
-            common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name), params=b'{"token_ids": [7, 8]}')
+            common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name), params=PARAMS[name])
             for name in processors or ("DisallowedTokens",)
         ]
-        request = common_pb2.Request(prompt_token_ids=[1], processors=calls)
+        request = common_pb2.Request(prompt_token_ids=prompt, processors=calls)
         addition = processing_pb2.SlottedRequest(slot=0, request=request)
         added = stream.reply(
             Frame(seq=2, add=processing_pb2.AddRequests(requests=[addition])).SerializeToString(), "local"
@@ -61,14 +66,22 @@ def open_stream(open_engine: Any, metrics: Metrics, turns: Turns) -> Callable[..
     return opened
 
 
-def step(seq: int, *, base: int = 1, new: int = 5, slot: int = 0, crc: int | None = None) -> bytes:
-    """A step of the request, with the history [1, 5, 5, ...]."""
-    history = int32(1, *[5] * (base - 1))
+def step(
+    seq: int,
+    *,
+    base: int = 1,
+    new: int = 5,
+    slot: int = 0,
+    crc: int | None = None,
+    history: Sequence[int] | None = None,
+) -> bytes:
+    """A step of the request, with this history, by default `base` ids [1, 5, 5, ...]."""
+    ids = [1, *[5] * (base - 1)] if history is None else history
     columns = processing_pb2.Step(
         slots=int32(slot),
         generations=int32(0),
-        base_lengths=int32(base),
-        history_crcs=np.array([zlib.crc32(history) if crc is None else crc], "<u4").tobytes(),
+        base_lengths=int32(len(ids)),
+        history_crcs=np.array([zlib.crc32(int32(*ids)) if crc is None else crc], "<u4").tobytes(),
         new_token_counts=int32(1),
         new_token_ids=int32(new),
     )

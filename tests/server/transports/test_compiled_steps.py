@@ -148,6 +148,24 @@ def test_much_work_is_left_to_a_thread(open_stream: Callable[..., SessionStream]
     assert stream.reply_compiled(step(3), "grpc") is not None
 
 
+def test_a_step_over_a_long_history_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
+    """Its frame is small; its edits follow from all ids."""
+    stream = open_stream("FrequencyPenalty", prompt=[1] * 100_000)
+    assert stream.reply_compiled(step(3, history=[1] * 100_000), "grpc", may_wait=False) is None
+    data = stream.reply_compiled(step(3, history=[1] * 100_000), "grpc")
+    assert data is not None
+    assert Reply.FromString(data).edits.edits.ids == int32(5)
+
+
+def test_a_rewind_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
+    """A state may need as long for it as for its history, even in a step without a row."""
+    stream = open_stream()
+    assert stream.reply_compiled(step(3), "grpc", may_wait=False) is not None
+    assert stream.reply_compiled(step(4), "grpc", may_wait=False) is None
+    assert stream.reply_compiled(step(4), "grpc") is not None
+    assert stream.reply_compiled(step(5, base=2), "grpc", may_wait=False) is not None
+
+
 def test_a_defect_fails_the_frame(
     open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,9 +18,10 @@ from logitport_server.transports.service import LoopShare, ProcessingService, Re
 from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 STEP = Unparsed(processing_pb2.SessionRequest(seq=1, step=processing_pb2.Step()).SerializeToString())
 LARGE = Unparsed(
@@ -71,7 +72,25 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     parse = messages.parse
     monkeypatch.setattr(messages, "parse", lambda *arguments: (record("parse"), parse(*arguments))[1])
+
+    def close(self: object) -> None:
+        record("close")
+
     monkeypatch.setattr(SessionStream, "answer", answer)
+    monkeypatch.setattr(SessionStream, "close", close)
+    return seen
+
+
+@pytest.fixture
+def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of the threads that process frames, all of which are short steps in the compiled core."""
+    seen: list[str] = []
+
+    def reply_compiled(self: object, data: bytes, *_: object, **__: object) -> bytes:
+        seen.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
+        return data
+
+    monkeypatch.setattr(SessionStream, "reply_compiled", reply_compiled)
     return seen
 
 
@@ -79,8 +98,14 @@ def principal(name: str) -> Principal:
     return Principal(name, ANONYMOUS.scopes)
 
 
-def run_sessions(threads: Threads, *sessions: tuple[str, tuple[object, ...]]) -> list[Context]:
-    """Run sessions of these principals and frames at the same time."""
+async def nothing() -> None:
+    """Do nothing."""
+
+
+def run_sessions(
+    threads: Threads, *sessions: tuple[str, tuple[object, ...]], beside: Callable[[], Awaitable[None]] = nothing
+) -> list[Context]:
+    """Run sessions of these principals and frames, and another coroutine, at the same time."""
 
     async def run(processing: ProcessingService, name: str, context: Context) -> None:
         current_call.set(Call(principal(name), lambda: None))
@@ -90,34 +115,55 @@ def run_sessions(threads: Threads, *sessions: tuple[str, tuple[object, ...]]) ->
         processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, 60.0, Turns())
         contexts = [Context(*frames) for _, frames in sessions]
         names = [name for name, _ in sessions]
-        await asyncio.gather(*(run(processing, *session) for session in zip(names, contexts, strict=True)))
+        runs = [run(processing, *session) for session in zip(names, contexts, strict=True)]
+        await asyncio.gather(*runs, beside())
         return contexts
 
     return asyncio.run(run_all())
 
 
-def test_a_small_frame_is_processed_on_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
-    (context,) = run_sessions(threads, ("alice", (STEP,)))
-    assert places == [("parse", "loop"), ("answer", "loop")]
-    assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
-
-
-def test_a_large_frame_is_parsed_and_its_reply_serialized_on_a_thread(
-    threads: Threads, places: list[tuple[str, str]]
+@pytest.mark.parametrize("frame", [STEP, LARGE])
+def test_a_frame_is_processed_on_a_thread_whatever_its_size(
+    threads: Threads, places: list[tuple[str, str]], frame: Unparsed
 ) -> None:
-    (context,) = run_sessions(threads, ("alice", (LARGE,)))
-    assert places == [("parse", "thread"), ("answer", "thread")]
+    """A small step may have long histories, or rewind many of them. Large states are freed on a thread, too."""
+    (context,) = run_sessions(threads, ("alice", (frame,)))
+    threads._pool.shutdown()
+    assert places == [("parse", "thread"), ("answer", "thread"), ("close", "thread")]
     assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
 
 
-def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
+def test_a_short_compiled_step_is_processed_on_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
+    (context,) = run_sessions(threads, ("alice", (STEP,)))
+    assert compiled_steps == ["loop"]
+    assert context.written == [STEP.data]
+
+
+def test_the_event_loop_runs_during_a_step(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, checked = threading.Event(), threading.Event()
+
+    def answer(*_: object, **__: object) -> processing_pb2.SessionResponse:
+        began.set()
+        assert checked.wait(SECONDS)
+        return processing_pb2.SessionResponse(seq=1)
+
+    async def check() -> None:
+        await asyncio.to_thread(began.wait, SECONDS)
+        checked.set()
+
+    monkeypatch.setattr(SessionStream, "answer", answer)
+    (context,) = run_sessions(threads, ("alice", (STEP,)), beside=check)
+    assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
+
+
+def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
     run_sessions(threads, *[("alice", (STEP,))] * 3, ("bob", (STEP,)))
-    assert sorted(place for what, place in places if what == "answer") == ["loop", "loop", "thread", "thread"]
+    assert sorted(compiled_steps) == ["loop", "loop", "thread", "thread"]
 
 
-def test_a_principal_that_is_alone_may_use_the_event_loop(threads: Threads, places: list[tuple[str, str]]) -> None:
+def test_a_principal_that_is_alone_may_use_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
     run_sessions(threads, *[("alice", (STEP,))] * 3)
-    assert places == [("parse", "loop"), ("answer", "loop")] * 3
+    assert compiled_steps == ["loop"] * 3
 
 
 def test_the_share_of_the_loop_is_for_one_iteration() -> None:
@@ -185,7 +231,7 @@ def test_the_load_is_reported() -> None:
     assert [reply.accepts_sessions for reply in replies] == [True, False, False]
 
 
-def test_sessions_that_are_being_opened_are_load() -> None:
+def test_sessions_that_are_being_opened_are_load(threads: Threads) -> None:
     """Many engines that lose a server at the same time would otherwise choose the same one."""
 
     class Load:
@@ -193,7 +239,7 @@ def test_sessions_that_are_being_opened_are_load() -> None:
             return 0, 0
 
     async def loads() -> list[int]:
-        processing = ProcessingService(cast("Any", print), cast("Any", None), cast("Any", Load()), None, 60.0, Turns())
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", Load()), None, 60.0, Turns())
         current_call.set(Call(principal("alice"), lambda: None))
 
         async def load() -> int:

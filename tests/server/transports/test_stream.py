@@ -253,58 +253,14 @@ def broken(*_: Any) -> None:
     raise ZeroDivisionError("\ud800")
 
 
-@pytest.mark.parametrize(
-    ("frames", "takes_long"),
-    [
-        ([{"remove": {}}], False),
-        ([{"remove": {"slots": bytes(1 << 17)}}], True),
-        ([add("DenyHistory")], True),
-        ([logits()], True),
-        ([add("DenyHistory"), step()], False),
-        ([add("DenyHistory"), {"step": {"slots": bytes(4 * 128)}}], False),
-        ([add("DenyHistory"), {"step": {"slots": bytes(4 * 129)}}], True),
-        ([add("DenyHistory", 2), {"step": {"slots": bytes(4 * 65)}}], True),
-        ([add("DenyHistory", 2), {"step": {"row_requests": bytes(4 * 65)}}], True),
-        ([add("DenyHistory", 2), {"step": {"draft_token_ids": bytes(4 * 65)}}], True),
-        ([add("DenyHistory"), {"step": {"new_token_ids": bytes(4 * 512)}}], False),
-        ([add("DenyHistory"), {"step": {"new_token_ids": bytes(4 * 513)}}], True),
-        ([{}], False),
-    ],
-)
-def test_frames_that_may_take_long(stream: SessionStream, frames: list[dict[str, Any]], takes_long: bool) -> None:
-    answer(stream, 1, **OPEN)
-    for seq, frame in enumerate(frames[:-1], 2):
-        answer(stream, seq, **frame)
-    assert stream.may_take_long(Frame(**frames[-1])) is takes_long
-
-
-@pytest.mark.parametrize(("rows", "takes_long"), [(1024, False), (1025, True)])
-def test_a_principal_that_is_alone_may_take_longer(stream: SessionStream, rows: int, takes_long: bool) -> None:
-    answer(stream, 1, **OPEN)
-    answer(stream, 2, **add("DenyHistory"))
-    assert stream.may_take_long(Frame(step=processing_pb2.Step(slots=bytes(4 * rows))), alone=True) is takes_long
-
-
-@pytest.mark.parametrize("why", ["shipped", "takes_long"])
-def test_steps_of_shipped_or_slow_code_may_take_long(stream: SessionStream, why: str) -> None:
-    answer(stream, 1, **OPEN)
-    answer(stream, 2, **add("DenyHistory"))
-    assert stream._opened is not None
-    assert not stream.may_take_long(Frame(**step()))
-    setattr(next(iter(stream._opened.session._processors._dialects.values())), why, True)
-    assert stream.may_take_long(Frame(**step()))
-
-
-def test_frames_take_turns_except_on_the_event_loop(open_engine: Any) -> None:
+def test_frames_take_turns(open_engine: Any) -> None:
     turns = Turns()
     stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, METRICS, None, turns=turns)
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     with ThreadPoolExecutor(1) as pool:
         with turns.of("other"):
-            reply = stream.answer(Frame(seq=3, **step(2)), "grpc", may_wait=False)
-            assert reply.HasField("edits")
-            later = pool.submit(stream.answer, Frame(seq=4, **step(3, base=2)), "local")
+            later = pool.submit(stream.answer, Frame(seq=3, **step(2)), "local")
             wait_until(lambda: turns.waiting)
             assert not later.done()
         assert later.result(SECONDS).HasField("edits")
@@ -431,7 +387,6 @@ def test_programs_are_sent_to_the_engine_that_runs_them(open_engine: Any) -> Non
     added["add"].requests[0].request.processors[0].params = b'{"min_p": 0.1}'
     assert [*answer(stream, 2, **added).added.chains[0].programs] == [digest]
     frame = {"get_programs": processing_pb2.GetPrograms(digests=[digest])}
-    assert stream.may_take_long(Frame(seq=3, **frame))
     assert [*answer(stream, 3, **frame).programs.programs] == [verified.program.to_bytes()]
     wrong = {"get_programs": processing_pb2.GetPrograms(digests=[digest, "0" * 64])}
     assert isinstance(refusal(answer(stream, 4, **wrong)), UnknownProcessor)
