@@ -257,6 +257,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._departures,
             context.peer(),
             tracing.of_metadata(context.invocation_metadata()),
+            call.hold,
         )
         name = call.principal.name
         self._sessions[name] += 1
@@ -284,10 +285,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             self._sessions[name] -= 1
             self._sessions += Counter()  # drops principals without a session
+            close = partial(stream.close, finish=self._draining)
             if call.work is None:
-                stream.close()
+                close()
             else:  # the frame's work on a thread continues after the call was cancelled
-                call.work.add_done_callback(lambda _: stream.close())
+                call.work.add_done_callback(lambda _: close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
 
     @property
