@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from contextlib import nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,19 +55,41 @@ _ANY_SCOPE = "/grpc.reflection."
 _REFRESH_SECONDS = 1.0
 
 
-@dataclass(eq=False)
 class Call:
-    """An admitted call.
+    """An admitted call. It counts for the quotas until the last of its resources has ended. Thread-safe.
 
-    Attributes:
+    Args:
         principal: the caller.
         end: releases the call's share of the quotas.
+
+    Attributes:
+        principal: as the argument.
         work: the call's work on a thread, which continues if the call is cancelled.
     """
 
-    principal: Principal
-    end: Callable[[], None]
-    work: Future[Any] | None = None
+    def __init__(self, principal: Principal, end: Callable[[], None]) -> None:
+        self.principal = principal
+        self.work: Future[Any] | None = None
+        self._end = end
+        self._lock = threading.Lock()
+        self._resources = 0
+
+    def hold(self) -> Callable[..., None]:
+        """Count a resource that may outlive the call's coroutine, such as a thread. Not after the last one has ended.
+
+        Returns:
+            A function to call once, on any thread, when the resource has ended. It ignores arguments, as a callback.
+        """
+        with self._lock:
+            self._resources += 1
+        return self._release
+
+    def _release(self, *_: object) -> None:
+        with self._lock:
+            self._resources -= 1
+            is_last = not self._resources
+        if is_last:
+            self._end()
 
 
 # The call that the running coroutine serves.
@@ -148,6 +170,7 @@ class Guard(grpc.aio.ServerInterceptor):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         call = await self._admit(task, method, context)
+        release = call.hold()
         current_call.set(call)
         # A span is exported when it ends. A session may last for days, so `SessionStream` makes spans of its parts.
         span = nullcontext() if method == _SESSION else call_span(method, context, call.principal)
@@ -162,9 +185,9 @@ class Guard(grpc.aio.ServerInterceptor):
             self._running.pop(task)
             self._ending.pop(task, None)
             if call.work is None:
-                call.end()
+                release()
             else:
-                call.work.add_done_callback(lambda _: call.end())
+                call.work.add_done_callback(release)
 
     async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
         """Authenticate the caller and check its quotas. Raises NotAuthenticated, NotPermitted, LimitExceeded."""

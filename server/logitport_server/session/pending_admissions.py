@@ -145,8 +145,9 @@ class PendingAdmissions:
                 self._bytes -= pending.admission.chain_bytes
         return taken
 
-    def close(self) -> None:
-        """Cancel all admissions."""
+    def close(self) -> list[Future[None]]:
+        """Cancel all admissions. Returns those that have begun, which end later."""
+        running = []
         with self._lock:
             for pending in self._by_slot.values():
                 pending.cancelled = True
@@ -161,6 +162,9 @@ class PendingAdmissions:
                     del self._queues[tenant]
                 else:
                     queue.append(first)  # until it ends
+                    if first.future is not None:
+                        running.append(first.future)
+        return running
 
     def _cancel(self, slot: int) -> None:
         """Cancel the admission of a slot, if there is one. It stops waiting; if it has begun, its result is dropped."""

@@ -25,6 +25,8 @@ from logitport_server.session.step_limits import check_size
 from logitport_server.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import torch
 
     from logitport_server.config import ServerConfig
@@ -155,7 +157,12 @@ class EngineSession:
         self._lending.opened(region, self.batch.requests.values())
         return region_id, region
 
-    def close(self) -> None:
-        """Cancel the pending admissions, and close the memory that the session shares with its engine."""
-        self._pending.close()
+    def close(self) -> list[Future[None]]:
+        """Cancel the pending admissions, and close the memory that the session shares with its engine.
+
+        Returns:
+            The admissions that still run.
+        """
+        running = self._pending.close()
         self.regions.close()
+        return running

@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport_proto import processing_pb2
     from logitport_server.transports.local_socket import FrameHandler, LocalConnection, LocalSocketListener
 
@@ -15,14 +17,16 @@ class LocalAttachment:
 
     Args:
         listener: accepts the connection; None if the server does not offer the local transport.
+        hold: counts a connection for the quotas; see `Call.hold`.
 
     Attributes:
         connection: the connection; None while frames arrive by gRPC.
     """
 
-    def __init__(self, listener: LocalSocketListener | None) -> None:
+    def __init__(self, listener: LocalSocketListener | None, hold: Callable[[], Callable[..., None]]) -> None:
         self.connection: LocalConnection | None = None
         self._listener = listener
+        self._hold = hold
         self._token = b""
         self._ended = False
         self._lock = threading.Lock()
@@ -40,12 +44,13 @@ class LocalAttachment:
         self._token = offered.access_token
         return offered
 
-    def attach(self, connection: LocalConnection) -> bool:
-        """Attach a connection. Returns False if the stream has ended."""
+    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
+        """Attach a connection. Returns a function to call when it has ended; None if the stream has ended."""
         with self._lock:
-            if not self._ended:
-                self.connection = connection
-            return not self._ended
+            if self._ended:
+                return None
+            self.connection = connection
+            return self._hold()  # under the lock: the stream cannot end, and release the quota, before
 
     def detach(self) -> bool:
         """Detach the connection. Returns whether the stream has ended."""

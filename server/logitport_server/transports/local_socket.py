@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from logitport.core.local_frames import LENGTH, FrameReceiver
@@ -56,8 +56,11 @@ class FrameHandler(Protocol):
     def record(self) -> None:
         """Update the metrics of the last reply, after it was sent."""
 
-    def attach(self, connection: LocalConnection) -> bool:
-        """Attach a connection. Returns False if the session has ended."""
+    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
+        """Attach a connection. Returns a function to call when its thread and its socket have ended.
+
+        Returns None if the session has ended.
+        """
 
     def detach(self) -> None:
         """Detach the connection, and release the memory that the session shares."""
@@ -173,13 +176,14 @@ class LocalSocketListener:
     def _serve(self, connection: socket.socket) -> None:
         thread = threading.current_thread()
         self._threads.add(thread)
-        try:
-            self._handshake_and_run(connection)
-        finally:
-            self._end_handshake(connection)
-            self._threads.discard(thread)
+        with ExitStack() as when_ended:
+            try:
+                self._handshake_and_run(connection, when_ended)
+            finally:
+                self._end_handshake(connection)
+                self._threads.discard(thread)
 
-    def _handshake_and_run(self, peer: socket.socket) -> None:
+    def _handshake_and_run(self, peer: socket.socket, when_ended: ExitStack) -> None:
         with peer:
             peer.settimeout(_HANDSHAKE_SECONDS)
             try:
@@ -190,7 +194,8 @@ class LocalSocketListener:
                     return
                 self._end_handshake(peer)
                 connection = LocalConnection(peer, handler, self._max_message_bytes, self._count)
-                if handler.attach(connection):
+                if (release := handler.attach(connection)) is not None:
+                    when_ended.callback(release)
                     try:
                         peer.sendall(_WELCOME)
                         peer.settimeout(None)
@@ -256,9 +261,15 @@ class LocalConnection:
             message = message[sent:]
         self._peer.sendall(message)
 
-    def close(self) -> None:
-        """Receive no more frames; the frame that is being processed still gets its reply."""
+    def close(self, *, finish: bool) -> None:
+        """Receive no more frames.
+
+        Args:
+            finish: whether the frame that is being processed still gets its reply. Otherwise a reply that is being sent
+                is cut off: an engine that does not receive it would keep the thread, the socket and the session until
+                the time limit.
+        """
         try:
-            self._peer.shutdown(socket.SHUT_RD)
+            self._peer.shutdown(socket.SHUT_RD if finish else socket.SHUT_RDWR)
         except OSError:
             logger.debug("the engine has closed its local connection already")

@@ -13,6 +13,8 @@ from logitport_server.transports.activity import SessionActivity
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from logitport_proto import admin_pb2, processing_pb2
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.departures import Departures
@@ -81,8 +83,12 @@ class OpenedSession:
             extra={"event": "session_opened", **self.log_fields},
         )
 
-    def close(self, trace: object) -> None:
-        """Close it, and log that it has ended; `trace` is the parent of the span."""
+    def close(self, trace: object) -> list[Future[None]]:
+        """Close it, and log that it has ended; `trace` is the parent of the span.
+
+        Returns:
+            Its admissions in the background that still run.
+        """
         seconds = time.monotonic() - self._opened_at
         with Scope(self.log_fields), tracing.span("session close", {"seconds": seconds}, parent=trace):
             logger.info(
@@ -93,8 +99,9 @@ class OpenedSession:
                 seconds,
                 extra={"event": "session_closed", "seconds": round(seconds, 3), **self.log_fields},
             )
-            self.session.close()
+            running = self.session.close()
         self.departure.close()
+        return running
 
     def _describe(self) -> admin_pb2.SessionInfo:
         return self.activity.describe(transport=self._local.transport, should_move=self.departure.should_move)

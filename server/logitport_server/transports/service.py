@@ -258,6 +258,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._departures,
             context.peer(),
             tracing.of_metadata(context.invocation_metadata()),
+            call.hold,
         )
         name = call.principal.name
         self._sessions[name] += 1
@@ -285,22 +286,23 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             self._sessions[name] -= 1
             self._sessions += Counter()  # drops principals without a session
+            close = partial(stream.close, finish=self._draining)
             if call.work is None or call.work.done():
-                self._close(stream, call)
+                self._close(close, call)
             else:  # the frame's work on a thread continues after the call was cancelled
-                call.work.add_done_callback(lambda _: stream.close())
+                call.work.add_done_callback(lambda _: close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
 
     @property
     def _opens_sessions(self) -> bool:
         return not (self._draining or self._departures.is_draining)
 
-    def _close(self, stream: SessionStream, call: Call) -> None:
+    def _close(self, close: Callable[[], None], call: Call) -> None:
         """Close a stream on a thread, because freeing large states takes long."""
         try:
-            call.work = self._threads.submit(call.principal.name, stream.close)
+            call.work = self._threads.submit(call.principal.name, close)
         except RuntimeError:  # the server is shutting down
-            stream.close()
+            close()
 
     def _reply_at_once(self, stream: SessionStream, frame: Unparsed, principal: str) -> bytes | None:
         """Process a frame on the event loop if it is a short step in the compiled core. Otherwise, return None.

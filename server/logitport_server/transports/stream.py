@@ -45,6 +45,7 @@ class SessionStream:
         departures: the open sessions, and which of them should move to another server.
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
+        hold: counts a resource of the session for the quotas; see `Call.hold`.
 
     Attributes:
         descriptors: the file descriptors to send with the last reply.
@@ -60,7 +61,9 @@ class SessionStream:
         departures: Departures | None = None,
         peer: str = "",
         trace: object = None,
+        hold: Callable[[], Callable[..., None]] = lambda: _do_nothing,
     ) -> None:
+        self._hold = hold
         self._open_session = open_session
         self._metrics = metrics
         self._turns = turns or Turns()
@@ -69,7 +72,7 @@ class SessionStream:
         self._trace = trace
         self._spans = StepSpans()
         self._frames = SessionFrames(metrics, refusals or Refusals(metrics), self._spans)
-        self._local = LocalAttachment(local_socket)
+        self._local = LocalAttachment(local_socket, hold)
         # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
         # frame may still be processed when the local transport is attached.
         self._processing = threading.Lock()
@@ -220,16 +223,26 @@ class SessionStream:
         """Record the metrics and spans of the last reply, once. Called after it was sent: the engine waits for it."""
         self._frames.record(self._log_fields)
 
-    def close(self) -> None:
-        """End the session with its gRPC stream. A frame on the local transport still gets its reply."""
+    def close(self, *, finish: bool = False) -> None:
+        """End the session with its gRPC stream.
+
+        With a local connection, the session ends on the connection's thread.
+
+        Args:
+            finish: whether a frame on the local transport still gets its reply.
+        """
         connection = self._local.end()
         if connection is not None:
-            connection.close()
+            connection.close(finish=finish)
         else:
             self._close_session()
 
-    def attach(self, connection: LocalConnection) -> bool:
-        """Accept frames by this local connection only, no longer by gRPC. Returns False if the session has ended."""
+    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
+        """Accept frames by this local connection only, no longer by gRPC.
+
+        Returns:
+            A function to call when the connection's thread and socket have ended; None if the session has ended.
+        """
         return self._local.attach(connection)
 
     def detach(self) -> None:
@@ -314,7 +327,12 @@ class SessionStream:
         if opened is not None:
             self._metrics.session_closed(opened.session)
             self._turns.leave(opened.principal)
-            opened.close(self._trace)
+            for admission in opened.close(self._trace):
+                admission.add_done_callback(self._hold())
+
+
+def _do_nothing(*_: object) -> None:
+    """Release nothing: without quotas, nothing was counted."""
 
 
 def _duplicate_error(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:

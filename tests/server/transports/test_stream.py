@@ -22,7 +22,9 @@ from logitport import (
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.access.guard import Call
 from logitport_server.metrics import Metrics
+from logitport_server.principals import ANONYMOUS
 from logitport_server.registry.loader import Loader
 from logitport_server.session.session_steps import SessionSteps
 from logitport_server.transports.stream import SessionStream
@@ -160,16 +162,23 @@ def test_steps_are_answered_while_a_request_is_validated(open_engine: Any, block
 
 
 def test_a_stream_that_is_closed_does_not_wait_for_admissions(open_engine: Any, blocking: Blocking) -> None:
+    """The session counts for the quotas until they have ended."""
+    ended: list[bool] = []
     with ThreadPoolExecutor(1) as pool:
         engine = open_engine(VOCAB, blocking.processor, submit=lambda _, work: pool.submit(work))
-        stream = SessionStream(lambda _: engine.session, METRICS, None)
+        call = Call(ANONYMOUS, lambda: ended.append(True))
+        release = call.hold()
+        stream = SessionStream(lambda _: engine.session, METRICS, None, hold=call.hold)
         answer(stream, 1, **OPEN)
         answer(stream, 2, **add_in_background("Blocks"))
         assert blocking.entered.wait(SECONDS)
         stream.close()
+        release()
         assert engine.session.pending == 0
+        assert not ended
         blocking.released.set()
     assert len(engine.session) == 0
+    assert ended == [True]
 
 
 class Blocking:
@@ -282,12 +291,12 @@ def test_large_frames_are_parsed_one_at_a_time(open_engine: Any) -> None:
 
 
 class LocalConnection:
-    """A local transport that records whether it was closed."""
+    """A local transport that records how it was closed."""
 
-    closed = False
+    finishes: bool | None = None
 
-    def close(self) -> None:
-        self.closed = True
+    def close(self, *, finish: bool) -> None:
+        self.finishes = finish
 
 
 def opened(stream: SessionStream) -> Callable[[], bool]:
@@ -307,10 +316,36 @@ def test_a_session_stays_open_until_its_local_transport_is_detached(stream: Sess
     assert stream.attach(local)  # type: ignore[arg-type]
     assert "uses its local transport" in str(refusal(answer(stream, 2, **add("DenyHistory"))))
     stream.close()
-    assert local.closed
+    assert local.finishes is False
     assert alive()
     stream.detach()
     assert not alive()
+
+
+def test_a_session_counts_for_the_quotas_until_its_local_connection_has_ended(open_engine: Any) -> None:
+    ended: list[bool] = []
+    call = Call(ANONYMOUS, lambda: ended.append(True))
+    release = call.hold()
+    stream = SessionStream(lambda _: open_engine(VOCAB).session, METRICS, None, hold=call.hold)
+    opened(stream)
+    connection_ended = stream.attach(LocalConnection())  # type: ignore[arg-type]
+    assert connection_ended is not None
+    stream.close()
+    release()  # as the end of the gRPC call
+    stream.detach()
+    assert not ended
+    connection_ended()
+    assert ended == [True]
+    assert stream.attach(LocalConnection()) is None  # type: ignore[arg-type]
+    assert ended == [True]
+
+
+def test_a_server_that_drains_lets_the_frame_in_progress_finish(stream: SessionStream) -> None:
+    local = LocalConnection()
+    opened(stream)
+    stream.attach(local)  # type: ignore[arg-type]
+    stream.close(finish=True)
+    assert local.finishes is True
 
 
 def test_a_local_transport_may_end_before_the_stream(stream: SessionStream) -> None:

@@ -1,0 +1,69 @@
+"""Sessions that end for gRPC while their local connection is blocked: they must end, and count until they have."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from logitport_proto import processing_pb2
+from tests.attacks.conftest import RawEngine
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Each unknown slot is a failure of about 80 bytes: the reply is larger than the buffers of a socket.
+_SLOTS = 6_000
+
+
+def sessions(metrics_url: str) -> int:
+    """The sessions that the server holds."""
+    with urllib.request.urlopen(metrics_url) as page:
+        (value,) = re.findall(r"^logitport_sessions (\S+)$", page.read().decode(), re.MULTILINE)
+    return int(float(value))
+
+
+def block(engine: RawEngine) -> None:
+    """Attach a local connection, and leave the server with a reply that the engine does not receive."""
+    connection = engine.attach().connection
+    columns = processing_pb2.Step(
+        slots=struct.pack(f"<{_SLOTS}i", *range(_SLOTS)),
+        generations=bytes(4 * _SLOTS),
+        base_lengths=bytes(4 * _SLOTS),
+        history_crcs=bytes(4 * _SLOTS),
+    )
+    frame = processing_pb2.SessionRequest(seq=engine.seq + 1, step=columns).SerializeToString()
+    connection.sendall(struct.pack("<I", len(frame)) + frame)
+    assert connection.recv(1, socket.MSG_PEEK)
+
+
+def test_a_blocked_local_connection_ends_with_its_stream(serving: Callable[..., Any]) -> None:
+    options = ("--max-sessions-per-principal", "2", "--stall-seconds", "3600", "--metrics-listen", "127.0.0.1:0")
+    with serving(*options) as running:
+        engines: list[RawEngine] = []
+
+        def open_engine() -> bool:
+            """Open a session. Returns False while the quota is used up."""
+            try:
+                engines.append(RawEngine(running.target))
+            except grpc.RpcError:
+                return False
+            return True
+
+        try:
+            for _ in range(6):
+                wait_until(open_engine)
+                assert sessions(running.metrics_url) <= 2
+                block(engines[-1])
+                engines[-1]._replies.cancel()
+            wait_until(open_engine)
+            assert engines[-1].send(remove={}).HasField("removed")
+            assert sessions(running.metrics_url) <= 2
+        finally:
+            for engine in engines:
+                engine.close()
