@@ -28,6 +28,7 @@ SLOW_FILES = frozenset(
         "attacks/test_token_guessing.py",
         # A server for each hostile caller, and processors that crash again and again.
         "end_to_end/test_quarantine.py",
+        "end_to_end/test_slow_restore.py",
         "benchmarks/gpu/test_jobs.py",
         "benchmarks/gpu/test_runner.py",
         "benchmarks/test_bar.py",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport import Session
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
 
@@ -33,3 +34,37 @@ def zeros(rows: int = 1) -> np.ndarray[Any, Any]:
 
 def kinds(script: Any) -> list[str | None]:
     return [frame.WhichOneof("frame") for frame in script.frames]
+
+
+class Background:
+    """Admits requests in the background: makes a script pending, and ends admissions when the test says so."""
+
+    def __init__(self, script: Any) -> None:
+        self.script = script
+        self.ended: list[processing_pb2.EndedAdmission] = []
+        script.answer = self.answer
+
+    def answer(self, frame: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = self.script.correct(frame)
+        if frame.HasField("add") and frame.add.in_background:
+            reply["added"].pending = b"\1" * len(frame.add.requests)
+            reply["added"].ended.extend(self.ended)
+            self.ended.clear()
+        elif frame.HasField("step"):
+            reply["edits"].ended_admissions = len(self.ended)
+        return reply
+
+    def end(self, slot: int, generation: int, error: LogitportError | None = None, **fields: Any) -> None:
+        fields |= {"error": to_proto(error)} if error is not None else {}
+        self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **fields))
+
+
+class Reconnecting:
+    """A session of which each connection reaches the next of several scripted servers."""
+
+    def __init__(self, script: Any, count: int, **options: Any) -> None:
+        self.scripts = [script() for _ in range(count)]
+        self.servers = [Background(one) for one in self.scripts]
+        unused = iter(self.scripts)
+        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
+        self.session = Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)

@@ -71,6 +71,19 @@ class HangsInStart(EditProcessor):
         pass
 
 
+class SleepsTwice(EditProcessor):
+    """Each part of its admission takes less than the deadline, both together take more."""
+
+    def __init__(self) -> None:
+        time.sleep(0.6 * SECONDS)
+
+    def start(self, request: EditRequest) -> None:
+        time.sleep(0.6 * SECONDS)
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        pass
+
+
 class Reduces:
     """An object whose unpickling calls `function`."""
 
@@ -85,13 +98,17 @@ def on_load(function: Any, *arguments: Any) -> str:
     return json.dumps({"callable": dill.dumps(Reduces(function, *arguments)).hex()})
 
 
-TOOK_LONG = rf"took over {SECONDS:g} s \(--load-timeout-seconds\), and its worker was ended"
+# The second one if a fork, or the load, has used up a part of the time.
+TOOK_LONG = (
+    rf"(took over {SECONDS:g} s|was not finished after .* s, when the time of the admission) \(--load-timeout-seconds"
+)
 REFUSED: dict[str, tuple[Any, type[LogitportError], str]] = {
     "hangs in __init__": (HangsInInit, ProcessorTimedOut, f"loading it {TOOK_LONG}"),
     "leaves in __init__": (ExitsInInit, ProcessorFailed, "ended with status 5"),
     "raises KeyboardInterrupt in __init__": (InterruptsInInit, LoadFailed, "KeyboardInterrupt"),
     "hangs in validate_params": (HangsInValidate, ProcessorTimedOut, f"checking its parameters {TOOK_LONG}"),
     "hangs in start": (HangsInStart, ProcessorTimedOut, f"its start {TOOK_LONG}"),
+    "sleeps in __init__ and in start": (SleepsTwice, ProcessorTimedOut, r"time of the admission \(--load-timeout-s"),
     "hangs in unpickling": (on_load(time.sleep, 3600), ProcessorTimedOut, f"loading it {TOOK_LONG}"),
     "leaves in unpickling": (on_load(os._exit, 6), ProcessorFailed, "ended with status 6"),
     "explodes in unpickling": (on_load(bytes, 1 << 40), LoadFailed, "MemoryError"),

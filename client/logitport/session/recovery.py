@@ -16,10 +16,11 @@ from logitport.errors import (
     from_proto,
 )
 from logitport.session.frames import add_frames, chain_at, check_added, removal
+from logitport.session.request_table import late_error
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from logitport.session.channel import FrameChannel
     from logitport.session.frames import Handle
@@ -32,6 +33,16 @@ _T = TypeVar("_T")
 # Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
 FIRST_BACKOFF_SECONDS = 0.05
 MAX_BACKOFF_SECONDS = 2.0
+
+# How long a reconnect waits for requests that the server admits in the background, while other requests of the session
+# are ready and no admission ends. Workers of many trust domains take longer together, but one ends after another.
+QUIET_SECONDS = 0.25
+# How long it waits in any case: as long as a hook waits for first admissions.
+MAX_RESTORE_SECONDS = 5.0
+
+# Between two frames that collect the results of admissions.
+_FIRST_PAUSE_SECONDS = 0.001
+_MAX_PAUSE_SECONDS = 0.05
 
 
 class Recovery:
@@ -120,14 +131,16 @@ class Recovery:
                     f"request {handle.request_id!r}: the connection to the server that processed its logits was lost, "
                     "and with it the state of its processors; remove the request and add it again"
                 )
-        self.send(self._table.kept)
-        self._table.explain_lost()
+        self._table.restoring.clear()
+        self.send(self._table.kept, in_background=True)
         self._send_pending()
+        self._await_restored()
+        self._table.explain_lost()
 
-    def send(self, handles: Sequence[Handle]) -> None:
-        """Send requests on the present connection; refused ones become `lost`."""
+    def send(self, handles: Sequence[Handle], *, in_background: bool = False) -> None:
+        """Send requests on the present connection; refused ones become `lost`, pending ones `restoring`."""
         held, lost = self._table.handles, self._table.lost
-        for frame in add_frames(handles):
+        for frame in add_frames(handles, in_background=in_background):
             try:
                 added = self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added
             except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
@@ -140,9 +153,26 @@ class Recovery:
                     lost[held[failure.slot]] = from_proto(failure.error)
             for index, entry in enumerate(frame.requests):
                 handle = held.get(entry.slot)
-                if handle is not None and entry.slot not in refused:
+                if handle is None or entry.slot in refused:
+                    continue
+                if added.pending and added.pending[index]:
+                    self._table.restoring[entry.slot] = handle
+                else:
                     handle.admitted(chain_at(added, index), reads_logits=bool(added.reads_logits[index]))
                     self.bind(handle, chain_at(added, index))
+            self._bind_restored(added)
+
+    def end_restoring(self, handles: Iterable[Handle]) -> None:
+        """Fail these requests if they are `restoring` and have on_error="abort"; their step cannot wait for them.
+
+        Must be called within `with_reconnect`, because it sends a frame.
+        """
+        late = [handle for handle in handles if self._table.is_restoring(handle) and not handle.skips]
+        for handle in late:
+            del self._table.restoring[handle.slot]
+            self._table.lost[handle] = late_error(handle)
+        if late:
+            self._channel.exchange(removal(late))
 
     def bind(self, handle: Handle, chain: processing_pb2.AdmittedChain) -> None:
         """Bind the programs of a request on the present connection; it is lost if that fails."""
@@ -155,11 +185,35 @@ class Recovery:
             self._channel.exchange(removal([handle]))
 
     def settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
-        """Settle pending requests on a new connection."""
+        """Settle pending and restoring requests on a new connection."""
         admitted = self._table.settle(frame, added)
         for pending, chain in admitted:
             self.bind(pending.candidate, chain)
         self._table.finish(admitted)
+        self._bind_restored(added)
+
+    def _bind_restored(self, added: processing_pb2.RequestsAdded) -> None:
+        for handle, chain in self._table.take_restored(added):
+            self.bind(handle, chain)
+
+    def _await_restored(self) -> None:
+        """Wait for `restoring` requests, but not for long: all requests of the engine wait, too."""
+        restoring = self._table.restoring
+        some_are_ready = len(self._table.kept) > len(restoring)
+        began = progress = time.monotonic()
+        pause = _FIRST_PAUSE_SECONDS
+        while restoring:
+            now = time.monotonic()
+            if now - began >= MAX_RESTORE_SECONDS or (some_are_ready and now - progress >= QUIET_SECONDS):
+                return
+            time.sleep(pause)
+            before = len(restoring)
+            frame = processing_pb2.AddRequests(in_background=True)
+            self.settle(frame, self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added)
+            if len(restoring) < before:
+                progress, pause, some_are_ready = time.monotonic(), _FIRST_PAUSE_SECONDS, True
+            else:
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _send_pending(self) -> None:
         """Begin the pending admissions again, on a new connection."""

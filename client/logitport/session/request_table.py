@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import LimitExceeded, SessionClosed, UnknownProcessor, UnknownRequest, from_proto
+from logitport.errors import (
+    LimitExceeded,
+    ProcessorTimedOut,
+    SessionClosed,
+    UnknownProcessor,
+    UnknownRequest,
+    from_proto,
+)
 from logitport.session.frames import Handle, chain_at
 from logitport.session.slots import Slots
 
@@ -28,6 +35,7 @@ class RequestTable:
         changes: number of changes of `handles`.
         pending: the requests that the server admits in the background, by slot.
         settled: pending requests with an ended admission that `Session.poll` has not returned yet.
+        restoring: requests of `handles`, by slot, that the present server admits in the background after a reconnect.
         lost: the error of each request that the server does not hold any more and that is not sent again.
         refused: the error of each registration that the present server refused, by digest.
         has_programs: whether this process has run programs of a request, now or before.
@@ -39,6 +47,7 @@ class RequestTable:
         self.changes = 0
         self.pending: dict[int, PendingRequest] = {}
         self.settled: list[PendingRequest] = []
+        self.restoring: dict[int, Handle] = {}
         self.lost: dict[Handle, LogitportError] = {}
         self.refused: dict[str, LogitportError] = {}
         self.has_programs = False
@@ -106,6 +115,8 @@ class RequestTable:
         self.handles.pop(handle.slot, None)
         self.changes += 1
         handle.removed = True
+        if self.is_restoring(handle):
+            del self.restoring[handle.slot]
         self.lost.pop(handle, None)
         self._slots.release(handle.slot)
 
@@ -138,6 +149,7 @@ class RequestTable:
         for pending in self.pending.values():
             pending.cancelled = pending.candidate.removed = True
         self.pending.clear()
+        self.restoring.clear()
         self.closed = True
 
     def settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> Admitted:
@@ -158,6 +170,29 @@ class RequestTable:
             settled = self._settle(ended, error, ended.reads_logits, ended.chain)
             admitted += [(settled, ended.chain)] if settled is not None else []
         return admitted
+
+    def is_restoring(self, handle: Handle) -> bool:
+        """Whether the request is one of `restoring`."""
+        return self.restoring.get(handle.slot) is handle
+
+    def take_restored(self, added: processing_pb2.RequestsAdded) -> list[tuple[Handle, processing_pb2.AdmittedChain]]:
+        """Remove requests with an ended admission from `restoring`; refused ones become `lost`.
+
+        Returns:
+            Those that were admitted, and their chains. The caller binds their programs.
+        """
+        restored = []
+        for ended in added.ended:
+            handle = self.restoring.get(ended.slot)
+            if handle is None or handle.generation != ended.generation:
+                continue
+            del self.restoring[ended.slot]
+            if ended.HasField("error"):
+                self.lost[handle] = self._explained(handle, from_proto(ended.error))
+            else:
+                handle.admitted(ended.chain, reads_logits=ended.reads_logits)
+                restored.append((handle, ended.chain))
+        return restored
 
     def finish(self, admitted: Admitted) -> None:
         """Refuse those of these requests that are lost."""
@@ -214,3 +249,11 @@ class RequestTable:
         if not isinstance(error, UnknownProcessor):
             return error
         return next((self.refused[it] for it in handle.digests() if it in self.refused), error)
+
+
+def late_error(handle: Handle) -> ProcessorTimedOut:
+    """Make the error for a request whose step comes before the end of its admission on a new connection."""
+    return ProcessorTimedOut(
+        f"request {handle.request_id!r}: the connection to its server was lost, and the next server has not loaded its "
+        "processors yet; the other requests continue without it: add the request again with its tokens so far"
+    )

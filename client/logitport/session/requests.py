@@ -15,7 +15,7 @@ from logitport.session.session_move import SessionMove
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from logitport.request import Request
     from logitport.session.chain_programs import ChainPrograms
@@ -110,7 +110,7 @@ class SessionRequests:
 
     def collect(self) -> None:
         """Receive the results of admissions in the background, if there are any."""
-        if self.table.pending:
+        if self.table.pending or self.table.restoring:
             frame = processing_pb2.AddRequests(in_background=True)
             self._settle(frame, self._exchange_added(frame))
 
@@ -162,6 +162,10 @@ class SessionRequests:
         if self._move is not None:
             self._move.move()
 
+    def end_restoring(self, handles: Iterable[Handle]) -> None:
+        """See `Recovery.end_restoring`."""
+        self._recovery.end_restoring(handles)
+
     def resend(self, handles: Sequence[Handle]) -> None:
         """Send these requests again with their present histories; refused ones are added to `lost`."""
         self.resyncs += len(handles)
@@ -192,26 +196,35 @@ class SessionRequests:
         return added
 
     def _settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
-        """Settle the requests of a frame, and bind the programs of those that were admitted."""
+        """Settle the requests of a frame, and bind the programs of those that were admitted, also of restored ones."""
         admitted = self.table.settle(frame, added)
+        restored = self.table.take_restored(added)
         # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
         try:
-            self._bind({pending.candidate: chain for pending, chain in admitted})
+            self._bind({pending.candidate: chain for pending, chain in admitted}, restored)
         except LogitportError as error:
             for pending, _ in admitted:
                 pending.handle, pending.error = None, error
             raise
         self.table.finish(admitted)
 
-    def _bind(self, chains: Mapping[Handle, processing_pb2.AdmittedChain]) -> None:
+    def _bind(
+        self,
+        chains: Mapping[Handle, processing_pb2.AdmittedChain],
+        restored: Sequence[tuple[Handle, processing_pb2.AdmittedChain]] = (),
+    ) -> None:
         """Bind the programs of admitted requests that the engine runs. Those for which that fails become `lost`.
 
+        Args:
+            chains: those of new requests.
+            restored: those of requests that were admitted again.
+
         Raises:
-            ServerUnavailable: no server could be reached; these requests are removed.
+            ServerUnavailable: no server could be reached; the new requests are removed.
         """
         try:
             try:
-                for handle, chain in chains.items():
+                for handle, chain in (*restored, *chains.items()):
                     self._recovery.bind(handle, chain)
             except ServerUnavailable:
                 # Sends the requests to the next server, and binds their programs.

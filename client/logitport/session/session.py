@@ -41,7 +41,8 @@ class Session:
     If the connection is lost, or the server does not reply within its own deadlines, the session reconnects. If there
     are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
-    logits fails with StateLost, unless all those of its chain are programs.
+    logits fails with StateLost, unless all those of its chain are programs. The new server admits the requests in the
+    background: one whose processors load too slowly fails with ProcessorTimedOut, and the others do not wait for it.
 
     Attributes:
         vocab_size: width of the logits.
@@ -152,6 +153,8 @@ class Session:
             LimitExceeded: more than the server's max_region_bytes.
         """
         num_rows = count(rows, "rows", 0)
+        if self._requests.table.restoring:
+            self._requests.collect()  # now, because it may retire the buffer
         return self._requests.with_reconnect(lambda: self._transfer.buffer.rows(num_rows))
 
     def add(self, request: Request) -> Handle:
@@ -239,6 +242,8 @@ class Session:
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
         content = self._reader.read(new_token_ids, drafts, rows, wants_output=bool(output))
+        if self._requests.table.restoring:
+            self._leave_restoring(content.handles)
         pending = self._step_class(self._step_context, content, wants_output=bool(output))
         self._channel.begin(content.serialize, pending)
         if self._begun is not None:
@@ -261,6 +266,13 @@ class Session:
         """End the session; the server drops its requests. May be called twice."""
         self._requests.clear()
         self._end()
+
+    def _leave_restoring(self, handles: Sequence[Handle]) -> None:
+        """Collect the results of requests that a new server admits, and end those of the step that it still admits."""
+        if any(map(self._requests.table.is_restoring, handles)):
+            if not self._transfer.buffer.is_used:  # the engine may have written the logits to it already
+                self._requests.collect()
+            self._requests.with_reconnect(lambda: self._requests.end_restoring(handles))
 
     def _end(self) -> None:
         if self._watch is not None:

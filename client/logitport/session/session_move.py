@@ -57,6 +57,8 @@ class SessionMove:
         if not self._channel.should_move:
             return
         self._channel.drain_reply()
+        if self._table.restoring:
+            return
         if any(handle.processed for handle in self._table.handles.values()):
             self._moves.cancel()
             return

@@ -11,6 +11,7 @@ from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import InternalError
 from logitport.ops.apply_edits import uses_core
 from logitport.output import ProcessorOutput
+from logitport.session.request_table import late_error
 from logitport.session.step_result import StepResult
 from logitport_proto import common_pb2, processing_pb2
 
@@ -113,6 +114,9 @@ class ReplyReader:
         if unknown := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
             raise InternalError(f"the server reported failures of slots {unknown}, which are not in the step")
         lost = self._requests.lost
+        for slot in [slot for slot in failures if self._requests.table.is_restoring(by_slot[slot])]:
+            del failures[slot]
+            skipped[slot] = late_error(by_slot[slot])
         return StepResult(
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in failures.items()},
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},

@@ -61,7 +61,7 @@ class Sandbox(Layers):
         10.0,
         gt=0,
         le=3600,
-        description="timeout of loading a shipped processor and of starting a request with it",
+        description="time limit of an admission: loading the processors of a request, checking parameters, starting",
     )
     quarantine_after: int = Field(
         3,

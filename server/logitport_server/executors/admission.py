@@ -60,16 +60,16 @@ class Admission:
         """
         worker = calls.worker
         if worker.creates_quickly(self._source.key):
-            with worker.reserved(self._source, worker.deadlines.load):
+            with worker.reserved(self._source, worker.load_seconds):
                 if worker.creates_quickly(self._source.key):  # still: another admission may have taken the instance
                     seconds, at_admission = worker.admission_time()
                     calls.load(on_hosted, seconds, at_admission=at_admission)
                     return
         hosting = self._reserve(calls)
         try:
-            hosting.worker.process(worker.deadlines.load)  # forking it does not count
+            hosting.worker.process(worker.load_seconds)  # forking it does not count
             began = time.monotonic()
-            hosting.load(on_hosted, worker.deadlines.load)
+            hosting.load(on_hosted, worker.load_seconds)
             self._load_seconds = time.monotonic() - began
             self.on_trial = hosting is not calls
         finally:
@@ -88,7 +88,7 @@ class Admission:
         began = time.monotonic()
         try:
             call = messages.Validate(processor=self._number)
-            hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.deadlines.load)
+            hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.load_seconds)
         finally:
             if time.monotonic() - began > self._quick_seconds(hosting):
                 self._workers.record_slow_check(self._source.key)
@@ -113,16 +113,15 @@ class Admission:
                 Otherwise the state must be started in `calls`.
             start: the call and its columns.
         """
-        seconds = calls.worker.deadlines.load
         hosting = self._reserve(calls)
         try:
             if hosting is calls:  # no other request runs any more, or there is no second worker
                 with self._deciding:
                     self.on_trial = False
                 return
-            hosting.worker.process(seconds)
+            hosting.worker.process(calls.worker.load_seconds)
             began = time.monotonic()
-            on_started(hosting.exchange(on_hosted, *start, messages.StartReply, seconds))
+            on_started(hosting.exchange(on_hosted, *start, messages.StartReply, calls.worker.load_seconds))
             elapsed = time.monotonic() - began
             took_long = self._load_seconds + elapsed > self._quick_seconds(calls)
             with self._deciding:  # once, because `calls` must not change after a request has started there
@@ -145,7 +144,7 @@ class Admission:
 
     def _reserve(self, calls: Hosting, *, check: bool = False) -> Hosting:
         """Acquire the lock of a worker for the code of an admission. Returns the processor in it."""
-        seconds = calls.worker.deadlines.load
+        seconds = calls.worker.load_seconds
         worker = self._workers.reserve_for_admission(calls.worker, self._source, seconds, check=check)
         if worker is calls.worker:
             return calls

@@ -215,7 +215,7 @@ class Flight:
                 worker.request_stack()
         for worker in list(self._running):
             if worker.pending:
-                worker.time_out(self._seconds)
+                worker.time_out()
             self._release(worker)
         if self._waiting:
             self.queued = time.monotonic() - self._entered

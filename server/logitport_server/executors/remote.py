@@ -90,7 +90,7 @@ class RemoteDialect(Dialect):
             move = partial(self._move, state)
             self._admission.try_start(self._calls, self._hosted, self._started, move, self._start_call(state))
         if state.loaded is None:
-            with self.worker.reserved(self.source, self.worker.deadlines.load):
+            with self.worker.reserved(self.source, self.worker.load_seconds):
                 self._start(state)
         return state
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
 from logitport_proto import common_pb2
+from logitport_server import load_time
 from logitport_server.dialects import failures
 from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
@@ -134,13 +135,18 @@ class Worker(ProcessHolder):
         except RuntimeError:  # another thread has released a state in the meantime
             return True
 
+    @property
+    def load_seconds(self) -> float:
+        """How long code of the present admission may take. Raises ProcessorTimedOut if its time is up."""
+        return load_time.left(self.deadlines.load)
+
     def admission_time(self, besides: RequestContext | None = None) -> tuple[float, bool]:
         """Return how many seconds the code of an admission may take here, and whether that is the time of a load.
 
         It has only the time of a call if requests besides the given one have state here, because their calls wait.
         """
         is_alone = not self.has_requests(besides)
-        return self.deadlines.load if is_alone else self.deadlines.call, is_alone
+        return load_time.left(self.deadlines.load if is_alone else self.deadlines.call), is_alone
 
     def creates_quickly(self, key: str) -> bool:
         """Whether the process has loaded the processor, and has an instance or creates one quickly. Needs no lock."""
@@ -233,7 +239,7 @@ class Worker(ProcessHolder):
             if poll.wait(deadline - time.monotonic()):
                 self.pump()
             else:
-                self.time_out(seconds)
+                self.time_out()
 
     def flush(self) -> None:
         """Write as many posted calls as the socket takes without blocking."""
@@ -266,9 +272,9 @@ class Worker(ProcessHolder):
         if self._process is not None:
             self._process.request_stack()
 
-    def time_out(self, seconds: float) -> None:
-        """Kill the process, because the oldest call has no reply within these seconds. The later calls fail, too."""
-        self._fail(None, seconds)
+    def time_out(self) -> None:
+        """Kill the process, because the oldest call has no reply in time. The later calls fail, too."""
+        self._fail(None)
 
     def abandon(self) -> None:
         """Kill the process if calls have no reply: nothing waits for them any more."""
@@ -324,12 +330,11 @@ class Worker(ProcessHolder):
         seconds, self._process.waited_seconds = self._process.waited_seconds, 0.0
         return seconds
 
-    def _fail(self, gone: WorkerGone | None, seconds: float = 0.0) -> None:
+    def _fail(self, gone: WorkerGone | None) -> None:
         """Kill the process, record the failure of the oldest call, and fork another process at once.
 
         Args:
             gone: why the process is lost; None if it did not reply in time.
-            seconds: the time limit that was exceeded.
         """
         calls, self._posted = self._posted, deque()
         waited = self._process.waited_seconds if self._process is not None else 0.0
@@ -341,7 +346,7 @@ class Worker(ProcessHolder):
             return
         oldest = calls.popleft()
         self.reply_seconds = waited
-        error = self._failure(oldest, gone, seconds, waited)
+        error = self._failure(oldest, gone, waited)
         if frames:
             error.message += f"; it was at {stack.of_processor(frames)}"
             error.remote_traceback = stack.formatted(frames, oldest.source.shown_source)
@@ -350,7 +355,7 @@ class Worker(ProcessHolder):
         for call in calls:
             call.on_error(NotStarted())
 
-    def _failure(self, call: _Posted, gone: WorkerGone | None, seconds: float, waited: float) -> LogitportError:
+    def _failure(self, call: _Posted, gone: WorkerGone | None, waited: float) -> LogitportError:
         """Record the loss of the process during a call. Returns the call's error."""
         name = call.source.display_name
         if gone is not None:
@@ -358,15 +363,15 @@ class Worker(ProcessHolder):
             error: LogitportError = WorkerLost(f"processor {name}: {reason}", processor=name)
         else:
             what = _LOADING_CALLS.get(call.kind, "its call")
-            # Within a step, `seconds` is what other calls have left of the limit.
-            option, limit = "--processor-timeout-seconds", self.deadlines.call
+            # The call had what other calls of the step, or other parts of the admission, had left of the limit.
+            option, limit, whole = "--processor-timeout-seconds", self.deadlines.call, "step"
             if call.at_admission:
-                option, limit = "--load-timeout-seconds", seconds
+                option, limit, whole = "--load-timeout-seconds", self.deadlines.load, "admission"
             reason = f"{what} took over {limit:.3g} s ({option}), and its worker was ended: look for a loop"
-            if cut_short := not call.at_admission and waited < _WHOLE * self.deadlines.call:
-                reason = f"{what} was not finished after {waited:.3g} s, when the time of the step ({option}) was up"
+            if cut_short := waited < _WHOLE * limit:
+                reason = f"{what} was not finished after {waited:.3g} s, when the time of the {whole} ({option}) was up"
             error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
-            if cut_short:  # earlier calls have used up the time, so only the time of this one is charged
+            if cut_short:  # other calls have used up the time, so only the time of this one is charged
                 logger.warning("processor %s of %s: %s", name, self.domain, reason)
                 self.quarantine.record_call(self.domain, call.source.key, waited)
                 return error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,9 +10,9 @@ import numpy as np
 import orjson
 
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LimitExceeded, ProcessorTimedOut
+from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LimitExceeded
 from logitport_proto import common_pb2
-from logitport_server import tracing
+from logitport_server import load_time, tracing
 from logitport_server.dialects import RequestContext, failures
 from logitport_server.dialects.base import is_greedy
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
@@ -132,7 +131,10 @@ class Admission:
         Raises:
             LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
         """
-        deadline = _Deadline(seconds)
+        with load_time.limited(seconds):
+            self._load(host, in_background=in_background, shared=shared)
+
+    def _load(self, host: Host, *, in_background: bool, shared: CheckedCalls | None) -> None:
         checked: list[CheckedCall] = []
         if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
             shared = None
@@ -140,7 +142,7 @@ class Admission:
             calls = shared if len(call.params) <= _LARGE_PARAMS_BYTES else None
             found = None if calls is None else calls.find(call, self.tenant, place)
             if found is None:
-                found = self._check(call, place, host, deadline)
+                found = self._check(call, place, host)
                 if calls is not None:
                     calls.keep(call, self.tenant, place, found)
             checked.append(found)
@@ -150,7 +152,7 @@ class Admission:
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for entry, found in zip(entries, checked, strict=True):
             try:
-                deadline.check()
+                load_time.check()
             except BaseException as error:
                 raise _failure_of(error, entry.dialect, entry.label) from error
             if in_background and not entry.dialect.isolated:
@@ -160,7 +162,7 @@ class Admission:
             self._chain.append(entry)
             pause()
 
-    def _check(self, call: common_pb2.ProcessorCall, place: int, host: Host, deadline: _Deadline) -> CheckedCall:
+    def _check(self, call: common_pb2.ProcessorCall, place: int, host: Host) -> CheckedCall:
         """Find a processor of the chain, and check its parameters. Raises LogitportError."""
         label, params_bytes = _label(call.processor), len(call.params)
         with Aside() if params_bytes > _LARGE_PARAMS_BYTES else _NOTHING:
@@ -168,14 +170,14 @@ class Admission:
         dialect = None
         with tracing.span("processor load", {"processor": label}) as span:
             try:
-                deadline.check()
+                load_time.check()
                 if _is_pinned(self._pinned, place, label):
                     dialect = self._pinned[place].dialect.on_server
                 else:
                     with Released():  # it may wait for a worker or for the store
                         dialect = host(call.processor, self.tenant, place)
                 span.set("processor", dialect.name)
-                deadline.check()
+                load_time.check()
                 with _turn(dialect, params_bytes):
                     dialect.validate(params, self._sampling_params, self._context.caller)
             except BaseException as error:
@@ -202,22 +204,6 @@ class Admission:
             skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
             greedy=is_greedy(self._sampling_params.get("temperature")),
         )
-
-
-class _Deadline:
-    """Time limit for loading a chain, in seconds from now."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._at = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Raise ProcessorTimedOut if it is over."""
-        if time.monotonic() > self._at:
-            raise ProcessorTimedOut(
-                f"the request's chain was not loaded within {self._seconds:g} s (--load-timeout-seconds): chain fewer "
-                "processors, or faster ones"
-            )
 
 
 def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:

@@ -10,11 +10,6 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 
-# How many times an admission may wait for as long as a load. It may begin to wait for its last processor just before
-# its own time is up, and then for a worker that is busy, for the fork of its process, and for the load.
-_WAITS_OF_AN_ADMISSION = 4
-
-
 class ReplyDeadlines(NamedTuple):
     """Longest times that processors may take, in seconds; 0 if there is no limit.
 
@@ -37,4 +32,4 @@ class ReplyDeadlines(NamedTuple):
         runs_shipped_code = config.enable_custom_logit_processor and not config.has_workers
         if runs_shipped_code or not only_builtins:
             return cls(0.0, 0.0)  # such code runs in this process, where nothing limits its time
-        return cls(longest_wait(config.processor_timeout_seconds), _WAITS_OF_AN_ADMISSION * config.load_timeout_seconds)
+        return cls(longest_wait(config.processor_timeout_seconds), config.load_timeout_seconds)

@@ -13,7 +13,6 @@ from logitport import (
     InvalidParams,
     InvalidTokenId,
     LimitExceeded,
-    LogitportError,
     NotPermitted,
     Request,
     ServerUnavailable,
@@ -24,35 +23,12 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport_proto import processing_pb2
-from tests.client.scripted import VOCAB, failure, int32, kinds, zeros
+from tests.client.scripted import VOCAB, Background, Reconnecting, failure, int32, kinds, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLOW = Request([1], processors=[("team/slow", {})])
-
-
-class Background:
-    """Admits requests in the background: makes a script pending, and ends admissions when the test says so."""
-
-    def __init__(self, script: Any) -> None:
-        self.script = script
-        self.ended: list[processing_pb2.EndedAdmission] = []
-        script.answer = self.answer
-
-    def answer(self, frame: Any) -> dict[str, Any]:
-        reply: dict[str, Any] = self.script.correct(frame)
-        if frame.HasField("add") and frame.add.in_background:
-            reply["added"].pending = b"\1" * len(frame.add.requests)
-            reply["added"].ended.extend(self.ended)
-            self.ended.clear()
-        elif frame.HasField("step"):
-            reply["edits"].ended_admissions = len(self.ended)
-        return reply
-
-    def end(self, slot: int, generation: int, error: LogitportError | None = None, **fields: Any) -> None:
-        fields |= {"error": to_proto(error)} if error is not None else {}
-        self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **fields))
 
 
 @pytest.fixture
@@ -304,17 +280,6 @@ def test_columns_of_another_length_are_an_error(opened: Any, fields: dict[str, A
         session.begin_add(SLOW)
 
 
-class Reconnecting:
-    """A session of which each connection reaches the next of several scripted servers."""
-
-    def __init__(self, script: Any, count: int, **options: Any) -> None:
-        self.scripts = [script() for _ in range(count)]
-        self.servers = [Background(one) for one in self.scripts]
-        unused = iter(self.scripts)
-        opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-        self.session = Session(lambda _: next(unused), opening, timeout=5, local="grpc", with_torch=False, **options)
-
-
 @pytest.fixture
 def reconnecting(opened: Any) -> Callable[..., Reconnecting]:
     return lambda count=2, **options: Reconnecting(type(opened()[1]), count, **options)
@@ -325,10 +290,11 @@ def test_a_reconnect_begins_the_pending_admissions_again(reconnecting: Any) -> N
     running = two.session.add(Request([1]))
     pending = two.session.begin_add(SLOW)
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
+    two.servers[1].end(0, 0)
     two.session.step({running: [2]}).apply(zeros())
     adds = [frame.add for frame in two.scripts[1].frames if frame.HasField("add")]
     assert [(frame.in_background, [one.slot for one in frame.requests]) for frame in adds] == [
-        (False, [0]),
+        (True, [0]),
         (True, [1]),
     ]
     assert adds[1].requests[0].request.processors[0].processor.name == "team/slow"

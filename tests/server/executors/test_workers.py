@@ -431,7 +431,7 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
     worker.post(
         ship(CountsCallsInWorker), call, [], messages.EditReply, Mock(), errors.append, at_admission=at_admission
     )
-    worker.time_out(seconds)
+    worker.time_out()
     with pytest.raises(ProcessorTimedOut, match=message):
         raise errors[0]
 

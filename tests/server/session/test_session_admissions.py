@@ -256,7 +256,7 @@ def test_tenants_share_a_logits_free_processor(open_engine: Any) -> None:
 def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine waits for the whole chain, although each processor alone is fast enough."""
     now = [0.0]
-    monkeypatch.setattr("logitport_server.session.admission.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("logitport_server.load_time.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Slow(EditProcessor):
         def start(self, request: EditRequest) -> None:
