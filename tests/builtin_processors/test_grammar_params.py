@@ -285,4 +285,4 @@ for use in (BUILTINS["grammar"], lambda: tokenizers.load("x", Path("x"))):
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.count("LoadFailed grammars need llguidance") == 2
-    assert ran.stdout.count("pip install 'logitport[grammar]'") == 2
+    assert ran.stdout.count("pip install '.[server,grammar]'") == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.errors import InvalidParams, LoadFailed
+from logitport.installation import how_to_install
 from logitport.tokenizers.files import eos_settings
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     from llguidance import LLTokenizer
 
-MISSING = "grammars need llguidance, which is not installed where the processors run: pip install 'logitport[grammar]'"
+MISSING = (
+    "grammars need llguidance, which is not installed where the processors run; "
+    f"install it {how_to_install('server', 'grammar')}"
+)
 
 _FILE = "tokenizer.json"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logitport import dialects
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LawBroken, LogitportError, NotInstalled, ProcessorFailed
+from logitport.installation import how_to_install
 from logitport.testing.runner import load_backend
 from logitport.testing.tokenizer_option import with_tokenizer
 from logitport.tokenizers import operator_tokenizer
@@ -18,7 +19,7 @@ from logitport.tokenizers import operator_tokenizer
 try:
     from logitport.testing.examples import Examples, Logits, Run, integers_in
 except ImportError as error:
-    raise NotInstalled(f"check needs hypothesis ({error}): pip install 'logitport[server,testing]'") from error
+    raise NotInstalled(f"check needs hypothesis ({error}); install it {how_to_install('server', 'testing')}") from error
 
 from logitport.testing import laws as of_processors
 from logitport.testing.playing import Subject, play

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from logitport.errors import NotInstalled
+from logitport.installation import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from logitport.request import Request
 
 GROUP = "logitport.testing.runners"
-ADVICE = "logitport.testing runs the server's code: pip install 'logitport[server,testing]'"
+ADVICE = f"logitport.testing runs the server's code; install it {how_to_install('server', 'testing')}"
 
 # Where processors run: the caller's own objects in this process; the same after pickling and loading; in a sandboxed
 # worker, after pickling and loading.

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 
 from logitport.errors import InvalidArgument, LoadFailed
+from logitport.installation import how_to_install
 from logitport.tokenizers.files import unreadable
 from logitport.tokenizers.registry import shipped_tokenizer
 from logitport.tokenizers.texts import UnknownDecoder, read_texts
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from logitport.tokenizers.texts import Texts
 
 MISSING = (
-    "tokenizers need the package tokenizers, which is not installed where the processors run: "
-    "pip install 'logitport[tokenizers]'"
+    "tokenizers need the package tokenizers, which is not installed where the processors run; "
+    f"install it {how_to_install('tokenizers')}"
 )
 
 _KINDS = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")}

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidRecording, NotInstalled
+from logitport.installation import how_to_install
 from logitport.recording.reader import MAX_MEMORY_BYTES
 from logitport_server import stubs
 from logitport_server.config import UsageError
@@ -56,7 +57,9 @@ class Play(BaseModel):
         try:
             from logitport_server.play.serving import PlayServer
         except ModuleNotFoundError as error:
-            raise NotInstalled(f"{error.name} is not installed: pip install 'logitport[server,play]'") from error
+            raise NotInstalled(
+                f"{error.name} is not installed; install it {how_to_install('server', 'play')}"
+            ) from error
         self._check()
         stubs.offer()
         try:

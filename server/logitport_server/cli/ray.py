@@ -10,6 +10,7 @@ from pydantic_settings import CliSubCommand
 from rich.console import Console
 from rich.table import Column, Table
 
+from logitport.installation import how_to_install
 from logitport_server.cli.command_group import CommandGroup
 from logitport_server.config import StartupError
 from logitport_server.config.option import Metavar
@@ -88,7 +89,9 @@ def _connect(address: str, namespace: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise StartupError("Ray is not installed; `logitport ray` needs: pip install 'logitport[ray]'") from None
+        raise StartupError(
+            f"`logitport ray` needs Ray, which is not installed; install it {how_to_install('server', 'ray')}"
+        ) from None
     launch.connect(address or os.environ.get("RAY_ADDRESS", "auto"), namespace)
     return launch
 

@@ -92,7 +92,9 @@ def run(arguments: list[str] | None = None) -> None:
 
         model = command.load()
     except ModuleNotFoundError as error:
-        sys.exit(f"logitport: {error.name} is not installed; the command needs: pip install 'logitport[server]'")
+        from logitport.installation import how_to_install
+
+        sys.exit(f"logitport: {error.name} is not installed; install it {how_to_install('server')}")
     run_command(name, model, options, passes_on=command.passes_on)
 
 

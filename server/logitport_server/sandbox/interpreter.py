@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 
+from logitport.installation import how_to_install
 from logitport_server.sandbox.plan import SandboxError
 
 # Packages that every worker imports. They are looked up by name: the folder of an editable install may not be on
@@ -38,7 +39,7 @@ def readable_paths(python: str) -> tuple[str, ...]:
         message = (getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
         raise SandboxError(
             f"{python} cannot run workers: {message or error}; "
-            "install logitport[server] into it, or name another Python"
+            f"install logitport for it {how_to_install('server')}, or name another Python"
         ) from error
     return tuple(json.loads(printed.stdout))
 

@@ -43,7 +43,7 @@ def launch(
     remains when a server is killed: call this from a thread that lives as long as the server.
 
     Args:
-        python: the interpreter, in which logitport[server] is installed.
+        python: the interpreter, in which logitport is installed with the extra `server`.
         arguments: such as `["-m", "a.module"]`.
         pass_fds: descriptors that it inherits, under the same numbers.
         without: names of the layers to leave out.

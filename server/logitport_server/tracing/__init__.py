@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from logitport.installation import how_to_install
 from logitport_server.tracing.span import NO_SPAN, Span
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def configure(traces: Literal["off", "otlp"], steps: float, address: str) -> Non
     try:  # not at the top: off, nothing of OpenTelemetry is imported
         from logitport_server.tracing import otlp
     except ImportError as error:
-        raise ValueError(f"--traces otlp needs the extra: pip install 'logitport[server,otel]' ({error})") from error
+        raise ValueError(
+            f"--traces otlp needs OpenTelemetry ({error}); install it {how_to_install('server', 'otel')}"
+        ) from error
     use(otlp.tracer(address), steps)
 
 

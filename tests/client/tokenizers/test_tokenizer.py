@@ -146,7 +146,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, text: str) -> No
 
 def test_without_the_library_the_error_names_the_extra(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(LoadFailed, match=r"pip install 'logitport\[tokenizers\]'"):
+    with pytest.raises(LoadFailed, match=r"pip install '\.\[tokenizers\]'"):
         Tokenizer("t", TokenizerFile(b"{}"))
 
 

@@ -163,7 +163,10 @@ def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "ops"], check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
-    assert done.stderr == "logitport: pydantic is not installed; the command needs: pip install 'logitport[server]'\n"
+    assert (
+        done.stderr
+        == "logitport: pydantic is not installed; install it from a clone of logitport: pip install '.[server]'\n"
+    )
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.server.play.browser import executable, launched
 from tests.server.play.conftest import FILE
 from tests.server.play.recordings import AS_RECORDED, NEW, STEPS, write_recording
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[test]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[browser]'")
 if executable() is None:
     pytest.skip("Chromium is not installed: apt-get install chromium", allow_module_level=True)
 

@@ -142,7 +142,7 @@ def test_the_browser(
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "logitport_server.play.serving")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(NotInstalled, match=r"pip install 'logitport\[server,play\]'"):
+    with pytest.raises(NotInstalled, match=r"pip install '\.\[server,play\]'"):
         play.Play(files=[]).cli_cmd()
 
 

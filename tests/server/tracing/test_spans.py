@@ -346,7 +346,7 @@ def test_log_records_have_the_ids_of_the_active_span(exported: InMemorySpanExpor
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", None)
-    with pytest.raises(ValueError, match=r"pip install 'logitport\[server,otel\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[server,otel\]'"):
         tracing.configure("otlp", 0.0, "")
     assert tracing.span("x") is tracing.NO_SPAN
 

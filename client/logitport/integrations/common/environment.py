@@ -50,13 +50,25 @@ def client() -> Client:
     permitted_kinds()
     tenant_function()
     reconnect_seconds()
-    target = os.environ.get(TARGET)
-    if not target:
-        raise InvalidArgument(f"{TARGET} is not set; set it to the server's address, such as 127.0.0.1:50051")
+    address = target()
     ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
     server_name = os.environ.get(SERVER_NAME) or ""
     tls = Tls(ca, cert, key, server_name) if ca or cert or key or server_name else None
-    return Client(target, tls=tls, timeout=_seconds(STEP_TIMEOUT, _STEP_SECONDS, 0.001))
+    return Client(address, tls=tls, timeout=_seconds(STEP_TIMEOUT, _STEP_SECONDS, 0.001))
+
+
+def target() -> str:
+    """Return LOGITPORT_TARGET.
+
+    Raises:
+        InvalidArgument: it is not set.
+    """
+    value = os.environ.get(TARGET)
+    if not value:
+        raise InvalidArgument(
+            f"{TARGET} is not set; set it to the address of a logitport server, such as 127.0.0.1:50051"
+        )
+    return value
 
 
 @functools.cache

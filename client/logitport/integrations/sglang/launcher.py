@@ -9,7 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from logitport.integrations.common.environment import TARGET
+from logitport.errors import InvalidArgument
+from logitport.integrations.common.environment import target
 from logitport.integrations.sglang import guard
 from logitport.integrations.sglang.plugin import GUARD
 
@@ -24,8 +25,10 @@ def main(argv: Sequence[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    if not os.environ.get(TARGET):
-        sys.exit(f"{TARGET} is not set; set it to the address of a logitport server, such as 127.0.0.1:50051")
+    try:
+        target()
+    except InvalidArgument as error:
+        sys.exit(str(error))
     os.environ[GUARD] = "on"
     load_plugins()
     if not guard.installed():

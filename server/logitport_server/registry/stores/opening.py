@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from logitport.installation import how_to_install
 from logitport_server.config import StartupError
 from logitport_server.registry.stores import old_files
 from logitport_server.registry.stores.base import StoreError
@@ -79,7 +80,7 @@ def _open_redis(url: str) -> Store:
         from logitport_server.registry.stores.redis import RedisStore
     except ImportError as error:
         raise StartupError(
-            "--store redis:// needs the package redis; install it with pip install 'logitport[redis]'"
+            f"--store redis:// needs the package redis; install it {how_to_install('server', 'redis')}"
         ) from error
     if not (url.startswith("rediss:") or urlsplit(url).hostname in _LOCAL_HOSTS):
         logger.warning("--store redis:// is not encrypted: its password and all code can be read; use rediss://")

@@ -76,7 +76,7 @@ def test_a_damaged_folder(tmp_path: Path) -> None:
 
 def test_without_the_client_library(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "logitport_server.registry.stores.redis", None)
-    with pytest.raises(StartupError, match=r"pip install 'logitport\[redis\]'"):
+    with pytest.raises(StartupError, match=r"pip install '\.\[server,redis\]'"):
         open_store(ServerConfig(store="redis://127.0.0.1:1/0", store_key=key))
 
 
