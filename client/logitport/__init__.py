@@ -46,6 +46,7 @@ from logitport.errors import (
     SignatureRefused,
     StaleProcessorWarning,
     StateLost,
+    SuspectCodeWarning,
     UnknownProcessor,
     UnknownRequest,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "StaleProcessorWarning",
     "StateLost",
     "StepResult",
+    "SuspectCodeWarning",
     "TensorHistory",
     "TensorProcessor",
     "Tls",

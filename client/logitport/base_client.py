@@ -21,6 +21,7 @@ from logitport.errors import (
     PayloadNotAllowed,
     ServerUnavailable,
     StaleProcessorWarning,
+    SuspectCodeWarning,
 )
 from logitport.output import ProcessorOutput
 from logitport.request import ProcessorRef
@@ -88,6 +89,8 @@ class BaseClient:
         message, shipped = calls.register_request(processor, name, **options)
         if shipped.changed:
             warnings.warn(_earlier_state(processor, shipped.changed), StaleProcessorWarning, stacklevel=3)
+        for line in shipped.suspect:
+            warnings.warn(line, SuspectCodeWarning, stacklevel=3)
         not_lifted = shipped.not_lifted
         return Call(
             "registry",

@@ -102,6 +102,9 @@ class Client(BlockingClient):
         that time. If the class has changed since, or a global, a helper function or a base class that is shipped with
         it, a `StaleProcessorWarning` names the first such change.
 
+        A `SuspectCodeWarning` names each line that has no effect, and, in code that is not a program, each one that
+        draws random numbers without a seed, or changes a global or a class attribute.
+
         The client remembers the processor: a session that reconnects to another server registers it there, too.
 
         Args:

@@ -40,7 +40,7 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-`StaleProcessorWarning` and `HookNameWarning` are warnings, and no part of the tree.
+`StaleProcessorWarning`, `SuspectCodeWarning` and `HookNameWarning` are warnings, and no part of the tree.
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
@@ -278,6 +278,14 @@ class RequestsFailed(LogitportError):
 
 class StaleProcessorWarning(UserWarning):
     """`Client.register` registers an earlier state of a class: that class, or code that it uses, has changed."""
+
+
+class SuspectCodeWarning(UserWarning):
+    """A line of a processor has no effect, or makes its results depend on more than the request.
+
+    From `Client.register`, `logitport.testing.simulate` and `logitport.testing.check`. The message has the file, the
+    line and its code.
+    """
 
 
 class HookNameWarning(UserWarning):

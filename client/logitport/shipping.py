@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from logitport import dialects, payload
+from logitport import dialects, payload, source_checks
 from logitport.errors import InvalidArgument, NotCapturable
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
@@ -31,11 +31,13 @@ class Shipped(NamedTuple):
         serialized: the payload.
         not_lifted: why it is not a program; "" if it is one, or if that was not tried.
         changed: what has changed in the class since this payload was made; "" if nothing has.
+        suspect: lines of the class that are probably mistakes, as messages.
     """
 
     serialized: str
     not_lifted: str = ""
     changed: str = ""
+    suspect: tuple[str, ...] = ()
 
 
 class _Made(NamedTuple):
@@ -97,9 +99,18 @@ def reserialize(processor: Any, *, lift: bool, refresh: bool = False) -> Shipped
     if made is not None and made.lift == lift and made.parts is not None and parts is not None:
         return made.shipped._replace(changed=parts.changed_since(made.parts))
     shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, parts)
+    shipped = shipped._replace(suspect=(*shipped.suspect, *_suspect_lines(processor, shipped)))
     if isinstance(processor, type):
         _made[processor] = _Made(shipped, lift, parts)
     return shipped
+
+
+def _suspect_lines(processor: Any, shipped: Shipped) -> list[str]:
+    kinds = {source_checks.DISCARD}
+    if not payload.holds_program(shipped.serialized):
+        # Instances may keep state: a server sees that, and reports it when it is lost.
+        kinds |= {source_checks.DRAW, *source_checks.SHARED}
+    return [str(one) for one in source_checks.find(processor, kinds)]
 
 
 def _parts_of(processor: Any) -> Parts | None:
@@ -149,7 +160,8 @@ def _lifted(processor: Any, parts: Parts | None) -> Shipped:
     if parts is not None and parts.large:  # before torch is imported, and copies are made for the comparison
         return Shipped(payload.dumps(processor), f"{parts.large}, {_LARGE}")
     try:
-        from logitport.programs.lift import lift  # imports torch
+        from logitport.programs.capture import is_identity  # imports torch
+        from logitport.programs.lift import lift
 
         program = lift(processor)
     except ImportError as error:
@@ -158,7 +170,9 @@ def _lifted(processor: Any, parts: Parts | None) -> Shipped:
         return Shipped(payload.dumps(processor), error.message)
     except Exception as error:  # noqa: BLE001 - the author's code may raise anything on tensors without values
         return Shipped(payload.dumps(processor), f"it could not be lifted: {error!r}")
-    return Shipped(payload.seal_program(program.to_bytes(), dialects.author_of(processor).__qualname__))
+    name = dialects.author_of(processor).__qualname__
+    suspect = (f"{name} returns the logits as they are",) if is_identity(program) else ()
+    return Shipped(payload.seal_program(program.to_bytes(), name), suspect=suspect)
 
 
 def _captured(cls: type[TensorProcessor]) -> str:

@@ -8,6 +8,7 @@ import time
 import torch
 
 CASES = []
+_CALLS = []
 
 
 def refused(line, *texts):
@@ -60,9 +61,50 @@ def samples(self, logits, params, history):
     return logits.scatter(-1, torch.multinomial(logits.softmax(-1), 1), 0.0)
 
 
-@refused("logits + random.random()", "two captures differ here", "random number")
+@refused("logits + random.random()", "random number", "a program is computed once")
 def draws_in_python(self, logits, params, history):
     return logits + random.random()
+
+
+@refused("logits + random.randint(0, 1)", "random number", "a program is computed once")
+def draws_one_of_few(self, logits, params, history):
+    return logits + random.randint(0, 1)
+
+
+@refused('self.n = getattr(self, "n", 0) + 1', "self.n changes in a call", "a program has no state")
+def counts_its_calls(self, logits, params, history):
+    self.n = getattr(self, "n", 0) + 1
+    return logits + self.n
+
+
+@refused("type(self).n = 3", "Author.n changes in a call")
+def changes_its_class(self, logits, params, history):
+    type(self).n = 3
+    return logits + self.n
+
+
+@refused("_CALLS.append(1)", "_CALLS changes in a call")
+def changes_a_global(self, logits, params, history):
+    _CALLS.append(1)
+    return logits + 2
+
+
+@refused("logits.masked_fill(logits < 0, 0)", "masked_fill() returns a new tensor", "as they are")
+def drops_its_result(self, logits, params, history):
+    logits.masked_fill(logits < 0, 0)
+    return logits
+
+
+@refused("row = row / 2", "fixes the number of rows", "the new value of 'row' is never used")
+def changes_no_row(self, logits, params, history):
+    for row in logits:
+        row = row / 2  # noqa: PLW2901
+    return logits
+
+
+@refused("", "returns the logits as they are")
+def does_nothing(self, logits, params, history):
+    return logits.clone()
 
 
 @refused("logits + time.time() % 7", "two captures differ here", "clock")
@@ -186,7 +228,7 @@ def has_a_width(self, logits, params, history):
     return logits + torch.zeros(5003)
 
 
-@refused("logits + params.x", "process cannot be traced: RuntimeError: The size of tensor a")
+@refused("logits + params.x", "The size of tensor a", "write x[:, None]")
 def forgets_none(self, logits, params, history):
     return logits + params.x
 

@@ -28,7 +28,8 @@ def listed(program: Program) -> list[str]:
 
 
 def captured(process, *, window: int = 0, **params) -> Program:
-    return capture(type("Author", (TensorProcessor,), {"process": process, "params": params, "window": window}))
+    members = {"process": process, "params": params, "window": window, "__module__": process.__module__}
+    return capture(type("Author", (TensorProcessor,), members))
 
 
 def test_min_p() -> None:

@@ -1,6 +1,7 @@
 """Captures a `TensorProcessor` as a program.
 
 tracing      runs `process` on tensors without values, and records torch's operators
+state        what a processor keeps between calls
 graph        goes through the operators, and calls the lowering of each
 elementwise, reductions, indexing
              lower torch's operators to those of programs
@@ -20,6 +21,7 @@ from logitport.programs.capture.graph import lower
 from logitport.programs.capture.tracing import Conditions, definition, trace
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.verifier import MAX_NAME_LENGTH, verify
+from logitport.source_checks import DISCARD, find
 
 if TYPE_CHECKING:
     from logitport.programs.program import Program
@@ -39,26 +41,42 @@ def capture(cls: type[TensorProcessor]) -> Program:
     The program is what `process` computes for logits of at least 4096 elements a row.
 
     Raises:
-        NotCapturable: the message has the author's file and line, the cause, and what to write instead.
+        NotCapturable: the message has the author's file and line, the cause, and what to write instead. Code that has
+            no effect on the logits, changes state, or draws random numbers is refused, too.
     """
     if not (isinstance(cls, type) and issubclass(cls, TensorProcessor)):
         raise NotCapturable(
             f"{cls!r} is not a subclass of TensorProcessor: only those can be captured; lift() takes other processors"
         )
-    return capture_as(cls)
+    discarded = "".join(f"; {one}" for one in find(cls, {DISCARD}))
+    try:
+        program = capture_as(cls)
+    except NotCapturable as error:
+        if not discarded:
+            raise
+        raise NotCapturable(f"{error.message}{discarded}") from error
+    if is_identity(program):
+        raise NotCapturable(f"{definition(cls)}: process returns the logits as they are{discarded}")
+    return program
 
 
-def capture_as(cls: type[TensorProcessor], *, one_row: bool = False) -> Program:
+def is_identity(program: Program) -> bool:
+    """Whether a program returns the logits as they are."""
+    return [value.operator for value in program.values] == ["logits"]
+
+
+def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state: bool = True) -> Program:
     """Make a program of a processor, of which `process` may take one row.
 
     Args:
         cls: the processor.
         one_row: whether `process` takes the tensors of one row, without the dimension of rows: float[vocab].
+        check_state: whether to refuse code that changes its instance, class or module.
 
     Raises:
         NotCapturable: as `capture`.
     """
-    (program, lines), (other, _) = [_captured(cls, conditions, one_row) for conditions in _CONDITIONS]
+    (program, lines), (other, _) = [_captured(cls, conditions, one_row, check_state) for conditions in _CONDITIONS]
     if program != other:
         pairs = zip_longest(program.values, other.values)
         different = (place for place, (one, another) in enumerate(pairs) if one != another)
@@ -74,6 +92,9 @@ def capture_as(cls: type[TensorProcessor], *, one_row: bool = False) -> Program:
     return program
 
 
-def _captured(cls: type[TensorProcessor], conditions: Conditions, one_row: bool) -> tuple[Program, list[str]]:
+def _captured(
+    cls: type[TensorProcessor], conditions: Conditions, one_row: bool, check_state: bool
+) -> tuple[Program, list[str]]:
     name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
-    return lower(trace(cls, conditions, one_row=one_row), cls.parameters(), cls.window, name, definition(cls))
+    exported = trace(cls, conditions, one_row=one_row, check_state=check_state)
+    return lower(exported, cls.parameters(), cls.window, name, definition(cls))

@@ -8,7 +8,7 @@ import random
 import time
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +20,11 @@ from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from logitport.errors import InvalidArgument, LogitportError, NotCapturable
+from logitport.programs.capture.state import State
 from logitport.programs.rules import MAX_TOP_K
 from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element
+from logitport.source_checks import CHANGES, DRAW, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,16 +63,19 @@ class Conditions(NamedTuple):
     seconds: float
 
 
-def trace(cls: type[TensorProcessor], conditions: Conditions, *, one_row: bool = False) -> ExportedProgram:
+def trace(
+    cls: type[TensorProcessor], conditions: Conditions, *, one_row: bool = False, check_state: bool = True
+) -> ExportedProgram:
     """Record the operators of `process`. Sizes of rows and of the vocabulary are symbols.
 
     Args:
         cls: the class.
         conditions: sizes and values on which the result must not depend.
         one_row: whether `process` gets the tensors of one row, without the dimension of rows.
+        check_state: whether to refuse code that changes its instance, class or module. They stay as they were.
 
     Raises:
-        NotCapturable: the class cannot be instantiated, `process` raises, or it depends on values.
+        NotCapturable: the class cannot be instantiated, `process` raises, it depends on values, or it changes state.
     """
     with _quiet(), refused_as(lambda: definition(cls)):
         module = _Process(cls, conditions)
@@ -80,7 +85,11 @@ def trace(cls: type[TensorProcessor], conditions: Conditions, *, one_row: bool =
         if one_row:
             tensors = [one[0] for one in tensors]
             dynamic = [{0: vocab} if 1 in sizes else {} for sizes in dynamic]
-        exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
+        state = State(module.processor, inspect.unwrap(cls.process)) if check_state else None
+        with nullcontext() if state is None else state.isolated():
+            exported = export(module, (tensors,), dynamic_shapes=(dynamic,), strict=False)
+            if state is not None and (changed := state.changed()):
+                raise state_refused(cls, changed)
         decomposed: ExportedProgram = exported.run_decompositions({})
         return decomposed
 
@@ -105,17 +114,35 @@ def definition(cls: type[TensorProcessor]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}: {cls.__qualname__}.{code.co_name}"
 
 
+def state_refused(processor: Any, changed: str, where: str = "") -> NotCapturable:
+    """Make the error for a processor that changes state in a call.
+
+    Args:
+        processor: as for `source_checks.find`, which finds the line.
+        changed: the name of what changes, as `State.changed` returns it.
+        where: the author's line if `find` has none; "" for the definition of `process`.
+    """
+    found = find(processor, CHANGES)
+    name = changed.rpartition(".")[2]
+    line = next((one for one in found if one.name.rpartition(".")[2] == name), None)
+    where = f"{line.file}:{line.line}: `{line.code}`" if line is not None else where or definition(processor)
+    return NotCapturable(
+        f"{where}: {changed} changes in a call; a program has no state: compute it in __init__ or from the history, "
+        "or ship it as code, as a CustomLogitProcessor"
+    )
+
+
 class _Process(torch.nn.Module):
     def __init__(self, cls: type[TensorProcessor], conditions: Conditions) -> None:
         super().__init__()
-        self._processor = cls()
+        self.processor = cls()
         self._conditions = conditions
 
     def forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        processor = self._processor
+        processor = self.processor
         names = [parameter.name for parameter in type(processor).parameters()]
         params = SimpleNamespace(**dict(zip(names, tensors[len(INPUTS) :], strict=True)))
-        with _other_world(self._conditions), refused_as(lambda: definition(type(processor))):
+        with _other_world(self._conditions, type(processor)), refused_as(lambda: definition(type(processor))):
             result = _traceable(processor)(tensors[0].clone(), params, _TracedHistory(tensors))
         if not isinstance(result, torch.Tensor):
             raise NotCapturable(f"{definition(type(processor))}: returned {type(result)}, not a tensor")
@@ -185,19 +212,30 @@ def _shape(parameter: Parameter, rows: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _other_world(conditions: Conditions) -> Iterator[None]:
-    """Seed the random generators and shift the clock, for a while."""
+def _other_world(conditions: Conditions, cls: type[TensorProcessor]) -> Iterator[None]:
+    """Seed the random generators and shift the clock, for a while. Raises NotCapturable if Python's or numpy's is used.
+
+    Numbers that are equal under two seeds, such as most of `randint(0, 1)`, would not be seen in the programs.
+    """
     states = random.getstate(), np.random.get_state()
     shifted = time.time() + conditions.seconds
     with torch.random.fork_rng(devices=[]), mock.patch("time.time", return_value=shifted):
         random.seed(conditions.seed)
         np.random.seed(conditions.seed)
         torch.manual_seed(conditions.seed)
+        seeded = random.getstate(), repr(np.random.get_state())
         try:
             yield
+            drawn = seeded != (random.getstate(), repr(np.random.get_state()))
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
+    if drawn:
+        line = next((f"{one.file}:{one.line}: `{one.code}`" for one in find(cls, {DRAW})), definition(cls))
+        raise NotCapturable(
+            f"{line}: the code draws a random number, and a program is computed once, for all requests: use a "
+            "parameter; sampling belongs to the engine"
+        )
 
 
 @contextmanager
@@ -252,5 +290,9 @@ def _reason(error: Exception) -> str:
         )
     if isinstance(error, NotCapturable):
         return error.message
+    if "must match the size of tensor" in text:
+        return (
+            f"{text.splitlines()[0].rstrip(')')}: a parameter is [rows], and logits are [rows, vocab]: write x[:, None]"
+        )
     kind = "" if isinstance(error, LogitportError) else f"{type(error).__name__}: "
     return f"process cannot be traced: {kind}{text.splitlines()[0] if text else 'no message'}"

@@ -3,7 +3,6 @@
 contracts   how the processors of each contract are called
 parameters  the parameters of a class for SGLang, as symbols
 known       processors of transformers that read the history, as tensor processors
-state       what a processor keeps between calls
 comparison  a program and its processor, on the same logits
 """
 
@@ -22,7 +21,8 @@ from logitport import dialects
 from logitport.errors import NotCapturable
 from logitport.processors import CustomLogitProcessor
 from logitport.programs.capture import capture, capture_as
-from logitport.programs.capture.tracing import refused_as
+from logitport.programs.capture.state import State
+from logitport.programs.capture.tracing import refused_as, state_refused
 from logitport.programs.lift.comparison import check_equal
 from logitport.programs.lift.contracts import (
     Contract,
@@ -33,7 +33,6 @@ from logitport.programs.lift.contracts import (
     function_of,
 )
 from logitport.programs.lift.known import KnownProcessor, find_known
-from logitport.programs.lift.state import State
 from logitport.programs.processor import TensorProcessor
 
 if TYPE_CHECKING:
@@ -103,7 +102,9 @@ def lift(processor: Any) -> Program:
         try:
             with refused_as(lambda: _described(author)), _without_checks():
                 contract = _contract(instance, dialect)
-                program = capture_as(_as_tensor_processor(contract, author), one_row=contract.one_row)
+                program = capture_as(
+                    _as_tensor_processor(contract, author), one_row=contract.one_row, check_state=False
+                )
             check_equal(contract, program)
         except NotCapturable as error:
             _check_unchanged(state, author, error)
@@ -114,10 +115,7 @@ def lift(processor: Any) -> Program:
 
 def _check_unchanged(state: State, author: Any, cause: NotCapturable | None = None) -> None:
     if changed := state.changed():
-        raise NotCapturable(
-            f"{_described(author)}: {changed} changes in a call; a program has no state: compute it from the history, "
-            "or register the class as it is"
-        ) from cause
+        raise state_refused(author, changed, _described(author)) from cause
 
 
 def _instance(processor: Any, dialect: str) -> Any:
