@@ -121,7 +121,7 @@ hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HO
 hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into docs/performance.md
 	$(BIN)/python -m benchmarks.hostile publish
 
-fuzz: $(VENV)/.fuzz ## decoders against made-up octets, led by coverage; FUZZ_SECONDS=60 each
+fuzz: $(VENV)/.fuzz ## decoders and the core against made-up bytes, led by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.

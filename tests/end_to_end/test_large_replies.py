@@ -10,7 +10,8 @@ import torch
 from logitport import Client, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tests.conftest import RunningServer
 
@@ -20,9 +21,11 @@ STEPS = 3
 REQUEST = Request(range(8), range(GENERATED), processors=[("frequency_penalty", {"frequency_penalty": 0.5})])
 
 
-@pytest.fixture
-def server(start_server: Callable[..., RunningServer]) -> RunningServer:
-    return start_server()
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., AbstractContextManager[RunningServer]]) -> Iterator[RunningServer]:
+    """A server of this module alone: its end would fail the tests of others."""
+    with serving() as server:
+        yield server
 
 
 def penalized(step: int) -> torch.Tensor:

@@ -54,6 +54,7 @@ def corpora() -> dict[str, list[bytes]]:
     payloads = [Scale.to_str(), Ban.to_str(), *_of_other_pythons()]
     return {
         "frames": _local_socket(),
+        "served_steps": _commands(),
         "serialized_payload": [text.encode() for text in payloads],
         "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
         "edits": [message.SerializeToString() for message in _edits()],
@@ -61,6 +62,15 @@ def corpora() -> dict[str, list[bytes]]:
         "program": [program.to_bytes() for program in _programs()],
         "drawn_program": [np.random.default_rng(seed).bytes(4000) for seed in range(16)],
     }
+
+
+def _commands() -> list[bytes]:
+    """Commands of `served_steps`: steps with large and small replies, and each kind of frame after them."""
+    large, small, both, new_id = 1 << 3, 2 << 3, 3 << 3, 1 << 6
+    steps = [[], [large], [small], [large, small], [small, large], [large, large, both | new_id, 7 << 3 | new_id]]
+    other_history, remove, add, raw, repeat = 3 | large, 4, 5, 6 | 2 << 3, 7
+    frames = [[], [other_history], [remove], [add], [raw, 8, 1], [repeat], [remove, large, add, large]]
+    return [bytes(before + after + [small]) for before in steps for after in frames]
 
 
 def _programs() -> list[Program]:

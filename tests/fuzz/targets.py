@@ -38,6 +38,7 @@ from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages, replies
 from tests.fuzz.programs import drawn_program, program
+from tests.fuzz.served_steps import served_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,7 +179,7 @@ class _FakeWorker:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (frames, serialized_payload, pickle, edits, worker_reply, program, drawn_program)
+    for target in (frames, served_steps, serialized_payload, pickle, edits, worker_reply, program, drawn_program)
 }
 
 
