@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from tests.fuzz import seeds
 from tests.fuzz.targets import TARGETS
+from tests.tiers import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +64,12 @@ def test_the_programs_run() -> None:
     """The target would accept programs, too, of which all are refused."""
     for data in CORPORA["program"]:
         verify(Program.from_bytes(data)).check_width(24)
+
+
+@pytest.mark.parametrize("seed", range(examples(600)))
+def test_drawn_programs(seed: int) -> None:
+    """Random bytes draw larger programs, and more different requests, than Hypothesis does by itself."""
+    TARGETS["drawn_program"](np.random.default_rng([seed]).bytes(4000))
 
 
 @pytest.mark.parametrize("name", TARGETS)

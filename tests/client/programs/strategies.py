@@ -177,7 +177,7 @@ def _numbers_of(parameter: Parameter) -> st.SearchStrategy[Any]:
         return st.lists(st.integers(0, 26) | st.just(MAX_TOKEN_ID), max_size=parameter.length)
     if parameter.element is Element.FLOAT32:
         numbers = st.floats(parameter.minimum, parameter.maximum, width=32)
-        return numbers if parameter.maximum < 1e3 else numbers | _MODERATE
+        return numbers if parameter.maximum < 1e3 else _MODERATE | st.sampled_from([2.0**63, -(2.0**64)]) | numbers
     return st.integers(int(parameter.minimum), int(parameter.maximum))
 
 
@@ -196,6 +196,9 @@ class _Builder:
         self._context = Context({one.name: one for one in _PARAMETERS}, draw(st.sampled_from([1, 2, 5])))
         self.values = [Value("logits")]
         self.types = [Type(Element.LOGITS, (VOCAB,))]
+        if self._may_fail and {"parameter", "cast"} <= operators and draw(st.booleans()):
+            # Rows of several requests, of which some fail: values of shape [rows] are rarely drawn otherwise.
+            self.add("cast", (self.add("parameter", (), parameter="e"),), element=Element.INT64)
 
     def add(self, operator: str, inputs: tuple[int, ...], **fields: Any) -> int:
         """Add a value, and return its position. Raises InvalidProgram if a rule refuses it."""

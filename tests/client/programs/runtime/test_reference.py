@@ -13,7 +13,7 @@ from tests.tiers import examples
 if TYPE_CHECKING:
     from tests.client.programs.strategies import Case
 
-drawn = settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
+drawn = settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @drawn
