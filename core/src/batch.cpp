@@ -157,8 +157,7 @@ bool Batch::is_usual(bool partly, bool must_be_short) const {
   if (num_rows > limits_.max_work || work_ > limits_.max_work) {
     return false;
   }
-  const std::int64_t limit = must_be_short ? max_short_edit_ids : max_edit_ids;
-  std::int64_t work = 0, edit_ids = 0;
+  std::int64_t work = 0, edit_ids = 0, short_edit_ids = 0;
   const std::int32_t *new_ids = columns_.new_ids.data();
   for (std::size_t place = 0; place < members_.size(); ++place) {
     const std::int32_t new_count = columns_.new_counts[place];
@@ -168,11 +167,13 @@ bool Batch::is_usual(bool partly, bool must_be_short) const {
         return false;
       }
       const std::int64_t length = std::int64_t{columns_.base_lengths[place]} + new_count + layout_.draft_counts[place];
+      const std::int64_t row_ids = member.size.fixed + member.size.times_length * length;
+      edit_ids += member.rows * row_ids;
       // Also without a row: for a new id, an index of the history may be built again.
-      edit_ids += std::max<std::int64_t>(member.rows, 1) * (member.size.fixed + member.size.times_length * length);
+      short_edit_ids += std::max<std::int64_t>(member.rows, 1) * row_ids;
       // A state may need as long for a rewind as for its whole history.
       const bool is_rewound = columns_.base_lengths[place] != member.history->length();
-      if (edit_ids > limit || (must_be_short && is_rewound)) {
+      if (edit_ids > max_edit_ids || (must_be_short && (is_rewound || short_edit_ids > max_short_edit_ids))) {
         return false;
       }
     }

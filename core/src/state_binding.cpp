@@ -75,6 +75,23 @@ EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::ty
   return to_arrays(edits.take());
 }
 
+// Frees large counts without the interpreter's lock: a million of them take 50 ms, and all threads would wait.
+class PyPenalty final : public Penalty {
+ public:
+  using Penalty::Penalty;
+  PyPenalty(const PyPenalty &) = delete;
+  PyPenalty &operator=(const PyPenalty &) = delete;
+  PyPenalty(PyPenalty &&) = delete;
+  PyPenalty &operator=(PyPenalty &&) = delete;
+  ~PyPenalty() override {
+    constexpr std::size_t max_locked_bytes = std::size_t{1} << 20U;
+    if (bytes() > max_locked_bytes) {
+      const nb::gil_scoped_release unlocked;
+      free();
+    }
+  }
+};
+
 std::vector<std::int32_t> copied(const Ids &ids) { return {ids.data(), ids.data() + ids.size()}; }
 
 using Token = std::int32_t;
@@ -151,7 +168,7 @@ void bind_states(nb::module_ &module) {
            nb::arg("newline").none());
   nb::class_<BannedSequences, State>(module, "BannedSequences", "Denies ids that would complete a sequence.")
       .def("__init__", &make_banned_sequences, nb::arg("sequences"), nb::arg("begin"));
-  nb::class_<Penalty, State>(module, "Penalty", "Lowers the logits of generated ids.")
+  nb::class_<PyPenalty, State>(module, "Penalty", "Lowers the logits of generated ids.")
       .def(nb::init<const History &, float, bool>(), nb::arg("history"), nb::arg("penalty"), nb::arg("per_occurrence"));
 }
 

@@ -50,6 +50,8 @@ class Penalty : public State {
   void edit(const History &history, EditsWriter &edits) override;
   [[nodiscard]] EditSize edit_size() const noexcept override { return {0, 2}; }
   [[nodiscard]] std::size_t bytes() const noexcept override { return tokens_.bytes(); }
+  // Free the counts. No other method may be called afterwards.
+  void free() { tokens_ = TokenCounts(); }
 
  private:
   float penalty_;
