@@ -57,9 +57,17 @@ def corpora() -> dict[str, list[bytes]]:
         "serialized_payload": [text.encode() for text in payloads],
         "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
         "edits": [message.SerializeToString() for message in _edits()],
+        "session_replies": [_framed(edits) for edits in _edits()],
         "worker_reply": _replies(),
         "program": [program.to_bytes() for program in _programs()],
     }
+
+
+def _framed(edits: common_pb2.Edits) -> bytes:
+    """Two replies to a step."""
+    step_edits = processing_pb2.StepEdits(edits=edits, ended_admissions=1)
+    reply = processing_pb2.SessionResponse(seq=1, edits=step_edits).SerializeToString()
+    return 2 * (_LENGTH.pack(len(reply)) + reply)
 
 
 def _programs() -> list[Program]:
