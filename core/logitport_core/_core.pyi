@@ -192,8 +192,10 @@ class EarlyReceiver:
     The end of this object shuts the connection down.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        """`descriptor`: of a connected socket, which stays the caller's."""
+    def __init__(self, descriptor: int, max_bytes: int) -> None:
+        """
+        `descriptor`: of a connected socket, which stays the caller's. `max_bytes`: of a frame; larger ones are the caller's.
+        """
 
     def leave(self, reader: ReplyReader | None, seq: int, num_rows: int) -> None:
         """

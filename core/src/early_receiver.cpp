@@ -43,10 +43,11 @@ class BlockedSignals {
 
 }  // namespace
 
-EarlyReceiver::EarlyReceiver(int descriptor)
+EarlyReceiver::EarlyReceiver(int descriptor, std::size_t max_bytes)
     // A duplicate: epoll drops a descriptor that is closed elsewhere, and would not report the connection's end.
     : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      max_bytes_(max_bytes),
       process_(::getpid()) {
   epoll_event event{};
   event.events = EPOLLONESHOT;
@@ -124,6 +125,9 @@ void EarlyReceiver::run() noexcept {
 // Receive what has arrived, but no more than one frame needs. Returns false if the caller has to go on.
 bool EarlyReceiver::receive() noexcept try {
   while (!has_frame()) {
+    if (announced() > max_bytes_) {
+      return false;  // the caller refuses it
+    }
     // Not all that the length announces: only as much memory as twice what has arrived.
     const std::size_t wanted =
         reply_.size + std::max(usual_bytes, std::min(missing(), std::max(reply_.size, large_bytes)));
@@ -162,14 +166,19 @@ void EarlyReceiver::wake_on_reply(bool wakes) const noexcept {
 
 bool EarlyReceiver::has_frame() const noexcept { return reply_.size >= length_bytes && missing() == 0; }
 
-// Of the frame that has begun to arrive; 0 if its length is not known.
-std::size_t EarlyReceiver::missing() const noexcept {
+// Length of the frame that has begun to arrive; 0 if it is not known.
+std::size_t EarlyReceiver::announced() const noexcept {
   if (reply_.size < length_bytes) {
     return 0;
   }
   std::uint32_t length = 0;
   std::memcpy(&length, reply_.data.get(), sizeof length);
-  return std::max(reply_.size, length_bytes + length) - reply_.size;
+  return length;
+}
+
+// Of that frame; 0 if its length is not known.
+std::size_t EarlyReceiver::missing() const noexcept {
+  return reply_.size < length_bytes ? 0 : std::max(reply_.size, length_bytes + announced()) - reply_.size;
 }
 
 }  // namespace logitport

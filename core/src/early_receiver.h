@@ -34,8 +34,9 @@ struct EarlyReply {
 // the engine. Its end shuts the connection down.
 class EarlyReceiver {
  public:
-  // `descriptor`: a connected socket, which stays the caller's. Throws std::system_error.
-  explicit EarlyReceiver(int descriptor);
+  // `descriptor`: a connected socket, which stays the caller's. `max_bytes`: of a frame; the thread leaves larger ones
+  // to the caller. Throws std::system_error.
+  EarlyReceiver(int descriptor, std::size_t max_bytes);
   ~EarlyReceiver();
   EarlyReceiver(const EarlyReceiver &) = delete;
   EarlyReceiver &operator=(const EarlyReceiver &) = delete;
@@ -54,11 +55,13 @@ class EarlyReceiver {
   void read();
   void wake_on_reply(bool wakes) const noexcept;
   [[nodiscard]] bool has_frame() const noexcept;
+  [[nodiscard]] std::size_t announced() const noexcept;
   [[nodiscard]] std::size_t missing() const noexcept;
 
   std::mutex mutex_;  // of what changes, but the thread
   std::mutex join_mutex_;
   int descriptor_, epoll_;
+  std::size_t max_bytes_;
   bool watches_ = false;
   ExpectedReply expected_;
   EarlyReply reply_;

@@ -137,7 +137,7 @@ class ReplyReader {
 
 class PyEarlyReceiver {
  public:
-  explicit PyEarlyReceiver(int descriptor) try : receiver_(descriptor) {
+  PyEarlyReceiver(int descriptor, std::size_t max_bytes) try : receiver_(descriptor, max_bytes) {
   } catch (const std::system_error &error) {
     errno = error.code().value();
     PyErr_SetFromErrno(PyExc_OSError);
@@ -204,7 +204,9 @@ void bind_reply(nb::module_ &module) {
   nb::class_<PyEarlyReceiver>(module, "EarlyReceiver",
                               "Receives and reads the replies that are left to it, on a thread that needs no GIL.\n\n"
                               "The end of this object shuts the connection down.")
-      .def(nb::init<int>(), nb::arg("descriptor"), "`descriptor`: of a connected socket, which stays the caller's.")
+      .def(nb::init<int, std::size_t>(), nb::arg("descriptor"), nb::arg("max_bytes"),
+           "`descriptor`: of a connected socket, which stays the caller's. `max_bytes`: of a frame; larger ones are the "
+           "caller's.")
       .def("leave", &PyEarlyReceiver::leave, nb::arg("reader").none(), nb::arg("seq"), nb::arg("num_rows"),
            "Leave the reply to the step with this number to the thread. Without `reader`, it is received only.")
       .def("claim", &PyEarlyReceiver::claim,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("both")
 SEQ, ROWS, WIDTH = 7, 2, 100
 _SECONDS = 30.0
+MAX_BYTES = 4 << 20
 
 
 class Connection:
@@ -49,7 +50,7 @@ class Connection:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.ours.settimeout(_SECONDS)
-        self.receiver: Any = compiled.core.EarlyReceiver(self.ours.fileno())
+        self.receiver: Any = compiled.core.EarlyReceiver(self.ours.fileno(), MAX_BYTES)
         self.reader = compiled.core.ReplyReader(WIDTH, compiled.core.Datatype.FP32)
 
     def leave(self, seq: int = SEQ) -> None:
@@ -175,6 +176,18 @@ def test_the_rest_of_a_frame_is_the_callers(connection: Connection) -> None:
         assert connection.ours.recv(1 << 16) == frame[end:]
 
 
+@pytest.mark.parametrize("size", [MAX_BYTES + 1, 0xFFFFFFFF])
+def test_a_frame_over_the_limit_is_the_callers(connection: Connection, size: int) -> None:
+    connection.leave()
+    connection.theirs.settimeout(_SECONDS)
+    connection.theirs.sendall(size.to_bytes(4, "little"))
+    connection.wait_until_received()
+    connection.theirs.sendall(bytes(1000))
+    received = connection.receiver.claim()
+    assert received == size.to_bytes(4, "little")
+    assert connection.ours.recv(1 << 16) == bytes(1000), "the thread does not go on to receive it"
+
+
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 200_000), min_size=1, max_size=4),
@@ -263,8 +276,8 @@ def test_its_thread_takes_no_signal(connection: Connection) -> None:
 
 def test_what_is_no_socket(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
-        compiled.core.EarlyReceiver(-1)
+        compiled.core.EarlyReceiver(-1, MAX_BYTES)
     file = tmp_path / "file"
     file.touch()
     with file.open() as opened, pytest.raises(OSError, match="not permitted"):
-        compiled.core.EarlyReceiver(opened.fileno())
+        compiled.core.EarlyReceiver(opened.fileno(), MAX_BYTES)

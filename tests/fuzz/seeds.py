@@ -58,6 +58,7 @@ def corpora() -> dict[str, list[bytes]]:
         "serialized_payload": [text.encode() for text in payloads],
         "pickle": [bytes.fromhex(json.loads(text)["callable"]) for text in payloads],
         "edits": [message.SerializeToString() for message in _edits()],
+        "session_replies": [_framed(edits) for edits in _edits()],
         "worker_reply": _replies(),
         "program": [program.to_bytes() for program in _programs()],
         "drawn_program": [np.random.default_rng(seed).bytes(4000) for seed in range(16)],
@@ -71,6 +72,13 @@ def _commands() -> list[bytes]:
     other_history, remove, add, raw, repeat = 3 | large, 4, 5, 6 | 2 << 3, 7
     frames = [[], [other_history], [remove], [add], [raw, 8, 1], [repeat], [remove, large, add, large]]
     return [bytes(before + after + [small]) for before in steps for after in frames]
+
+
+def _framed(edits: common_pb2.Edits) -> bytes:
+    """Two replies to a step."""
+    step_edits = processing_pb2.StepEdits(edits=edits, ended_admissions=1)
+    reply = processing_pb2.SessionResponse(seq=1, edits=step_edits).SerializeToString()
+    return 2 * (_LENGTH.pack(len(reply)) + reply)
 
 
 def _programs() -> list[Program]:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
+import time
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
 from logitport import payload
+from logitport.compiled import core
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, InvalidTokenId, LogitportError, MalformedPayload, PythonMismatch
+from logitport.core.local_frames import FrameReceiver
+from logitport.errors import (
+    InvalidArgument,
+    InvalidTokenId,
+    LimitExceeded,
+    LogitportError,
+    MalformedPayload,
+    PythonMismatch,
+)
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
 from logitport_proto import common_pb2, processing_pb2
@@ -51,6 +62,8 @@ _METRICS = Metrics(Loader(1))
 _SOURCE = Source("digest", payload=payload.Payload(b"", "digest"))
 _DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
 _LENGTH = struct.Struct("<I")
+_MAX_REPLY_BYTES, _SECONDS = 1 << 16, 60.0
+_READER = None if core is None else core.ReplyReader(VOCAB, core.Datatype.FP32)
 
 
 def frames(data: bytes) -> None:
@@ -102,6 +115,42 @@ def edits(data: bytes) -> None:
     untouched = np.setdiff1d(np.arange(ROWS), decoded.rows)
     assert not logits[1:-1][untouched].any(), "a row was written that no edit names"
     assert Edits.from_proto(decoded.to_proto(), ROWS, VOCAB).to_proto() == decoded.to_proto()
+
+
+def session_replies(data: bytes) -> None:
+    """Replies on a local transport: each is read, or refused, and its edits change only rows of the step."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        receiver = FrameReceiver(ours, _MAX_REPLY_BYTES)
+        early = None if core is None else core.EarlyReceiver(ours.fileno(), _MAX_REPLY_BYTES)
+        if early is not None:
+            early.leave(_READER, 1, ROWS)
+        with theirs:
+            theirs.sendall(data[:_MAX_REPLY_BYTES])
+        if early is not None:
+            early.join()  # the connection has ended
+            received = early.claim()
+            if isinstance(received, bytes):
+                receiver.received = received
+            else:
+                _apply_reply(received)
+        try:
+            while (frame := receiver.receive(time.monotonic() + _SECONDS)) is not None:
+                reply = None if _READER is None else _READER.read(frame, 1, ROWS)
+                if reply is not None:
+                    _apply_reply(reply)
+                message = _parsed(processing_pb2.SessionResponse, frame)
+                if message is not None:
+                    edits(message.edits.edits.SerializeToString())  # type: ignore[attr-defined]
+        except LimitExceeded:
+            pass
+
+
+def _apply_reply(reply: Any) -> None:
+    logits = torch.zeros(ROWS + 2, VOCAB)
+    reply.apply(logits[1:-1])
+    assert not logits[0].any(), "the row before the batch was written"
+    assert not logits[-1].any(), "the row after the batch was written"
 
 
 def worker_reply(data: bytes) -> None:
@@ -179,7 +228,17 @@ class _FakeWorker:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (frames, served_steps, serialized_payload, pickle, edits, worker_reply, program, drawn_program)
+    for target in (
+        frames,
+        served_steps,
+        serialized_payload,
+        pickle,
+        edits,
+        session_replies,
+        worker_reply,
+        program,
+        drawn_program,
+    )
 }
 
 

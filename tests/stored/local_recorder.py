@@ -5,6 +5,7 @@ The session is opened on a gRPC stream. All further frames travel by the Unix so
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -148,8 +149,9 @@ def _replay_local(listener: _Listener, exchanges: Sequence[Exchange]) -> None:
             frame = processing_pb2.SessionRequest.FromString(engine.read()[0])
             descriptor = None
             if processing_pb2.SessionResponse.FromString(exchange.reply).HasField("region_opened"):
-                descriptor = os.memfd_create("region")
+                descriptor = os.memfd_create("region", os.MFD_ALLOW_SEALING)
                 os.ftruncate(descriptor, frame.open_region.size_bytes)
+                fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
                 engine.keep_region(exchange.reply, descriptor, frame.open_region.size_bytes)
             logits = engine.logits(frame)
             if logits is not None:

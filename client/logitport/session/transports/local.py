@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import select
 import socket
 import struct
+import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.compiled import core
 from logitport.connection import is_local
-from logitport.core.local_frames import LENGTH, FrameReceiver
-from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.core.local_frames import LENGTH, FrameReceiver, wait_until_ready
+from logitport.errors import DeadlineExceeded, InternalError, LimitExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport, with_length
 
@@ -52,7 +55,7 @@ class LocalTransport(Transport):
         # The kernel enforces the deadline: Python's own timeouts need a second system call at each read.
         connection.settimeout(None)
         self._enforce(self.reply_limit)
-        self._incoming = FrameReceiver(connection)
+        self._incoming = FrameReceiver(connection, stream.max_message_bytes)
         # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, connection, stream)
         self.closed = False
@@ -95,7 +98,7 @@ class LocalTransport(Transport):
         try:
             if self.reply_limit != self._enforced_limit:
                 self._enforce(self.reply_limit)
-            self._connection.sendall(frame)
+            self._send_all(frame)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
 
@@ -114,12 +117,22 @@ class LocalTransport(Transport):
     def receive_region(self, size_bytes: int) -> tuple[bytes, mmap.mmap | None]:
         self._check_open()
         descriptors: list[int] = []
+        deadline = self._deadline()
         try:
             descriptors = self._incoming.receive_descriptors()
-            reply = self._incoming.receive()
+            reply = self._incoming.receive(deadline)
             if reply is None:
                 raise _closed()
+            if descriptors and not _keeps_size(descriptors[0], size_bytes):
+                raise self._ended_by(
+                    InternalError(
+                        "the server opened a region of memory that it can take away, which would end this process; the "
+                        "connection was closed: update the server"
+                    )
+                )
             memory = mmap.mmap(descriptors[0], size_bytes) if descriptors else None
+        except LimitExceeded as error:
+            raise self._too_large(error) from None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
         finally:
@@ -130,7 +143,7 @@ class LocalTransport(Transport):
     def on_readable(self, take_early: Callable[[], object]) -> None:
         # Both need epoll: they are Linux only, as the local transport.
         if core is not None:
-            self._watch = core.EarlyReceiver(self._connection.fileno())
+            self._watch = core.EarlyReceiver(self._connection.fileno(), self._stream.max_message_bytes)
             return
         from logitport.session.transports.watch import ReplyWatch
 
@@ -159,12 +172,30 @@ class LocalTransport(Transport):
 
     def _receive_frame(self) -> bytes:
         try:
-            reply = self._incoming.receive()
+            reply = self._incoming.receive(self._deadline())
+        except LimitExceeded as error:
+            raise self._too_large(error) from None
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
             raise self._broken(error) from None
         if reply is None:
             raise self._broken(_closed())
         return reply
+
+    def _deadline(self) -> float:
+        """Return when the reply must have arrived, in time.monotonic() seconds."""
+        return time.monotonic() + min(self._timeout, self._enforced_limit)
+
+    def _send_all(self, frame: bytes) -> None:
+        try:
+            sent = self._connection.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(frame):
+            return
+        deadline, rest = self._deadline(), memoryview(frame)[sent:]
+        while rest:  # the server may receive one byte after another
+            wait_until_ready(self._connection, select.POLLOUT, deadline)
+            rest = rest[self._connection.send(rest, socket.MSG_DONTWAIT) :]
 
     def _enforce(self, reply_limit: float) -> None:
         """Set the kernel's timeout of each read and write."""
@@ -195,10 +226,30 @@ class LocalTransport(Transport):
             )
         return self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was lost: {error}"))
 
+    def _too_large(self, error: LimitExceeded) -> LogitportError:
+        limit = self._stream.max_message_bytes
+        return self._ended_by(
+            LimitExceeded(f"{error.message} ({limit}); raise it on the client (Client(..., max_message_bytes=))")
+        )
+
+    def _ended_by(self, error: LogitportError) -> LogitportError:
+        """End the connection because of this error, which is returned. Later calls raise ServerUnavailable."""
+        self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was closed: {error}"))
+        return error
+
     def _lost(self, broken: ServerUnavailable) -> ServerUnavailable:
         self._end(broken)
         self._release()
         return broken
+
+
+def _keeps_size(descriptor: int, size_bytes: int) -> bool:
+    """Whether this is a file that has at least this size, and that no process can shrink."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # not a file in memory
+        return False
+    return bool(seals & fcntl.F_SEAL_SHRINK) and os.fstat(descriptor).st_size >= size_bytes
 
 
 def _closed() -> ConnectionResetError:

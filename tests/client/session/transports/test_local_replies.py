@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
+import tempfile
 import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport import DeadlineExceeded, InternalError, LimitExceeded, ServerUnavailable, SessionClosed
 from logitport.session.transports.local import LocalTransport
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ class Beside:
     """The gRPC stream of a local transport."""
 
     target = "nowhere:1"
+    max_message_bytes = 8 << 20
 
     def close(self) -> None:
         pass
@@ -61,6 +66,108 @@ def test_a_connection_that_ends_in_the_middle_of_a_reply(
         read(opened)
 
 
+class Dribble:
+    """Sends one byte after another, each long before the deadline of a read, until the other end is closed."""
+
+    def __init__(self, server: socket.socket, data: bytes) -> None:
+        self._thread = threading.Thread(target=self._send, args=(server, data))
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    @staticmethod
+    def _send(server: socket.socket, data: bytes) -> None:
+        with suppress(OSError):
+            for byte in data:
+                server.sendall(bytes([byte]))
+                time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("read", "is_left"),
+    [(READS[0], False), (READS[0], True), (READS[1], False)],
+    ids=["receive", "left", "receive_region"],
+)
+def test_the_deadline_is_that_of_the_whole_reply(
+    local: Any, read: Callable[[LocalTransport], Any], is_left: bool
+) -> None:
+    opened, server = local
+    if is_left:
+        opened.on_readable(lambda: None)
+        opened.leave_reply(None, 1, 1)
+    server.sendall(b"\xff")
+    dribble = Dribble(server, b"\0\0\0" + bytes(1000))
+    with pytest.raises(DeadlineExceeded, match=r"did not reply to a frame within 0\.2 s"):
+        read(opened)
+    dribble.join()
+
+
+def test_the_deadline_is_that_of_the_whole_frame_that_is_sent(local: Any) -> None:
+    opened, server = local
+    ended = threading.Event()
+
+    def receive_slowly() -> None:
+        with suppress(OSError):
+            while not ended.wait(0.02) and server.recv(1 << 16):
+                pass
+
+    reading = threading.Thread(target=receive_slowly)
+    reading.start()
+    opened.max_message_bytes = 1 << 30
+    with pytest.raises(DeadlineExceeded, match=r"did not reply to a frame within 0\.2 s"):
+        opened.send_bytes(bytes(64 << 20))
+    ended.set()
+    reading.join()
+
+
+@pytest.mark.parametrize(
+    ("read", "is_left"),
+    [(READS[0], False), (READS[0], True), (READS[1], False)],
+    ids=["receive", "left", "receive_region"],
+)
+def test_a_reply_over_the_limit(local: Any, read: Callable[[LocalTransport], Any], is_left: bool) -> None:
+    opened, server = local
+    if is_left:
+        opened.on_readable(lambda: None)
+        opened.leave_reply(None, 1, 1)
+    server.setblocking(False)
+    server.send(struct.pack("<I", 0xFFFFFFFF) + bytes(1000))
+    with pytest.raises(LimitExceeded, match=r"a frame of 4294967295 bytes is over max_message_bytes \(8388608\)"):
+        read(opened)
+    with pytest.raises(ServerUnavailable):
+        opened.receive()
+
+
+SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@pytest.mark.parametrize(
+    ("seals", "size_bytes", "is_accepted"),
+    [(SEALED, 8, True), (fcntl.F_SEAL_GROW, 8, False), (SEALED, 4, False), (None, 8, False)],
+    ids=["sealed", "can shrink", "too small", "a file"],
+)
+def test_a_region_that_can_shrink_is_refused(local: Any, seals: int | None, size_bytes: int, is_accepted: bool) -> None:
+    """An access beyond the end of its file would end the engine's process with SIGBUS."""
+    opened, server = local
+    with (
+        tempfile.TemporaryFile()
+        if seals is None
+        else open(os.memfd_create("lent", os.MFD_ALLOW_SEALING), "r+b") as file
+    ):
+        file.truncate(size_bytes)
+        if seals is not None:
+            fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, seals)
+        socket.send_fds(server, [REPLY], [file.fileno()])
+    if is_accepted:
+        reply, memory = opened.receive_region(8)
+        assert (reply, len(memory)) == (b"reply", 8)
+        return
+    with pytest.raises(InternalError, match="memory that it can take away"):
+        opened.receive_region(8)
+    assert opened.has_ended
+
+
 def framed(data: bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
@@ -84,8 +191,9 @@ def test_large_replies(local: Any) -> None:
 
 def test_a_reply_with_a_descriptor(local: Any) -> None:
     opened, server = local
-    memory = os.memfd_create("region")
+    memory = os.memfd_create("region", os.MFD_ALLOW_SEALING)
     os.truncate(memory, 8)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALED)
     server.sendall(framed(b"before"))
     assert opened.receive() == b"before"
     socket.send_fds(server, [framed(b"region")], [memory])
