@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import atexit
 import json
+import time
+import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.core.history import listed_ids
-from logitport.errors import InvalidArgument, LawBroken, LogitportError, NotInstalled, ProcessorFailed
+from logitport.errors import (
+    InvalidArgument,
+    LawBroken,
+    LogitportError,
+    NotInstalled,
+    ProcessorFailed,
+    SuspectCodeWarning,
+)
 from logitport.installation import how_to_install
+from logitport.source_checks import DISCARD, find
+from logitport.testing.captured_output import CapturedOutput
 from logitport.testing.runner import load_backend
+from logitport.testing.stopwatch import Limits
 from logitport.testing.tokenizer_option import with_tokenizer
 from logitport.tokenizers import operator_tokenizer
 
@@ -23,6 +36,7 @@ except ImportError as error:
 
 from logitport.testing import laws as of_processors
 from logitport.testing.playing import Subject, play
+from logitport.testing.search import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +52,10 @@ LAWS = tuple(law.name for law in of_processors.LAWS)
 _MIN_VOCAB_SIZE = 64
 # A larger number in the parameters is not taken for an id.
 _MAX_ID = 1 << 18
+# The time of all searches. Each law has an equal part of what is left, so that laws after a slow one are tested, too.
+_MAX_SECONDS = 180.0
+# The server's defaults of --processor-timeout-seconds and --load-timeout-seconds.
+_STEP_SECONDS, _LOAD_SECONDS = 2.0, 10.0
 
 
 def check(
@@ -57,14 +75,16 @@ def check(
 ) -> None:
     """Search for examples that break a law; the same arguments try the same examples.
 
-    Each example runs with new instances of the processor, through the server's own code.
+    Each example runs with new instances of the processor, through the server's own code. What the processor prints is
+    captured; the error has the end of it. The searches end after three minutes in all, with a warning.
 
     Args:
         processor: a class, an instance, a function, a built-in's name, a program or a serialized string: what
             `Request.processors` takes, of any dialect.
         params: parameters that the processor accepts. More of them find more.
         vocab_size: width of the logits; by default more than all ids in `params` and of the tokenizer, and 64 or more.
-        laws: names of the laws to test, some of `LAWS`. The law "worker" starts a sandboxed process once.
+        laws: names of the laws to test, some of `LAWS`. The law "worker" starts a sandboxed process once. Without the
+            law "time", calls may take any time; with it, those in the main thread that never end are stopped.
         max_examples: number of examples of each law.
         seed: of the examples.
         tolerance: how far two logits may differ that should be equal, absolutely and relatively: sums of several rows
@@ -77,6 +97,7 @@ def check(
 
     Raises:
         LawBroken: a law does not hold; the first of `LAWS`. The message has the smallest example.
+        SuspectCodeWarning: as a warning, for each line of the processor that has no effect.
         InvalidArgument: an argument cannot be used, or the processor refuses parameters of `params`.
         ServerUnavailable: this machine cannot run workers; leave out the law "worker".
         NotInstalled: the server, or hypothesis, is not installed.
@@ -88,10 +109,18 @@ def check(
     if not given or max_examples < 1:
         raise InvalidArgument("pass at least one dict of parameters ({} for none), and max_examples of 1 or more")
     subject = Subject(
-        processor, tokenizer_id, tuple(listed_ids(eos_token_ids, "eos_token_ids")), dict(sampling_params or {})
+        processor,
+        tokenizer_id,
+        tuple(listed_ids(eos_token_ids, "eos_token_ids")),
+        dict(sampling_params or {}),
+        _limits(options) if any(law.name == "time" for law in chosen) else None,
     )
+    for line in find(processor, {DISCARD}):
+        warnings.warn(str(line), SuspectCodeWarning, stacklevel=2)
     backend = load_backend()
+    unfinished: list[str] = []
     with ExitStack() as stack:
+        output = stack.enter_context(CapturedOutput())
         here = stack.enter_context(backend.open_runner("here", options))
         width = vocab_size or _enough_ids(given, tokenizer_id)
         for number, one in enumerate(given):
@@ -101,12 +130,32 @@ def check(
             return _worker_runner(json.dumps(options)) if place == "worker" else backend.open_runner(place, options)
 
         trial = of_processors.Trial(
-            subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance
+            subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance, output
         )
-        for law in chosen:
-            broken = law.search(trial)
+        end = time.monotonic() + _MAX_SECONDS
+        for number, law in enumerate(chosen):
+            budget = Budget((end - time.monotonic()) / (len(chosen) - number))
+            broken = law.search(replace(trial, budget=budget))
             if broken is not None:
-                raise LawBroken(_message(processor, law, broken), law=law.name, example=broken.example)
+                error = LawBroken(_message(processor, law, broken), law=law.name, example=broken.example)
+                error.output = error.output or broken.output
+                raise error
+            if budget.is_over:
+                unfinished.append(f"{law.name} ({budget.tried} examples)")
+    if unfinished:
+        warnings.warn(
+            f"the processor is slow, so that the search of these laws ended early: {', '.join(unfinished)}; pass fewer "
+            "laws, or a smaller max_examples",
+            stacklevel=2,
+        )
+
+
+def _limits(options: Mapping[str, Any] | None) -> Limits:
+    given = options or {}
+    return Limits(
+        float(given.get("processor_timeout_seconds", _STEP_SECONDS)),
+        float(given.get("load_timeout_seconds", _LOAD_SECONDS)),
+    )
 
 
 def _enough_ids(params: Sequence[Mapping[str, Any]], tokenizer_id: str) -> int:
@@ -137,6 +186,8 @@ def _chosen(names: Iterable[str]) -> list[Law]:
 def _check_accepted(subject: Subject, here: Runner, params: Mapping[str, Any], where: str, width: int) -> None:
     """Raise InvalidArgument if the processor refuses the parameters."""
     first = play(subject, here, Run(params, (), (), 0, at_once=False, logits=Logits(width)))[0]
+    if first.too_slow:
+        return  # the law "time" reports it
     if not first.admitted and isinstance(first.error, InvalidArgument):
         raise InvalidArgument(
             f"{where} is refused at vocab_size={width}: {first.error}; list parameters that the processor accepts, and "

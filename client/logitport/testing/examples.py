@@ -21,6 +21,10 @@ _MAX_MEMBERS, _MAX_MEMBER_OUTPUT, _MAX_WAIT = 3, 3, 2
 # Most ids are among the first few, so that they repeat.
 _COMMON_IDS = 6
 _MAX_SEED = 7
+# Lengths of repeated ids before the others: most examples have none, and the search ends with none if it can.
+LENGTHS = (0, 0, 0, 100, 1_000, 10_000)
+# Longer lists are described by what is repeated in them.
+_MAX_LISTED, _MAX_PERIOD = 40, 24
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,25 @@ class Run:
         """The same request, admitted with all of its output."""
         return replace(self, admitted=len(self.output))
 
+    def lengthened(self, length: int, *, in_output: bool) -> Run:
+        """The same request after a history of this length, in which its ids are repeated.
+
+        Args:
+            length: number of ids that come before its own.
+            in_output: whether they are in its output, with which it is admitted; otherwise they are in its prompt.
+        """
+        ids = (*self.prompt, *self.output) or (0,)
+        history = (ids * (length // len(ids) + 1))[:length]
+        if in_output:
+            return replace(self, output=history + self.output, admitted=length + self.admitted)
+        return replace(self, prompt=history + self.prompt)
+
     def describe(self) -> dict[str, Any]:
         """The example as JSON data."""
         return {
             "params": dict(self.params),
-            "prompt": list(self.prompt),
-            "output": list(self.output),
+            "prompt": _described(self.prompt),
+            "output": _described(self.output),
             "admitted_with": self.admitted,
             "one_step": self.at_once,
             "logits": str(self.logits),
@@ -156,8 +173,9 @@ class Examples:
         scales: Sequence[float] = (1.0,),
         min_output: int = 0,
         max_output: int = _MAX_OUTPUT,
+        lengths: Sequence[int] = (0,),
     ) -> SearchStrategy[Run]:
-        """Runs; `widths` and `scales` are those of the logits."""
+        """Runs; `widths` and `scales` are those of the logits, `lengths` those of histories before other ids."""
 
         @st.composite
         def draw_run(draw: DrawFn) -> Run:
@@ -169,7 +187,7 @@ class Examples:
                 draw(st.sampled_from([*scales])),
                 tuple(sorted(masked)),
             )
-            return Run(
+            run = Run(
                 draw(st.sampled_from(self.params)),
                 tuple(draw(st.lists(self._ids, max_size=_MAX_PROMPT))),
                 tuple(output),
@@ -177,13 +195,15 @@ class Examples:
                 draw(st.booleans()),
                 logits,
             )
+            length = draw(st.sampled_from(lengths)) if len(lengths) > 1 else lengths[0]
+            return run.lengthened(length, in_output=draw(st.booleans())) if length else run
 
         return draw_run()
 
     def rewinds(self) -> SearchStrategy[Rewind]:
         """Runs that are cut back."""
         replacements = st.lists(self._ids, max_size=2).map(tuple)
-        return self.runs(min_output=1).flatmap(
+        return self.runs(min_output=1, lengths=LENGTHS).flatmap(
             lambda run: st.builds(Rewind, st.just(run), st.integers(0, len(run.output) - 1), replacements)
         )
 
@@ -197,6 +217,17 @@ class Examples:
             return Crowd(members, tuple(draw(st.integers(0, _MAX_WAIT)) for _ in members))
 
         return draw_crowd()
+
+
+def _described(ids: tuple[int, ...]) -> list[int] | str:
+    """The ids, or a text if they are many: those that are repeated, and the rest."""
+    if len(ids) <= _MAX_LISTED:
+        return list(ids)
+    for period in range(1, _MAX_PERIOD + 1):
+        repeated = next((index for index in range(period, len(ids)) if ids[index] != ids[index - period]), len(ids))
+        if len(ids) - repeated <= _MAX_LISTED:
+            return f"{list(ids[:period])} repeated to {repeated} ids, then {list(ids[repeated:])}"
+    return f"{list(ids[:_MAX_LISTED])}... ({len(ids)} ids)"
 
 
 # Values of all types of JSON. None is large, because a processor may allocate as much as a parameter says.

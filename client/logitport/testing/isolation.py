@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from logitport.core.history import listed_ids
 from logitport.errors import LogitportError
 from logitport.testing.runner import ProcessorInfo, RowResult, RowStep
@@ -12,7 +14,6 @@ from logitport.testing.runner import ProcessorInfo, RowResult, RowStep
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from logitport.request import ProcessorLike, Request
@@ -149,25 +150,41 @@ class IsolatedChain:
         return _Slot(self._batch, self._next_slot, replace(self._request, processors=processors), history)
 
     def _remove(self, slot: _Slot) -> None:
-        self._batch.remove(slot.number)
+        slot.remove()
 
     def _spread(self, running: tuple[int, ...], row: RowResult) -> tuple[PlaceResult | None, ...]:
         by_place = dict(zip(running, row.places, strict=True))
         return tuple(by_place.get(place) for place in range(len(self.infos)))
 
 
+# The number of a slot's twin is larger by this.
+_TWIN = 1 << 20
+
+
 class _Slot:
-    """A request in a batch, admitted with this history."""
+    """A request in a batch, admitted with this history.
+
+    If a processor takes the rows of several requests, a twin, an equal request, has the row before it in each step:
+    code that works only for one row, such as `logits * params.a`, then fails here as on a server.
+    """
 
     def __init__(self, batch: Batch, number: int, request: Request, history: Sequence[int]) -> None:
         self._batch = batch
-        self.number = number
         self._known = len(history)
         output = tuple(history[len(request.prompt_token_ids) :])
-        self.infos = batch.add(number, replace(request, output_token_ids=output))
+        admitted = replace(request, output_token_ids=output)
+        self.infos = batch.add(number, admitted)
+        self._numbers = [number]
+        if any(info.takes_rows for info in self.infos):
+            batch.add(number + _TWIN, admitted)
+            self._numbers.insert(0, number + _TWIN)
 
     def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> RowResult:
-        step = RowStep(self.number, self._known, tuple(history[self._known :]))
+        rows = [RowStep(number, self._known, tuple(history[self._known :])) for number in self._numbers]
         self._known = len(history)
-        (row,) = self._batch.step([step], logits[None])
-        return row
+        return self._batch.step(rows, np.stack([logits] * len(rows)))[-1]
+
+    def remove(self) -> None:
+        """Remove the request."""
+        for number in self._numbers:
+            self._batch.remove(number)

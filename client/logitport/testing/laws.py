@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LoadFailed
 from logitport.programs.program import Program
 from logitport.request import ProcessorRef
-from logitport.testing.examples import changes_of
+from logitport.source_checks import CHANGES, DRAW, SHARED, find
+from logitport.testing.captured_output import CapturedOutput
+from logitport.testing.examples import LENGTHS, Logits, Run, changes_of
 from logitport.testing.outcomes import difference
 from logitport.testing.playing import play, play_crowd, play_rewind
-from logitport.testing.search import smallest
+from logitport.testing.search import Budget, smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from hypothesis.strategies import SearchStrategy
 
-    from logitport.testing.examples import Crowd, Examples, Rewind, Run
+    from logitport.testing.examples import Crowd, Examples, Rewind
     from logitport.testing.outcomes import Outcome
     from logitport.testing.playing import Subject
     from logitport.testing.runner import Runner
@@ -32,6 +34,8 @@ _PADDING = (0, 1, 31)
 _SCALES = (1.0, 0.0, 1e4)
 # Each example of parameters runs once for each change of them.
 _MIN_RUNS_FOR_PARAMS, _CHANGES_FOR_AN_EXAMPLE = 5, 8
+# A call breaks the law "time" if it is too slow at each of so many runs.
+_TIMES_TOO_SLOW = 3
 # Each example of a worker takes several messages to another process.
 _MAX_WORKER_EXAMPLES = 10
 
@@ -42,10 +46,12 @@ class Broken(NamedTuple):
     Attributes:
         problem: description of the violation.
         example: the example as JSON data; empty if the law needs none.
+        output: what the processor printed then.
     """
 
     problem: str
     example: Mapping[str, Any]
+    output: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class Trial:
         max_examples: number of examples of each law.
         seed: of the examples.
         tolerance: how far two logits may differ.
+        output: captures what the processor prints.
+        budget: the time of the search for one law.
     """
 
     subject: Subject
@@ -71,17 +79,80 @@ class Trial:
     max_examples: int
     seed: int
     tolerance: float
+    output: CapturedOutput = field(default_factory=CapturedOutput)
+    budget: Budget = field(default_factory=Budget)
 
     def search(
         self, strategy: SearchStrategy[Any], problem_of: Callable[[Any], str], max_examples: int = 0
     ) -> Broken | None:
         """Search for the smallest example with a problem."""
-        found = smallest(strategy, problem_of, max_examples=max_examples or self.max_examples, seed=self.seed)
-        return None if found is None else Broken(found[1], found[0].describe())
+        found = smallest(
+            strategy,
+            problem_of,
+            max_examples=max_examples or self.max_examples,
+            seed=self.seed,
+            output=self.output,
+            budget=self.budget,
+        )
+        return None if found is None else Broken(found.problem, found.example.describe(), found.output)
+
+    def suspects(self, kinds: Collection[str]) -> str:
+        """Lines of the processor that may be the cause, each on a line; "" if none is found."""
+        return "".join(f"\n    suspect: {one}" for one in find(self.subject.processor, kinds))
 
     def difference(self, first: Outcome, second: Outcome, names: tuple[str, str]) -> str:
         """Describe the difference of two outcomes; "" if there is none."""
         return difference(first, second, names, self.tolerance)
+
+
+def calls_are_fast(trial: Trial) -> Broken | None:
+    """Each step, and each start of a request, ends within the server's limits, also after 10,000 ids."""
+
+    def problem(run: Run) -> str:
+        slow = [one for one in play(trial.subject, trial.here, run) if one.too_slow]
+        return slow[0].too_slow + _traceback_of(slow[0]) if slow else ""
+
+    for length in sorted({*LENGTHS}):
+        for params in trial.examples.params:
+            run = Run(params, (), (0, 1), 0, at_once=False, logits=Logits(trial.vocab_size))
+            run = run.lengthened(length, in_output=True) if length else run
+            trial.output.clear()
+            found = [problem(run)]
+            # The machine may have been busy, or the first call may have read a file.
+            while found[-1] and "stopped" not in found[-1] and len(found) < _TIMES_TOO_SLOW:
+                found.append(problem(run))
+            if found[-1]:
+                return Broken(found[-1], run.describe(), trial.output.text)
+            if not trial.budget.try_one():
+                return None
+    return None
+
+
+def _traceback_of(outcome: Outcome) -> str:
+    return f"\n{outcome.error}" if outcome.error is not None else ""
+
+
+def requests_run(trial: Trial) -> Broken | None:
+    """Requests with parameters that are accepted run without an exception, at any length of the history."""
+
+    def problem(run: Run) -> str:
+        last = play(trial.subject, trial.here, run)[-1]
+        refused = not last.admitted and isinstance(last.error, _REFUSALS)
+        return _failure(last) if last.failed and not refused else ""
+
+    return trial.search(trial.examples.runs(lengths=LENGTHS), problem)
+
+
+def results_are_repeated(trial: Trial) -> Broken | None:
+    """The same request gives the same results whenever it runs, with new instances of the processor."""
+
+    def problem(run: Run) -> str:
+        first, second = play(trial.subject, trial.here, run), play(trial.subject, trial.here, run)
+        found = (trial.difference(*pair, ("at first", "again")) for pair in zip(first, second, strict=False))
+        difference = next(filter(None, found), "")
+        return difference and difference + trial.suspects({DRAW, *SHARED})
+
+    return trial.search(trial.examples.runs(lengths=LENGTHS), problem)
 
 
 def start_equals_advance(trial: Trial) -> Broken | None:
@@ -93,9 +164,10 @@ def start_equals_advance(trial: Trial) -> Broken | None:
             return ""  # the processor's state does not follow from the history, and the server reports that
         history = replace(run, output=run.output[: advanced.output_length])  # it is shorter after an error
         fresh = play(trial.subject, trial.here, history.fresh())[0]
-        return trial.difference(advanced, fresh, ("after `advance`", "after `start`"))
+        found = trial.difference(advanced, fresh, ("after `advance`", "after `start`"))
+        return found and found + trial.suspects(CHANGES)
 
-    return trial.search(trial.examples.runs(), problem)
+    return trial.search(trial.examples.runs(lengths=LENGTHS), problem)
 
 
 def rewind_equals_start(trial: Trial) -> Broken | None:
@@ -106,7 +178,8 @@ def rewind_equals_start(trial: Trial) -> Broken | None:
         if rewound is None or rewound.state_lost:
             return ""  # as above
         fresh = play(trial.subject, trial.here, rewind.fresh())[0]
-        return trial.difference(rewound, fresh, ("after `rewind`", "after `start`"))
+        found = trial.difference(rewound, fresh, ("after `rewind`", "after `start`"))
+        return found and found + trial.suspects(CHANGES)
 
     return trial.search(trial.examples.rewinds(), problem)
 
@@ -123,7 +196,7 @@ def rows_are_independent(trial: Trial) -> Broken | None:
             for step, (first, second) in enumerate(zip(own, shared, strict=False)):
                 found = trial.difference(first, second, ("alone", "in the batch"))
                 if found:
-                    return f"request {number}, step {step} of its own: {found}"
+                    return f"request {number}, step {step} of its own: {found}{trial.suspects(CHANGES)}"
         return ""
 
     return trial.search(trial.examples.crowds(), problem)
@@ -136,13 +209,12 @@ def params_are_checked(trial: Trial) -> Broken | None:
         """The first change of the run's parameters that fails, the run with it, and its problem."""
         original = play(trial.subject, trial.here, run)[-1]
         if original.error is not None and not original.state_lost:
-            # NaN and ids outside the vocabulary have laws of their own.
-            return None if original.is_nan or original.is_outside else ("none", run, _failure(original))
+            return None  # another law's concern, whatever the parameters are
         for change, params in changes_of(run.params):
             changed = replace(run, params=params)
             last = play(trial.subject, trial.here, changed)[-1]
             refused = not last.admitted and isinstance(last.error, _REFUSALS)
-            if last.error is not None and not refused and not last.state_lost:
+            if last.error is not None and not refused and not last.state_lost and not last.too_slow:
                 return change, changed, _failure(last)
         return None
 
@@ -153,13 +225,18 @@ def params_are_checked(trial: Trial) -> Broken | None:
     num_changes = max(len(changes_of(params)) for params in trial.examples.params)
     max_examples = max(_MIN_RUNS_FOR_PARAMS, trial.max_examples * _CHANGES_FOR_AN_EXAMPLE // num_changes)
     found = smallest(
-        trial.examples.runs(), problem, max_examples=min(max_examples, trial.max_examples), seed=trial.seed
+        trial.examples.runs(),
+        problem,
+        max_examples=min(max_examples, trial.max_examples),
+        seed=trial.seed,
+        output=trial.output,
+        budget=trial.budget,
     )
-    failure = None if found is None else first_failure(found[0])
+    failure = None if found is None else first_failure(found.example)
     if found is None or failure is None:
-        return None if found is None else Broken(found[1], found[0].describe())
+        return None if found is None else Broken(found.problem, found.example.describe(), found.output)
     change, run, text = failure
-    return Broken(text, {"change": change, **run.describe()})
+    return Broken(text, {"change": change, **run.describe()}, found.output)
 
 
 def _failure(outcome: Outcome) -> str:
@@ -203,8 +280,10 @@ def workers_agree(trial: Trial) -> Broken | None:
 
 
 def _compare_with(trial: Trial, runner: Runner, place: str, max_examples: int) -> Broken | None:
+    unlimited = replace(trial.subject, limits=None)  # a worker has limits of its own
+
     def problem(run: Run) -> str:
-        here, there = play(trial.subject, trial.here, run), play(trial.subject, runner, run)
+        here, there = play(trial.subject, trial.here, run), play(unlimited, runner, run)
         for first, second in zip(here, there, strict=False):
             if found := trial.difference(first, second, ("here", place)):
                 return found
@@ -241,6 +320,9 @@ class Law(NamedTuple):
 
 # In the order in which they are tested.
 LAWS = (
+    Law("time", calls_are_fast),
+    Law("runs", requests_run),
+    Law("deterministic", results_are_repeated),
     Law("start", start_equals_advance),
     Law("rewind", rewind_equals_start),
     Law("batch", rows_are_independent),

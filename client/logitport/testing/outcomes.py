@@ -28,12 +28,20 @@ class Outcome:
         error: the error; None if there is none.
         admitted: False if the error is that of the admission.
         output_length: number of ids of the output at this step.
+        too_slow: what took longer than its limit; "" if nothing did. There are no logits then.
     """
 
     logits: NDArray[np.float32] | None = None
     error: LogitportError | None = None
     admitted: bool = True
     output_length: int = 0
+    too_slow: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the processor has raised an exception that is no other law's concern."""
+        other = self.state_lost or self.is_nan or self.is_outside or self.too_slow
+        return self.error is not None and not other
 
     @property
     def state_lost(self) -> bool:
@@ -55,7 +63,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.error is None:
-            return "logits"
+            return self.too_slow or "logits"
         return f"{type(self.error).__name__}: {self.error}"
 
 
@@ -68,7 +76,7 @@ def difference(first: Outcome, second: Outcome, names: tuple[str, str], toleranc
         names: their names in messages.
         tolerance: how far two finite logits may differ, absolutely and relatively.
     """
-    if first.error is not None and second.error is not None:
+    if (first.error is not None and second.error is not None) or first.too_slow or second.too_slow:
         return ""
     if first.logits is None or second.logits is None:
         return f"{names[0]}: {first}; {names[1]}: {second}"

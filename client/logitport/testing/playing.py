@@ -11,6 +11,7 @@ from logitport.errors import LogitportError
 from logitport.request import Request
 from logitport.testing.outcomes import Outcome
 from logitport.testing.runner import RowStep
+from logitport.testing.stopwatch import Measured, measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from logitport.request import ProcessorLike
     from logitport.testing.examples import Crowd, Rewind, Run
     from logitport.testing.runner import Batch, RowResult, Runner
+    from logitport.testing.stopwatch import Limits
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class Subject:
         tokenizer_id: the engine's name for its tokenizer.
         eos_token_ids: the engine's ids that end a sequence.
         sampling_params: the engine's parameters of each request.
+        limits: how long calls in this process may take; None for any time.
     """
 
     processor: ProcessorLike
     tokenizer_id: str = ""
     eos_token_ids: tuple[int, ...] = ()
     sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits | None = None
 
     def open(self, runner: Runner, vocab_size: int) -> Batch:
         """Open an empty batch with new instances of the processor."""
@@ -65,10 +69,15 @@ class _Played:
         self._run = run
         self._history = [*run.prompt, *run.output[: run.admitted]]
         self.ended: Outcome | None = None
-        try:
-            batch.add(slot, subject.request(run, self._history))
-        except LogitportError as error:
-            self.ended = Outcome(error=error, admitted=False, output_length=run.admitted)
+        self._limits = subject.limits
+        error: LogitportError | None = None
+        with measured(self._limits and self._limits.load) as call:
+            try:
+                batch.add(slot, subject.request(run, self._history))
+            except LogitportError as caught:
+                error = caught
+        if error is not None or str(call):
+            self.ended = Outcome(error=error, admitted=False, output_length=run.admitted, too_slow=_slow(call, "start"))
 
     def prepare(self, new_ids: Sequence[int] = (), keep: int | None = None) -> RowStep:
         """Cut the history back to `keep` ids, append new ones, and return the row for the step."""
@@ -80,12 +89,13 @@ class _Played:
         """The model's logits after the history."""
         return self._run.logits.after(self._history)
 
-    def conclude(self, result: RowResult) -> Outcome:
-        """The outcome of the step that `prepare` began."""
+    def conclude(self, result: RowResult | None, too_slow: str = "") -> Outcome:
+        """The outcome of the step that `prepare` began; `result` is None if it was stopped."""
         length = len(self._history) - len(self._run.prompt)
-        if result.error is None:
+        error = None if result is None else result.error
+        if result is not None and error is None and not too_slow:
             return Outcome(result.logits, output_length=length)
-        self.ended = Outcome(error=result.error, output_length=length)
+        self.ended = Outcome(error=error, output_length=length, too_slow=too_slow)
         return self.ended
 
     def step(self, new_ids: Sequence[int] = (), keep: int | None = None) -> Outcome:
@@ -93,8 +103,11 @@ class _Played:
         if self.ended is not None:
             return self.ended
         row = self.prepare(new_ids, keep)
-        (result,) = self._batch.step([row], self.logits()[None])
-        return self.conclude(result)
+        logits = self.logits()[None]
+        result: RowResult | None = None
+        with measured(self._limits and self._limits.step) as call:
+            (result,) = self._batch.step([row], logits)
+        return self.conclude(result, _slow(call, "step"))
 
     def steps(self) -> Iterator[Outcome]:
         """Step to the end of the run, or to an error."""
@@ -104,6 +117,10 @@ class _Played:
             yield self.step(new_ids)
             if self.ended is not None:
                 return
+
+
+def _slow(call: Measured, name: str) -> str:
+    return f"the {name} {call}" if str(call) else ""
 
 
 def play(subject: Subject, runner: Runner, run: Run) -> list[Outcome]:
@@ -151,8 +168,11 @@ def play_crowd(subject: Subject, runner: Runner, crowd: Crowd) -> list[list[Outc
                 rows.append((slot, active[slot].prepare(member.output[done - 1 : done] if done else ())))
         if rows:
             logits = np.stack([active[slot].logits() for slot, _ in rows])
-            for (slot, _), result in zip(rows, batch.step([row for _, row in rows], logits), strict=True):
-                outcomes[slot].append(active[slot].conclude(result))
+            results: Sequence[RowResult | None] = [None] * len(rows)
+            with measured(subject.limits and subject.limits.step) as call:
+                results = batch.step([row for _, row in rows], logits)
+            for (slot, _), result in zip(rows, results, strict=True):
+                outcomes[slot].append(active[slot].conclude(result, _slow(call, "step")))
     for slot, played in active.items():
         if played.ended is not None and not played.ended.admitted:
             outcomes[slot].append(played.ended)

@@ -37,11 +37,13 @@ class ProcessorInfo:
         name: its name in errors and metrics.
         reads_logits: whether it takes logits.
         is_program: whether it runs as a program.
+        takes_rows: whether one call of its code takes the rows of several requests.
     """
 
     name: str
     reads_logits: bool
     is_program: bool
+    takes_rows: bool = False
 
 
 @dataclass(frozen=True)

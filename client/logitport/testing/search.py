@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
@@ -13,14 +15,61 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
+    from logitport.testing.captured_output import CapturedOutput
+
 T = TypeVar("T")
 
 _PHASES = (Phase.generate, Phase.target, Phase.shrink)
 
 
+class Found(NamedTuple, Generic[T]):
+    """An example with a problem.
+
+    Attributes:
+        example: the example.
+        problem: its problem.
+        output: what the processor printed then.
+    """
+
+    example: T
+    problem: str
+    output: str
+
+
+class Budget:
+    """The time of a search.
+
+    Args:
+        seconds: when they are over, no further example is tried.
+
+    Attributes:
+        tried: number of examples that were tried.
+        is_over: whether examples were left out.
+    """
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._end = time.monotonic() + seconds
+        self.tried = 0
+        self.is_over = False
+
+    def try_one(self) -> bool:
+        """Count one more example. Returns False if there is no time for it; the first one is always tried."""
+        if self.tried and time.monotonic() > self._end:
+            self.is_over = True
+            return False
+        self.tried += 1
+        return True
+
+
 def smallest(
-    strategy: SearchStrategy[T], problem_of: Callable[[T], str], *, max_examples: int, seed: int
-) -> tuple[T, str] | None:
+    strategy: SearchStrategy[T],
+    problem_of: Callable[[T], str],
+    *,
+    max_examples: int,
+    seed: int,
+    output: CapturedOutput,
+    budget: Budget,
+) -> Found[T] | None:
     """Search for an example with a problem, and make it small.
 
     Args:
@@ -28,16 +77,21 @@ def smallest(
         problem_of: describes the problem of an example; "" if it has none.
         max_examples: number of examples to try before the search ends without a result.
         seed: of the draws; the same seed gives the same examples.
+        output: has what the processor prints.
+        budget: the time of the search.
 
     Returns:
-        The example and its problem; None if none was found.
+        The example; None if none was found.
     """
-    found: list[tuple[T, str]] = []
+    found: list[Found[T]] = []
 
     def has_problem(example: T) -> bool:
+        if not budget.try_one():
+            return False
+        output.clear()
         problem = problem_of(example)
         if problem:
-            found.append((example, problem))
+            found.append(Found(example, problem, output.text))
         return bool(problem)
 
     chosen = settings(
@@ -50,8 +104,11 @@ def smallest(
     try:
         find(strategy, has_problem, settings=chosen, random=Random(seed))  # noqa: S311 - no secret
     except NoSuchExample:
-        return None
+        return found[-1] if found else None
     except Flaky:
-        example, problem = found[-1]
-        return example, f"{problem} (not at every run: the result of the processor changes between equal runs)"
+        last = found[-1]
+        if budget.is_over:
+            return last
+        note = "not at every run: the result of the processor changes between equal runs"
+        return last._replace(problem=f"{last.problem} ({note})")
     return found[-1]

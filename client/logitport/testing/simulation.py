@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.history import listed_ids
+from logitport.errors import SuspectCodeWarning
+from logitport.source_checks import DISCARD, find
 from logitport.testing.models import as_model
 from logitport.testing.stepper import Stepper
 from logitport.testing.tokenizer_option import with_tokenizer
@@ -45,6 +48,9 @@ def simulate(
     The processors run in this process, through the server's own code: their results have the bits of a server's, for
     logits in float32. Programs run as on a server; an engine that runs them itself may differ in the last bits.
 
+    Code that takes the rows of several requests at once, as for SGLang and vLLM, gets two rows in each step, those of
+    two equal requests, so that errors of broadcasting show. A `SuspectCodeWarning` names each line without an effect.
+
     Args:
         chain: (processor, parameters) pairs, as for `Request.processors`. A class runs as it is, without being pickled:
             breakpoints work in it.
@@ -77,6 +83,10 @@ def simulate(
         InvalidArgument, InvalidLogits: an argument cannot be used.
         LogitportError: a processor was refused, or has failed; the message names it.
     """
+    for pair in chain:
+        # A wrong pair is refused at the first step.
+        for line in find(pair[0], {DISCARD}) if isinstance(pair, tuple | list) and pair else ():
+            warnings.warn(str(line), SuspectCodeWarning, stacklevel=2)
     model, count = as_model(model_or_logits, steps)
     further: dict[str, Path] = {}
     if tokenizer is not None:

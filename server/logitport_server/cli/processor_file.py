@@ -6,8 +6,10 @@ import importlib.util
 import sys
 from functools import reduce
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+from logitport.dialects import missing_methods, recognise
 from logitport.payload.portability import travels_by_value
 from logitport_server.cli.payload_file import read_payload_or_program
 from logitport_server.command_line.parser import proposal
@@ -36,6 +38,30 @@ def read_processor(source: str) -> Any:
     except AttributeError:
         names = [one for one in vars(module) if not one.startswith("_")]
         raise StartupError(f"{file} has no {name}{proposal(name, names)}") from None
+
+
+def read_processors(source: str) -> dict[str, Any]:
+    """Return the classes and functions of a Python file that are processors, by their names.
+
+    The file is executed like a module that is imported from its folder.
+
+    Raises:
+        StartupError: the file cannot be read or executed, or has no processor.
+    """
+    module = _execute(Path(source))
+    found = {name: one for name, one in vars(module).items() if _is_processor(one, module.__name__)}
+    if not found:
+        raise StartupError(f"{source} defines no processor; derive a class from logitport.EditProcessor")
+    return found
+
+
+def _is_processor(value: Any, module: str) -> bool:
+    if not isinstance(value, type | FunctionType) or value.__module__ != module or value.__name__.startswith("_"):
+        return False
+    try:
+        return not missing_methods(recognise(value)[0])
+    except TypeError:
+        return False
 
 
 def _execute(path: Path) -> Any:

@@ -61,6 +61,7 @@ GROUPS = {
     },
     "Tools": {
         "play": Command("play", "Play", "show in the browser what a chain of processors does"),
+        "check": Command("check", "Check", "search for defects of processors"),
         "replay": Command("replay", "Replay", "compare another version of a processor with a recorded one"),
         "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
         "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),

@@ -12,6 +12,9 @@ from logitport.errors import DuplicateRequest, InvalidArgument, LogitportError, 
 from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig, StartupError
+from logitport_server.dialects.sglang import SGLangDialect
+from logitport_server.dialects.vllm.v1 import VllmV1Dialect
+from logitport_server.dialects.vllm.v2 import VllmV2Dialect
 from logitport_server.executors.factory import choose_executor
 from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.registry import installed
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from logitport_server.executors import Executor
     from logitport_server.session.active_request import ActiveRequest
 
+# Dialects of which one call takes the rows of several requests.
+_OF_ROWS = (SGLangDialect, VllmV1Dialect, VllmV2Dialect)
 # A test does not depend on the speed of the machine, unless it sets these options.
 _LONG_LIMITS = {
     "processor_timeout_seconds": 60.0,
@@ -136,6 +141,7 @@ class InProcessBatch:
                 entry.dialect.name,
                 entry.dialect.reads_logits,
                 entry.dialect.for_engine() is not None,
+                isinstance(entry.dialect, _OF_ROWS),
             )
             for entry in active.chain
         )

@@ -1,8 +1,11 @@
 """Processors with one planted defect each, and the law that it breaks."""
 
+# ruff: noqa: PLW0603
 from __future__ import annotations
 
+import random
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,6 +187,61 @@ class ReadsAFile(EditProcessor):
             edits.deny([0])
 
 
+class SleepsAfterLongHistories(EditProcessor):
+    """Longer than a server permits."""
+
+    def edit(self, request, edits):
+        if request.history.length > 9000:
+            time.sleep(2.1)
+
+
+class Raises(EditProcessor):
+    """With all parameters and histories."""
+
+    def edit(self, request, edits):
+        print("about to raise")  # noqa: T201
+        raise KeyError("missing")
+
+
+class RaisesAfterLongHistories(EditProcessor):
+    """Has a table with room for fewer ids."""
+
+    def edit(self, request, edits):
+        if request.history.length > 5000:
+            raise IndexError("the table is full")
+
+
+class Shakes(CustomLogitProcessor):
+    """Draws random numbers without a seed."""
+
+    def __call__(self, logits, custom_param_list=None):
+        for row in logits:
+            row[0] += random.random()
+        return logits
+
+
+CALLS = 0
+
+
+class CountsGlobally(EditProcessor):
+    """A global outlives the request."""
+
+    def edit(self, request, edits):
+        global CALLS
+        CALLS += 1
+        edits.bias([0], float(CALLS))
+
+
+class CountsInTheClass(EditProcessor):
+    """An attribute of the class outlives the request."""
+
+    calls = 0
+
+    def edit(self, request, edits):
+        type(self).calls += 1
+        edits.bias([0], float(self.calls))
+
+
 class Defect(NamedTuple):
     """A processor, parameters that it accepts, the law that it breaks, and a part of the message."""
 
@@ -194,6 +252,12 @@ class Defect(NamedTuple):
 
 
 DEFECTS = (
+    Defect(SleepsAfterLongHistories, {}, "time", "the limit is 2 s"),
+    Defect(Raises, {}, "runs", "Output of the processor:\nabout to raise"),
+    Defect(RaisesAfterLongHistories, {}, "runs", "repeated to 10000 ids"),
+    Defect(Shakes, {}, "deterministic", "`row[0] += random.random()`: random.random() differs"),
+    Defect(CountsGlobally, {}, "deterministic", "`CALLS += 1`: a call changes a variable"),
+    Defect(CountsInTheClass, {}, "deterministic", "`type(self).calls += 1`: a call changes the class"),
     Defect(CountsInAdvance, {}, "start", "after `start`"),
     Defect(ForgetsToAdvance, {}, "start", "after `advance`"),
     Defect(CountsEdits, {}, "start", "the logit of id 0"),

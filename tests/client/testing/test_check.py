@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import EditProcessor, InvalidArgument, LogitportError, NotInstalled, UnknownProcessor
+from logitport import (
+    CustomLogitProcessor,
+    EditProcessor,
+    InvalidArgument,
+    LogitportError,
+    NotInstalled,
+    SuspectCodeWarning,
+    UnknownProcessor,
+)
 from logitport.testing import LAWS, LawBroken, StoryModel, check
+from logitport.testing.stopwatch import Measured
 from tests.client.testing.correct import CORRECT
 from tests.client.testing.defects import ChecksNothing, CountsInAdvance, NormalizesTheBatch
 
@@ -72,7 +81,11 @@ def test_only_the_named_laws_are_tested() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: check(CountsInAdvance, laws=["moon"]), InvalidArgument, "no law 'moon'; the laws are start, rewind"),
+        (
+            lambda: check(CountsInAdvance, laws=["moon"]),
+            InvalidArgument,
+            "no law 'moon'; the laws are time, runs, deterministic, start, rewind",
+        ),
         (lambda: check(CountsInAdvance, []), InvalidArgument, "at least one dict of parameters"),
         (
             lambda: check("disallowed_tokens"),
@@ -110,7 +123,7 @@ def test_results_that_change_between_equal_runs() -> None:
 
     with pytest.raises(LawBroken) as raised:
         check(Counts)
-    assert raised.value.law == "start"
+    assert raised.value.law == "deterministic"
 
 
 def test_the_server_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +145,7 @@ class DeniesText(EditProcessor):
 
 def test_a_processor_with_a_tokenizer() -> None:
     story = StoryModel()
-    laws = ["params", "vocabulary"]
+    laws = ["runs", "params", "vocabulary"]
     check(DeniesText, vocab_size=story.vocab_size, laws=laws, max_examples=3, tokenizer=story.tokenizer_path)
     check(DeniesText, laws=laws, max_examples=3, tokenizer=story.tokenizer_path)
     options = {"tokenizer": [f"a={story.tokenizer_path}", f"b={story.tokenizer_path}"]}
@@ -141,3 +154,69 @@ def test_a_processor_with_a_tokenizer() -> None:
         check(DeniesText, laws=laws, max_examples=3, tokenizer=story.tokenizer_path, vocab_size=9)
     with pytest.raises(LawBroken, match="`simulate` and `check`"):
         check(DeniesText, laws=laws, max_examples=3)
+
+
+class Chatters(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        for number in range(1000):
+            print("line", number)  # noqa: T201
+        if request.history.length > 2:
+            raise ValueError("three ids")
+
+
+def test_the_output_is_captured_and_its_end_is_in_the_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LawBroken) as raised:
+        check(Chatters)
+    assert capfd.readouterr() == ("", "")
+    lines = str(raised.value).partition("Output of the processor:\n")[2].splitlines()
+    assert lines[0] == "..."
+    assert lines[-1] == "line 999"
+    assert 10 < len(lines) < 300
+
+
+class NeverEnds(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        while True:
+            pass
+
+
+def test_a_call_that_never_ends_is_stopped_and_its_line_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.testing.stopwatch._MIN_SECONDS_TO_STOP", 0.1)
+    with pytest.raises(LawBroken, match=r"(?s)law 'time'.*the step was stopped after.*while True:") as raised:
+        check(NeverEnds, options={"processor_timeout_seconds": 0.05})
+    assert raised.value.law == "time"
+
+
+def test_a_busy_machine_breaks_no_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call breaks the law `time` only if it is too slow again and again."""
+    slow = iter([True, True])
+
+    class Slow(Measured):
+        def __str__(self) -> str:
+            return "took long" if next(slow, False) else ""
+
+    monkeypatch.setattr("logitport.testing.stopwatch.Measured", Slow)
+    check(Denies, laws=["time"])
+
+
+class Denies(EditProcessor):
+    def edit(self, request: Any, edits: Any) -> None:
+        edits.deny([1])
+
+
+def test_a_search_without_time_left_ends_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport.testing.checking._MAX_SECONDS", 0.0)
+    with pytest.warns(UserWarning, match=r"ended early: .*start \(1 examples\)"):
+        check(Denies, laws=["start"])
+
+
+class HalvesNothing(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row in logits:
+            row = row / 2  # noqa: PLW2901
+        return logits
+
+
+def test_a_line_without_an_effect_is_named() -> None:
+    with pytest.warns(SuspectCodeWarning, match=r"test_check.py:\d+: `row = row / 2"):
+        check(HalvesNothing, laws=["nan"], max_examples=1)

@@ -6,7 +6,7 @@ import json
 import math
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,11 +16,14 @@ from logitport import (
     CustomLogitProcessor,
     EditKind,
     EditProcessor,
+    Float,
     InvalidArgument,
     InvalidLogits,
     InvalidParams,
     PayloadNotPortable,
     ProcessorFailed,
+    SuspectCodeWarning,
+    TensorProcessor,
 )
 from logitport.testing import ToyModel, simulate
 from tests.tokenizer_files import write_trained
@@ -358,3 +361,40 @@ def test_an_engine_that_is_missing_here() -> None:
 
     with pytest.raises(ProcessorFailed, match=r"No module named 'vllm'; install vllm here, or use `logitport play`"):
         simulate([(imports, {})], ToyModel(), steps=1)
+
+
+class ForgetsTheAxis(TensorProcessor):
+    params: ClassVar = {"by": Float(default=1.0)}
+
+    def process(self, logits: Any, params: Any, history: Any) -> Any:
+        return logits * params.by
+
+
+class CountsRows(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        logits[:, 0] = len(custom_param_list)
+        return logits
+
+
+class HalvesNothing(CustomLogitProcessor):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row in logits:
+            row = row / 2  # noqa: PLW2901
+        return logits
+
+
+@pytest.mark.parametrize("on_error", ["abort", "isolate"])
+def test_code_for_several_rows_gets_two(on_error: Any) -> None:
+    (step,) = simulate([(CountsRows, {})], np.zeros((1, 4)), on_error=on_error, keep_logits=True).steps
+    assert step.processors[0].bias.tolist() == [2.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*shipped as code")
+def test_an_error_of_broadcasting_shows() -> None:
+    with pytest.raises(ProcessorFailed, match="must match the size of tensor b"):
+        simulate([(ForgetsTheAxis, {})], ToyModel(), steps=1)
+
+
+def test_a_line_without_an_effect_is_named() -> None:
+    with pytest.warns(SuspectCodeWarning, match=r"test_simulate.py:\d+: `row = row / 2"):
+        simulate([(HalvesNothing, {})], ToyModel(), steps=1)
