@@ -8,7 +8,7 @@ import time
 from benchmarks.hostile.attackers.base import Attacker, Engine, numbered
 from logitport import EditProcessor, EditRequest, RowEdits
 
-_SESSIONS, _CLASSES = 16, 4  # together as many workers as the server has by default
+_SESSIONS, _CLASSES = 12, 4  # with the short-lived ones more workers than the server has by default
 _SHORT_LIVED = 24
 _PAUSE_SECONDS = 0.05
 
@@ -30,8 +30,7 @@ class LostSlots(Attacker):
     def prepare(self) -> None:
         self._numbers = itertools.count()
         self._engines = [Engine(self.session(thread // _SESSIONS)) for thread in range(self.threads)]
-        for engine in self._engines[:_SESSIONS]:
-            self._add(engine, _CLASSES)
+        self._admitted: set[int] = set()
 
     def attack(self, thread: int) -> None:
         engine = self._engines[thread]
@@ -40,6 +39,9 @@ class LostSlots(Attacker):
             engine.step()
             engine.clear()
         else:
+            if thread not in self._admitted:
+                self._admitted.add(thread)
+                self._add(engine, _CLASSES)
             self.counts["failed rows"] += engine.step()
         time.sleep(_PAUSE_SECONDS)
 
