@@ -8,6 +8,7 @@ from logitport.core.history import History
 from logitport.dialects import InDialect
 from logitport.errors import (
     AccessError,
+    AllDeniedWarning,
     DeadlineExceeded,
     DuplicateRequest,
     HookNameWarning,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessError",
     "AdminClient",
+    "AllDeniedWarning",
     "ApplyResult",
     "AsyncClient",
     "Bool",

@@ -17,6 +17,7 @@ from logitport.core import tensors
 from logitport.dialects import InDialect
 from logitport.errors import (
     METADATA_KEY,
+    AllDeniedWarning,
     DeadlineExceeded,
     InvalidArgument,
     LimitExceeded,
@@ -204,6 +205,8 @@ def apply_result(response: processing_pb2.ApplyResponse, logits: LogitsT, *, che
     )
     if failures and check:
         raise RequestsFailed(failures, result)
+    if check:
+        AllDeniedWarning.warn(result.all_denied_rows, stacklevel=4)  # above the client's method; not for AsyncClient
     return result
 
 

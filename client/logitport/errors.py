@@ -40,7 +40,7 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-`StaleProcessorWarning`, `SuspectCodeWarning` and `HookNameWarning` are warnings, and no part of the tree.
+`AllDeniedWarning`, `StaleProcessorWarning`, `SuspectCodeWarning` and `HookNameWarning` are warnings, and no part of the tree.
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
@@ -48,13 +48,14 @@ gRPC statuses.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from logitport.output import escaped
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class LogitportError(Exception):
@@ -286,6 +287,22 @@ class SuspectCodeWarning(UserWarning):
     From `Client.register`, `logitport.testing.simulate` and `logitport.testing.check`. The message has the file, the
     line and its code.
     """
+
+
+class AllDeniedWarning(UserWarning):
+    """Edits have denied every id of a row of logits: whichever id is sampled from it, is arbitrary."""
+
+    @classmethod
+    def warn(cls, rows: Sequence[int], stacklevel: int) -> None:
+        """Warn of these rows, if there are any; `stacklevel` as for `warnings.warn`, from the caller of this method."""
+        if rows:
+            warnings.warn(
+                f"all ids of rows {list(rows)} are denied, so any id that is sampled from them is arbitrary: end these "
+                "requests, or change their processors; all_denied_rows of the result lists the rows, and check=False "
+                "turns this warning off",
+                cls,
+                stacklevel=stacklevel + 1,
+            )
 
 
 class HookNameWarning(UserWarning):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument, InvalidLogits, RequestsFailed
+from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.history_batch import HistoryBatch, require_chain
 from logitport.integrations.common.sequence_hook import SequenceHook
 
@@ -67,6 +68,7 @@ class RemoteLogitsProcessor(SequenceHook):
         Raises:
             InvalidLogits: `scores` has another dtype or shape.
             RequestsFailed: a processor failed; the message holds the remote traceback.
+            ProcessorFailed: the processors deny every id.
             LogitportError: the request was refused, or the server is unreachable.
         """
         began = time.perf_counter()
@@ -93,7 +95,12 @@ class RemoteLogitsProcessor(SequenceHook):
         batch = self._batch(key, None if caller is None else caller.sampler, ids, len(scores))
         pending = batch.session.step(batch.new_ids(ids, [0]))
         processed = np.array(scores)
-        self.rows_applied.update(pending.apply(processed[None]).rows_applied)
+        result = pending.apply(processed[None], check=False)
+        if result.failures:
+            raise RequestsFailed(result.failures, result)
+        if result.all_denied_rows:
+            raise all_denied("llama.cpp")
+        self.rows_applied.update(result.rows_applied)
         return processed
 
     def _batch(self, key: object, sampler: object, ids: NDArray[np.int64], vocab_size: int) -> HistoryBatch:
@@ -102,7 +109,12 @@ class RemoteLogitsProcessor(SequenceHook):
         if completion is None or not completion.continues_with(sampler, ids):
             self._end(key)
             session = self._breaker.attempt(
-                lambda: self._client.session(vocab_size=vocab_size, max_requests=1, engine="llama-cpp-python")
+                lambda: self._client.session(
+                    vocab_size=vocab_size,
+                    max_requests=1,
+                    engine="llama-cpp-python",
+                    eos_token_ids=() if key is self else _eos_token_ids(key),
+                )
             )
             close = weakref.finalize(key, session.close)
             # A strong reference to the sampler would keep the model, and so the dictionary entry, alive.
@@ -149,6 +161,13 @@ class _Caller:
     model: Any
     sampler: object
     length: int | None
+
+
+def _eos_token_ids(model: Any) -> list[int]:
+    """Return the id that ends a completion of this `Llama`; none if the model has none, or does not show it."""
+    token_eos = getattr(model, "token_eos", None)
+    token_id = -1 if token_eos is None else int(token_eos())
+    return [token_id] if token_id >= 0 else []
 
 
 def _caller() -> _Caller | None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidArgument, RequestsFailed
+from logitport.errors import AllDeniedWarning, InvalidArgument, RequestsFailed
 from logitport.recording.items import StepReply
 from logitport.recording.options import VARIABLE
 from logitport.recording.recorder import Recorder
@@ -59,6 +59,8 @@ class RecordedStep(PendingStep):
         self._recorder.finish(self, StepReply(answer.edits, programs.union(answer.logits_rows), errors), logits)
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
+        if check:
+            AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)
 
 
 class RecordedSession(Session):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import (
+    AllDeniedWarning,
     InvalidArgument,
     InvalidLogits,
     LogitportError,
@@ -70,7 +71,8 @@ class PendingStep:
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
                 Only rows with processors that read logits are sent, and not if they are in `Session.logits_buffer`.
-            check: raise if a request failed; with False, look at `failures` of the result.
+            check: raise if a request failed, and emit an AllDeniedWarning if edits have denied every id of a row; with
+                False, look at `failures` and `all_denied_rows` of the result.
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; the others were processed.
@@ -89,8 +91,8 @@ class PendingStep:
             result = answer.result
         else:
             result = self._apply(logits)
-        if check and result.failures:
-            raise RequestsFailed(result.failures, result)
+        if check:
+            _report(result)
         return result
 
     def _apply(self, logits: Any) -> StepResult:
@@ -119,7 +121,7 @@ class PendingStep:
         The rest of the reply is in `result`.
 
         Args:
-            check: raise if a request failed; with False, look at `failures` of `result`.
+            check: as that of `apply`; with False, look at `result`.
 
         Raises:
             RequestsFailed: as `apply`.
@@ -135,8 +137,8 @@ class PendingStep:
             raise InvalidArgument(
                 "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
             )
-        if check and answer.result.failures:
-            raise RequestsFailed(answer.result.failures, answer.result)
+        if check:
+            _report(answer.result)
         return answer.edits
 
     @property
@@ -286,3 +288,10 @@ class PendingStep:
                 f"the server returned {edited.datatype}{list(edited.shape)} instead of {datatype}"
                 f"[{rows}, {self._context.vocab_size}]"
             )
+
+
+def _report(result: StepResult) -> None:
+    """Raise RequestsFailed, or emit an AllDeniedWarning at the caller of the caller."""
+    if result.failures:
+        raise RequestsFailed(result.failures, result)
+    AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)

@@ -6,11 +6,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
+from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.sglang.engine import (
@@ -161,16 +162,13 @@ class Hook:
         rows = {handle: row for row, handle in handles.items()}
         result.failures |= {rows[handle]: error for handle, error in step_result.failures.items()}
         for place in step_result.all_denied_rows:
-            result.failures.setdefault(result.rows[place], ProcessorFailed(_ALL_DENIED))
+            result.failures.setdefault(result.rows[place], all_denied("SGLang"))
 
     def close(self) -> None:
         """Close the session; the next request that needs one opens another."""
         if self._holder.session is not None:
             self._tracked.mark_session_lost(SessionClosed("the hook was closed"))
             self._holder.close()
-
-
-_ALL_DENIED = "its processors deny every id, so SGLang would sample an arbitrary one"
 
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:

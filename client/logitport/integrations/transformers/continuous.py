@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import transformers
 from transformers import ContinuousBatchingManager
@@ -18,6 +19,7 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.history_batch import require_chain
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.request import Request
@@ -162,6 +164,8 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             for running in step.running.values():
                 if running.handle in result.failures:
                     self._fail([running.state], result.failures[running.handle])
+            for row in result.all_denied_rows:
+                self._fail([step.running[rows[row]].state], all_denied("generate_batch"))
             self.owner.rows_applied.update(result.rows_applied)
         if selected is not scores:
             scores[rows] = selected
@@ -190,7 +194,10 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def _options(self) -> dict[str, Any]:
         manager = self._manager()
         assert manager is not None  # noqa: S101 - it runs
+        ends = manager.generation_config.eos_token_id
+        end_ids = [] if ends is None else np.atleast_1d(ends).tolist()
         return {
+            "eos_token_ids": [token_id for token_id in end_ids if token_id >= 0],  # -1 stands for none there
             "vocab_size": manager.model.config.get_text_config().vocab_size,
             "dtype": torch.float32,  # to which transformers converts whatever the model computes in
             "device": str(manager.model.device),

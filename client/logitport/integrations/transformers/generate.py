@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import transformers
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
+from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.history_batch import HistoryBatch, is_chain
 from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
 from logitport.integrations.common.sequence_hook import SequenceHook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
     import torch
     from numpy.typing import NDArray
@@ -47,9 +49,8 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             without attention_mask, no id is padding.
         attention_mask: [prompts, prompt_length], as passed to `generate`; 0 marks padding, whatever its id. For models
             with prompts that may begin with the padding id. Limits the object to prompts of this shape.
-        eos_token_id: ids that end a row, as passed to `generate`; an ended row is left out of further steps. Without
-            it ended rows are still processed, as transformers' own processors do, with `generate`'s padding in their
-            history.
+        eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
+            their ends. By default those of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
 
     Attributes:
@@ -77,7 +78,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         self._tenants = [tenant] if isinstance(tenant, str) else list(tenant)
         self._pad_token_id = pad_token_id
         self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
-        self._eos_token_ids = [] if eos_token_id is None else np.atleast_1d(eos_token_id).tolist()
+        self._eos_token_id = eos_token_id
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
@@ -94,6 +95,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                 the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
             InvalidLogits: the scores require gradients, and grad mode is on.
             RequestsFailed: a processor failed; the message holds the remote traceback.
+            ProcessorFailed: the processors of a row deny every id.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server is unreachable.
         """
@@ -103,36 +105,41 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                 f"input_ids have shape {list(input_ids.shape)}; expected [rows, length]. Continuous batching passes "
                 "only the last ids to processors: use logitport.integrations.transformers_continuous there"
             )
-        caller = _calling_list()
+        caller, config = _calling_generate()
         ids = _to_numpy(input_ids)
         tensors.check_gradient(scores)
         try:
-            processed = self._step(self._batch(caller, ids, scores), ids, scores)
+            ends = _Ends.of(self._eos_token_id, self._pad_token_id, config)
+            processed = self._step(self._batch(caller, ids, scores, ends), ids, scores, ends)
         except BaseException as error:
             self._record_failure(id(caller), error)
             raise
         self._record_success(began)
         return cast("torch.FloatTensor", processed)
 
-    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor) -> torch.Tensor:
-        rows = running_rows(ids[:, batch.prompt_length :], self._eos_token_ids, self._pad_token_id)
+    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends) -> torch.Tensor:
+        rows = running_rows(ids[:, batch.prompt_length :], ends.token_ids, ends.padding)
         new_ids = batch.new_ids(ids, rows)
         if not rows:
             return scores.clone()
         pending = batch.session.step(new_ids)
         processed = scores.clone()  # overlaps with the server's work
         selected = processed if len(rows) == len(ids) else processed[rows]
-        try:
-            result = pending.apply(selected)
-        except RequestsFailed as failed:
+        result = pending.apply(selected, check=False)
+        if result.failures:
+            failed = RequestsFailed(result.failures, result)
             _explain_lost_state(failed)
-            raise
+            raise failed
+        if result.all_denied_rows:
+            raise all_denied("generate", f"row {rows[result.all_denied_rows[0]]}")
         if selected is not processed:
             processed[rows] = selected
         self.rows_applied.update(result.rows_applied)
         return processed
 
-    def _batch(self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor) -> HistoryBatch:
+    def _batch(
+        self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends
+    ) -> HistoryBatch:
         """Return the batch of the `generate` call that this step belongs to; start one at its first step."""
         key = id(caller)
         batch = self._batches.get(key)
@@ -143,7 +150,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                     vocab_size=scores.shape[-1],
                     dtype=scores.dtype,
                     device=str(scores.device),
-                    eos_token_ids=self._eos_token_ids,
+                    eos_token_ids=ends.token_ids,
                     max_requests=len(ids),
                     engine=f"transformers {transformers.__version__}",
                 )
@@ -161,14 +168,46 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         return tokens_by_mask(prompts, self._attention_mask)
 
 
-def _calling_list() -> LogitsProcessorList | None:
-    """Find the list through which `generate` runs its processors; None outside `generate`.
+class _Ends(NamedTuple):
+    """How rows end.
+
+    Attributes:
+        token_ids: the ids that end a row.
+        padding: the id that follows them; None for the first of them.
+    """
+
+    token_ids: Sequence[int]
+    padding: int | None
+
+    @classmethod
+    def of(cls, eos: int | Sequence[int] | None, padding: int | None, config: GenerationConfig | None) -> _Ends:
+        """Take what the caller has not given from the configuration of the `generate` call."""
+        if config is not None:
+            eos = config.eos_token_id if eos is None else eos
+            padding = config.pad_token_id if padding is None else padding
+        return cls([] if eos is None else np.atleast_1d(eos).tolist(), padding)
+
+
+# Of the functions between `generate`'s loop and a processor.
+_MAX_FRAMES = 4
+
+
+def _calling_generate() -> tuple[LogitsProcessorList | None, GenerationConfig | None]:
+    """Find the list through which `generate` runs its processors, and its configuration; None outside `generate`.
 
     `generate` creates one list per call and drops it at the end, so it identifies the call. Ids cannot: the output of
-    one call may be the prompt of the next.
+    one call may be the prompt of the next. It passes processors neither the model nor the configuration.
     """
-    caller = sys._getframe(2).f_locals.get("self")
-    return caller if isinstance(caller, LogitsProcessorList) else None
+    frame: FrameType | None = sys._getframe(2)
+    caller = None if frame is None else frame.f_locals.get("self")
+    if not isinstance(caller, LogitsProcessorList):
+        return None, None
+    for _ in range(_MAX_FRAMES):
+        frame = None if frame is None else frame.f_back
+        config = None if frame is None else frame.f_locals.get("generation_config")
+        if isinstance(config, GenerationConfig):
+            return caller, config
+    return caller, None
 
 
 def _repeat(values: Sequence[_T], rows: int, what: str) -> list[_T]:

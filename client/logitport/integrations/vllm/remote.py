@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.errors import ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
 from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.failures import record
 from logitport.integrations.vllm.mailbox import Mailbox
@@ -278,7 +278,7 @@ class RemoteBatch:
             for row in result.all_denied_rows:
                 request, offset = at[places[row]]
                 if not offset:  # a row after draft tokens may never be sampled from
-                    self.fail(request, ProcessorFailed(_ALL_DENIED))
+                    self.fail(request, all_denied("vLLM"))
         return edits
 
     def _apply_decision(self, decision: _StepDecision, logits: torch.Tensor) -> None:
@@ -316,9 +316,6 @@ class RemoteBatch:
         for request in requests:
             self.fail(request, error)
             request.handle = request.pending = None
-
-
-_ALL_DENIED = "its processors deny every id, so vLLM would sample an arbitrary one"
 
 
 def force(logits: torch.Tensor, failed: Sequence[tuple[int, RemoteRequest]]) -> None:

@@ -16,6 +16,7 @@ from logitport import (
     InvalidArgument,
     InvalidLogits,
     InvalidParams,
+    ProcessorFailed,
     RequestsFailed,
     SessionClosed,
     StateLost,
@@ -29,7 +30,7 @@ from tests.toy_processors import RaisesInCall
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport import Client, Session
+    from logitport import Client, EditRequest, RowEdits, Session
     from logitport.request import ProcessorLike
 
     Chain = list[tuple[ProcessorLike, dict[str, Any]]]
@@ -50,15 +51,6 @@ class EndsAt(EditProcessor):
             edits.force(1)
         else:
             edits.deny([0, 1])
-
-
-class ForcesEnd(EditProcessor):
-    def edit(self, request, edits):
-        outputs = len(request.history) - request.history.prompt_length
-        if outputs == request.params["at"]:
-            edits.force(1)
-        else:
-            edits.deny([1])
 
 
 def test_padding_is_found_by_id_or_by_mask(
@@ -104,17 +96,6 @@ def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.T
     assert [row.index(EOS) for row in output.tolist()] == [2, 6, 4]
     assert list(remote.rows_applied.values()) == [3 + 7 + 5]
     assert remote.steps == 7
-
-
-def test_ended_rows_are_processed_if_the_ending_ids_are_unknown(
-    client: Client, generate: Callable[..., torch.Tensor]
-) -> None:
-    chain: Chain = [("disallowed_tokens", {"token_ids": [5]})]
-    ends = [[*chain, (ForcesEnd, {"at": at})] for at in (1, 3, 2)]
-    remote = RemoteLogitsProcessor(client, ends, pad_token_id=PAD)
-    output = generate(remote, min_new_tokens=0)
-    assert output.shape == (3, 4)
-    assert remote.rows_applied["disallowed_tokens"] == 3 * 4
 
 
 def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
@@ -227,3 +208,47 @@ def test_a_session_ends_with_its_call(
 def test_the_package_of_hooks_imports_no_engine() -> None:
     check = "import sys, logitport.integrations; sys.exit({'torch', 'transformers'} & set(sys.modules) != set())"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+class AllowsEnds(EditProcessor):
+    """Allows only the ids that end a sequence."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.allow(list(request.eos_token_ids))
+
+
+@pytest.mark.parametrize("options", [{}, {"eos_token_id": [300, 301]}, {"do_sample": True}], ids=str)
+def test_the_ids_that_end_a_row_are_those_of_the_generate_call(
+    client: Client, generate: Callable[..., torch.Tensor], options: dict[str, Any]
+) -> None:
+    output = generate(RemoteLogitsProcessor(client, [(AllowsEnds, {})]), min_new_tokens=0, **options)
+    assert output.shape[1] == 1
+    assert set(output[:, 0].tolist()) <= set(options.get("eos_token_id", [EOS]))
+
+
+def test_rows_that_end_one_after_another_are_padded_as_generate_does(
+    client: Client, generate: Callable[..., torch.Tensor]
+) -> None:
+    class EndsAfter(EditProcessor):
+        def edit(self, request: EditRequest, edits: RowEdits) -> None:
+            if len(request.history.output_token_ids) == request.params["after"]:
+                edits.force(request.eos_token_ids[0])
+            else:
+                edits.deny(list(request.eos_token_ids))
+
+    remote = RemoteLogitsProcessor(client, [[(EndsAfter, {"after": after})] for after in (2, 5, 3)], pad_token_id=PAD)
+    output = generate(remote, min_new_tokens=0)
+    assert (output == EOS).int().argmax(1).tolist() == [2, 5, 3]
+    assert output[0, 3:].tolist() == [PAD] * 3
+
+
+def test_without_generate_no_id_ends_a_row(client: Client) -> None:
+    with RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [3]})]) as remote:
+        assert torch.isinf(remote(torch.tensor([[5, EOS]]), torch.zeros(1, VOCAB_SIZE))[0]).sum() == 1
+
+
+def test_a_row_without_an_id_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
+    everything = ("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})
+    chains: list[Any] = [[("disallowed_tokens", {"token_ids": [3]})]] * 2 + [[everything]]
+    with pytest.raises(ProcessorFailed, match=r"row 2.*deny every id"):
+        generate(RemoteLogitsProcessor(client, chains))

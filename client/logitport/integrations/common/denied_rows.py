@@ -1,0 +1,17 @@
+"""The error for a row without any id, the same in all hooks."""
+
+from __future__ import annotations
+
+from logitport.errors import ProcessorFailed
+
+
+def all_denied(engine: str, request: str = "") -> ProcessorFailed:
+    """Make the error for a request with processors that have denied every id.
+
+    Args:
+        engine: samples an arbitrary id then.
+        request: names the request, if its caller does not know which one it is.
+    """
+    return ProcessorFailed(
+        f"{request}{': ' if request else ''}its processors deny every id, so {engine} would sample an arbitrary one"
+    )
