@@ -51,6 +51,8 @@ class Bystander:
         self._num_steps += 1
 
     def close(self) -> None:
+        for session in self._sessions:
+            session.close()
         self._client.close()
 
 
