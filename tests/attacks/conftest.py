@@ -54,6 +54,9 @@ class Bystander:
         for session in self._sessions:
             session.close()
         self._client.close()
+        # A closed session keeps a region and its socket, and pytest this object.
+        self._sessions.clear()
+        self._handles.clear()
 
 
 def _sampled(number: int) -> int:
