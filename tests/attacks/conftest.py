@@ -51,7 +51,12 @@ class Bystander:
         self._num_steps += 1
 
     def close(self) -> None:
+        for session in self._sessions:
+            session.close()
         self._client.close()
+        # A closed session keeps a region and its socket, and pytest this object.
+        self._sessions.clear()
+        self._handles.clear()
 
 
 def _sampled(number: int) -> int:

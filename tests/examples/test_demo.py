@@ -19,28 +19,17 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Let child processes handle SIGINT, even if this process ignores it because it runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
 def demo(**environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run the demo and its server in a separate process group; checks that no process of it is left."""
     options = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
-    with interruptible():
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(DEMO)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**options, **environment},
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(DEMO)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**options, **environment},
+        start_new_session=True,
+    )
     try:
         with process:
             yield process

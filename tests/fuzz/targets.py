@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -197,6 +198,7 @@ class _FakeWorker:
         self._unread = deque(data[at : at + 1000] for at in range(0, len(data), 1000))
         self._reader = worker_frames.Reader()
         self._always_ready = os.eventfd(1)
+        self.close = weakref.finalize(self, os.close, self._always_ready)
         self.quick: set[str] = set()
         self.kept: set[str] = set()
 
@@ -221,9 +223,6 @@ class _FakeWorker:
             return [] if frame is None else [Received(messages.decode_reply(frame.message), frame.columns)]
         except worker_frames.BadFrame as error:
             raise WorkerGone(str(error)) from error
-
-    def close(self) -> None:
-        os.close(self._always_ready)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

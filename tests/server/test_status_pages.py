@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from logitport import Client
 from logitport_server import status_pages
 from logitport_server.status_pages import Heartbeat, listen
+from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -158,6 +158,8 @@ def _replay_local(listener: _Listener, exchanges: Sequence[Exchange]) -> None:
                 assert bytes(logits) == exchange.before
                 logits[:] = exchange.after
             engine.write(exchange.reply, descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def exchange(target: str, frames: Iterable[tuple[bytes, bytes]]) -> list[Exchange]:
@@ -174,7 +176,10 @@ def exchange(target: str, frames: Iterable[tuple[bytes, bytes]]) -> list[Exchang
         local = None
         for request, logits in frames:
             if local is not None:
-                exchanges.append(_ask(local, request, logits)[0])
+                answered, descriptor = _ask(local, request, logits)
+                exchanges.append(answered)
+                if descriptor is not None:
+                    os.close(descriptor)
                 continue
             sent.put(request)
             reply = next(stream)

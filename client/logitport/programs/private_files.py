@@ -15,6 +15,10 @@ def folder() -> Path:
     return cache / "logitport"
 
 
+def _open(path: str, _: int) -> int:
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
 def read(path: Path, max_bytes: int) -> bytes:
     """Read a file.
 
@@ -22,9 +26,8 @@ def read(path: Path, max_bytes: int) -> bytes:
         OSError: it is not readable, no regular file, or another user can change it or its folder.
         ValueError: it is longer.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
+    with open(path, "rb", opener=_open) as file:
+        found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or not (_is_private(found) and _is_private(os.stat(path.parent))):
             raise PermissionError(f"{path} is no file that only this user can change")
         data = file.read(max_bytes + 1)

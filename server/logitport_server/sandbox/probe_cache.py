@@ -125,11 +125,16 @@ def _path(key: dict[str, Any]) -> Path | None:
     return Path(base, "logitport", f"sandbox-{digest[:32]}.json")
 
 
+def _open(path: str, _: int) -> int:
+    # With the option `opener`, Python closes the descriptor of a folder, too.
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def _read_trusted(path: Path) -> str | None:
     """Return the text of a file that only this user can write to. Raises OSError, ValueError."""
     folder = path.parent.lstat()
     # Not blocking: the path may be a pipe. The checks use the opened file, which cannot be exchanged in between.
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(path, "rb", opener=_open) as file:
         if not (_is_trusted(folder, stat.S_ISDIR) and _is_trusted(os.fstat(file.fileno()), stat.S_ISREG)):
             raise ValueError("it, or its folder, belongs to another user or can be written by others")
         data = file.read(_MAX_BYTES + 1)

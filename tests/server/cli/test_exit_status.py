@@ -74,6 +74,18 @@ def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
+def test_a_command_in_the_background_ignores_interrupts(tmp_path: Path) -> None:
+    """Scripts start such commands with SIGINT ignored: it is meant for the command in the foreground."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', COMMAND, "sign", str(pipe), "--key", "x"]
+    with subprocess.Popen(ignoring, stderr=subprocess.PIPE) as process:
+        writer = os.open(pipe, os.O_WRONLY)
+        process.send_signal(signal.SIGINT)
+        os.close(writer)
+        assert process.wait(timeout=60) == 1, "the file is empty"
+
+
 def test_a_reader_that_has_gone() -> None:
     command = [COMMAND, "serve", "--print-config"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -22,9 +22,16 @@ SHORT_CALL_SECONDS = 1.0
 
 
 @pytest.fixture(scope="session")
-def workers() -> Iterator[ProcessExecutor]:
-    """Real workers, with all sandbox layers that this machine has."""
+def zygote() -> Iterator[ProcessExecutor]:
+    """Forks the workers of all files: its start takes seconds of CPU time."""
     yield from _executor(CALL_SECONDS, quarantine_after=3)
+
+
+@pytest.fixture(scope="module")
+def workers(zygote: ProcessExecutor) -> Iterator[ProcessExecutor]:
+    """Real workers, with all sandbox layers that this machine has. Those of a file end with it."""
+    yield zygote
+    zygote._slots.close()
 
 
 @pytest.fixture(scope="module")

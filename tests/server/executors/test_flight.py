@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,12 +24,13 @@ from logitport_server.session.step_time import StepTime
 from tests.server.executors.conftest import SHORT_CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
     from logitport_server.registry.source import Source
 
     Ship = Callable[..., Source]
+    Recorded = Callable[[str, list[str]], "RecordedWorker"]
 
 VOCAB = 64
 
@@ -136,9 +138,23 @@ class RecordedDialect:
         self.worker.calls.append(call)
 
 
-def test_workers_are_written_to_once_and_before_any_is_read() -> None:
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    """Makes recorded workers, and closes their pipes."""
+    with ExitStack() as stack:
+
+        def make(name: str, record: list[str]) -> RecordedWorker:
+            worker = RecordedWorker(name, record)
+            stack.callback(os.close, worker.read)
+            stack.callback(os.close, worker.written)
+            return worker
+
+        yield make
+
+
+def test_workers_are_written_to_once_and_before_any_is_read(recorded: Recorded) -> None:
     record: list[str] = []
-    workers = [RecordedWorker(name, record) for name in "ab"]
+    workers = [recorded(name, record) for name in "ab"]
     calls: list[Any] = [RemoteCall(RecordedDialect(worker), States(), None) for worker in workers * 2]  # type: ignore[arg-type]
     with Flight(calls, 60.0) as flight:
         flight.wait()
@@ -149,9 +165,9 @@ def test_workers_are_written_to_once_and_before_any_is_read() -> None:
     assert flight.queued == 0
 
 
-def test_a_busy_worker_delays_no_other_one() -> None:
+def test_a_busy_worker_delays_no_other_one(recorded: Recorded) -> None:
     record: list[str] = []
-    busy, free = RecordedWorker("busy", record), RecordedWorker("free", record)
+    busy, free = recorded("busy", record), recorded("free", record)
     calls: list[Any] = [RemoteCall(RecordedDialect(worker), States(), None) for worker in (busy, free)]  # type: ignore[arg-type]
     busy.lock.acquire()
     free.at_pump = busy.lock.release
@@ -309,9 +325,9 @@ def test_a_processor_that_changes_its_kind_ends_its_worker(workers: ProcessExecu
         dialect.start(RequestContext("r", request.history, {}, VOCAB), {"ids": [1]})
 
 
-def test_a_worker_that_is_being_forked_delays_no_other_one() -> None:
+def test_a_worker_that_is_being_forked_delays_no_other_one(recorded: Recorded) -> None:
     record: list[str] = []
-    forking, free = RecordedWorker("forking", record), RecordedWorker("free", record)
+    forking, free = recorded("forking", record), recorded("free", record)
     forked = threading.Event()
     forking.prepare = forked.is_set  # type: ignore[method-assign]
     free.at_pump = forked.set

@@ -272,7 +272,7 @@ def test_an_endless_stack_has_a_limit(untrusted: UntrustedWorker) -> None:
 
     threading.Thread(target=send).start()
     assert len(untrusted.process.stack()) == 20
-    untrusted.process._connection.close()
+    untrusted.process.close()
     assert ended.wait(60)
 
 

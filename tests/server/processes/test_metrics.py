@@ -19,6 +19,7 @@ from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.registry.loader import Loader
 from logitport_server.session.step_time import Spending
 from logitport_server.status_pages import listen
+from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -53,11 +53,13 @@ IDLE = Unchanged.to_str()
 def registry(tmp_path: Path) -> Iterator[Registry]:
     """A registry with a store. After the test, all files below its parent folder are those that it began with."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20)
-    kept = Registry(policy, max_registered=8, max_owned=8, store=SqliteStore(tmp_path / "deep" / "store"))
+    store = SqliteStore(tmp_path / "deep" / "store")
+    kept = Registry(policy, max_registered=8, max_owned=8, store=store)
     kept.register(IDLE, "team/idle", replace=False)
     before = sorted(tmp_path.rglob("*"))
     yield kept
     assert sorted(tmp_path.rglob("*")) == before
+    store.close()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])

@@ -204,6 +204,7 @@ def test_rows_of_a_region_that_no_chain_reads_are_not_written(
     tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
     engine.session.steps.edit_logits(processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited())
     assert rows.tolist() == [[1.0] * VOCAB, [7.0] * VOCAB]
+    engine.session.close()
 
 
 def test_logits_that_were_not_requested_are_refused(open_engine: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.shared_memory import device_regions
 from logitport_server.shared_memory.regions import Regions
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ALLOCATED = 4096
 LIMIT = 2 * ALLOCATED
@@ -28,8 +32,9 @@ def server(gpu: RecordedGpu) -> Any:
 
 
 @pytest.fixture
-def regions(server: Any) -> Regions:
-    return Regions(LIMIT, server)
+def regions(server: Any) -> Iterator[Regions]:
+    with closing(Regions(LIMIT, server)) as regions:
+        yield regions
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,12 +16,16 @@ from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 from logitport_proto import common_pb2
 from logitport_server.shared_memory.regions import Region, Regions
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SIZE = 4096
 
 
 @pytest.fixture
-def regions() -> Regions:
-    return Regions(2 * SIZE)
+def regions() -> Iterator[Regions]:
+    with closing(Regions(2 * SIZE)) as regions:
+        yield regions
 
 
 def tensor_in(region_id: int, rows: int, width: int, byte_offset: int = 0, datatype: str = "FP32") -> common_pb2.Tensor:
@@ -50,7 +56,11 @@ def test_the_size_of_a_region_is_sealed(size: int) -> None:
     datatype=st.sampled_from(["FP32", "FP16", "BF16"]),
 )
 def test_a_view_outside_its_region_is_refused(rows: int, width: int, byte_offset: int, datatype: str) -> None:
-    regions = Regions(SIZE)
+    with closing(Regions(SIZE)) as regions:
+        check_view(regions, rows, width, byte_offset, datatype)
+
+
+def check_view(regions: Regions, rows: int, width: int, byte_offset: int, datatype: str) -> None:
     number, _ = regions.open(SIZE, 0)
     element = 4 if datatype == "FP32" else 2
     fits = byte_offset % element == 0 and byte_offset + rows * width * element <= SIZE

@@ -1,5 +1,5 @@
 """The executors' fixtures, for tests that load processors with stubs in workers."""
 
-from tests.server.executors.conftest import ship, workers
+from tests.server.executors.conftest import ship, workers, zygote
 
-__all__ = ["ship", "workers"]
+__all__ = ["ship", "workers", "zygote"]

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 async def start(config: ServerConfig) -> str:
     server = grpc.aio.server()
     try:
-        return listen(server, config)
+        address = listen(server, config)
+        await server.start()  # one that has not been started keeps its sockets
+        return address
     finally:
         await server.stop(None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,13 +45,15 @@ OPEN = {"open": processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")}
 
 
 @pytest.fixture
-def stream(open_engine: Any) -> SessionStream:
-    def open_session(opening: processing_pb2.OpenSession) -> Any:
-        if not opening.vocab_size:
-            raise InvalidArgument("vocab_size is 0")
-        return open_engine(opening.vocab_size).session
+def stream(open_engine: Any) -> Iterator[SessionStream]:
+    with ExitStack() as sessions:
 
-    return SessionStream(open_session, METRICS, None)
+        def open_session(opening: processing_pb2.OpenSession) -> Any:
+            if not opening.vocab_size:
+                raise InvalidArgument("vocab_size is 0")
+            return sessions.enter_context(closing(open_engine(opening.vocab_size).session))
+
+        yield SessionStream(open_session, METRICS, None)
 
 
 def answer(stream: SessionStream, seq: int, **frame: Any) -> Reply:

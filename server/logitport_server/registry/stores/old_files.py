@@ -121,10 +121,13 @@ def _name(record: Registration | Binding) -> str:
     return f"{folder}/{hashlib.sha256(key.encode()).hexdigest()}.json"
 
 
+def _open(path: str, _: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def _read(path: Path) -> bytes:
     """Return a file's data. Raises OSError, and ValueError if it is damaged."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with open(path, "rb", opener=_open) as file:
         checksum, _, data = file.read().partition(b"\n")
     if checksum != hashlib.sha256(data).hexdigest().encode():
         raise ValueError("its checksum does not match")

@@ -1,0 +1,78 @@
+"""Fails a test file that leaves descriptors or threads behind: they would break a later file that counts its own.
+
+A plugin of pytest. What a fixture of the whole run opens while it is set up belongs to the run, not to the file that
+happens to need it first.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.tiers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+# gRPC closes descriptors on threads of its own, after the call that ends a channel.
+_SECONDS = 60.0
+# Of the process, by design: torch's thread, those that build programs, those of `logitport play` that run code which
+# cannot be stopped, and what gRPC waits with.
+_PERMANENT = (
+    *("thread logitport-fuse", "thread logitport-play", "thread tqdm_monitor"),
+    *("anon_inode:[eventfd]", "anon_inode:[eventpoll]"),
+)
+_EXCLUDED = (
+    "client/integrations/vllm/test_remote.py",  # its last session lives as long as the log records of its last test
+    "server/cli/test_cli.py",  # a server that cannot listen keeps its sockets
+)
+
+_of_the_run: Counter[str] = Counter()
+
+
+def _open() -> Counter[str]:
+    """Count the process's descriptors and threads by what they are: a path, the inode of a socket, a name."""
+    found = Counter(f"thread {one.name}" for one in threading.enumerate())
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found[os.readlink(f"/proc/self/fd/{number}")] += 1
+    return Counter({what: count for what, count in found.items() if what not in _PERMANENT})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """Note what a fixture of the whole run opens."""
+    if fixturedef.scope != "session":
+        return (yield)
+    before = _open()
+    try:
+        return (yield)
+    finally:
+        _of_the_run.update(_open() - before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the last test of a file if the file has left descriptors or threads, unless a test has failed before."""
+    of_the_run, before, failed = _of_the_run.copy(), _open(), request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed:
+        return  # its traceback may hold them
+    if request.path.is_relative_to(ROOT) and request.path.relative_to(ROOT).as_posix() in _EXCLUDED:
+        return
+
+    def left() -> Counter[str]:
+        return _open() - before - (_of_the_run - of_the_run)
+
+    deadline = time.monotonic() + _SECONDS
+    while left() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    assert not left(), f"the file has left these open: {dict(left())}"
