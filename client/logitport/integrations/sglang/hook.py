@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from logitport.errors import InternalError, InvalidArgument, LogitportError, ProcessorFailed, SessionClosed
+from logitport.errors import InternalError, InvalidArgument, InvalidParams, LogitportError, SessionClosed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
@@ -161,7 +161,7 @@ class Hook:
         rows = {handle: row for row, handle in handles.items()}
         result.failures |= {rows[handle]: error for handle, error in step_result.failures.items()}
         for place in step_result.all_denied_rows:
-            result.failures.setdefault(result.rows[place], ProcessorFailed(_ALL_DENIED))
+            result.failures.setdefault(result.rows[place], InvalidParams(_ALL_DENIED))
 
     def close(self) -> None:
         """Close the session; the next request that needs one opens another."""

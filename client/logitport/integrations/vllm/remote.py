@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.errors import ProcessorFailed
+from logitport.errors import InvalidParams
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
@@ -278,7 +278,7 @@ class RemoteBatch:
             for row in result.all_denied_rows:
                 request, offset = at[places[row]]
                 if not offset:  # a row after draft tokens may never be sampled from
-                    self.fail(request, ProcessorFailed(_ALL_DENIED))
+                    self.fail(request, InvalidParams(_ALL_DENIED))
         return edits
 
     def _apply_decision(self, decision: _StepDecision, logits: torch.Tensor) -> None:
