@@ -250,7 +250,7 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
         return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return LimitExceeded(
-            f"{target}: {details}; raise max_message_bytes on the client (Client(..., max_message_bytes=)) and on the "
+            f"{details}; raise max_message_bytes on the client (Client(..., max_message_bytes=)) and on the "
             "server (--max-message-bytes), or send fewer rows at once"
         )
     if status is grpc.StatusCode.UNAVAILABLE:

@@ -68,7 +68,7 @@ class RemoteLogitsProcessor(SequenceHook):
         Raises:
             InvalidLogits: `scores` has another dtype or shape.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            ProcessorFailed: the processors deny every id.
+            InvalidParams: the processors deny every id.
             LogitportError: the request was refused, or the server is unreachable.
         """
         began = time.perf_counter()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -18,6 +20,12 @@ from logitport_server.config import UsageError
 from logitport_server.config.option import FlagOnly, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
+
+_REDIRECTION = """<!doctype html>
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={url}">
+<a href="{url}">logitport play</a>
+"""
 
 
 class Play(BaseModel):
@@ -76,7 +84,8 @@ class Play(BaseModel):
             )
         except InvalidRecording as error:
             raise UsageError(str(error)) from error
-        server.run(lambda: self._announce(server.url))
+        with TemporaryDirectory(prefix="logitport-play-") as folder:
+            server.run(lambda: self._announce(server.url, Path(folder)))
 
     def _check(self) -> None:
         if self.recording is None and self.tokenizer is not None:
@@ -86,7 +95,17 @@ class Play(BaseModel):
         if self.recording is not None and (self.model or self.prompt is not None):
             raise UsageError("--recording shows recorded requests: leave out --model and --prompt")
 
-    def _announce(self, url: str) -> None:
+    def _announce(self, url: str, folder: Path) -> None:
+        """Print the address, and open it.
+
+        The browser gets a file of this user that leads to the address: all users can read the arguments of its process,
+        and the address has the token.
+        """
         print(f"logitport play: {url}", flush=True)  # noqa: T201
-        if self.browser and not webbrowser.open(url):
+        if not self.browser:
+            return
+        page = folder / "open.html"
+        page.touch(0o600)
+        page.write_text(_REDIRECTION.format(url=html.escape(url)))
+        if not webbrowser.open(page.as_uri()):
             print("no browser could be opened; open the address in one", file=sys.stderr)  # noqa: T201

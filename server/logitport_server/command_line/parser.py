@@ -35,9 +35,15 @@ class ParserError(Exception):
         sys.exit(WRONG_USAGE)
 
 
+# Options of other servers, and the option with that meaning: the words are not similar.
+_SAME_MEANING = {"--port": "--listen", "--host": "--listen", "--bind": "--listen", "--address": "--listen"}
+
+
 def proposal(word: str, known: Collection[str]) -> str:
-    """Return "; did you mean X?" if one of the known words is similar, otherwise ""."""
-    near = difflib.get_close_matches(word, known, 1)
+    """Return "; did you mean X?" if one of the known words has this meaning or is similar, otherwise ""."""
+    near = [option for option in [_SAME_MEANING.get(word)] if option in known] or difflib.get_close_matches(
+        word, known, 1
+    )
     return f"; did you mean {near[0]}?" if near else ""
 
 

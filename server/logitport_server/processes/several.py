@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from logitport_server import addresses
 from logitport_server.config import StartupError
 from logitport_server.processes.metrics import FleetMetrics
+from logitport_server.processes.single import prevent_core_files
 from logitport_server.processes.supervisor import Rules, Supervisor, drain_seconds
 from logitport_server.transports.binding import binding
 from logitport_server.transports.readiness import report
@@ -31,6 +32,7 @@ def serve_several(config: ServerConfig) -> int:
     Raises:
         StartupError: the metrics cannot be served, or the document or the temporary store not be written.
     """
+    prevent_core_files()
     config.start_logging()
     with ExitStack() as stack:
         if config.store is None:

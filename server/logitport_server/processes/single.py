@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import TYPE_CHECKING
 
 from logitport_server.worker.malloc import keep_large_blocks
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
     from logitport_server.transports.readiness import Ready
+
+
+def prevent_core_files() -> None:
+    """Prevent core files of this process and its children: they would have the tokens of callers.
+
+    Not by PR_SET_DUMPABLE: a process of a normal user then cannot read its own /proc/self/fd. The hard limit stays.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None) -> None:
@@ -29,6 +38,7 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_large_blocks()
+    prevent_core_files()
     config.start_logging()
     first_zygote = start_first_zygote(config)
     from logitport_server.server import run  # after the zygote has started: torch takes seconds to import

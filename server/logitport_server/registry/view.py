@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from logitport_server.registry.records import Binding
 
 
+_OTHERWISE = (
+    "; register it first, or have its owner share it (a server without --store loses all registrations at a restart)"
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One registration.
@@ -102,7 +107,7 @@ class View:
         names: bool = True,
         digests: bool = True,
         any_owner: bool = False,
-        otherwise: str = "; register it first, or have its owner share it",
+        otherwise: str = _OTHERWISE,
     ) -> Entry:
         """Return the principal's own registration, or else one that another principal shares.
 

@@ -21,6 +21,18 @@ logger = logging.getLogger(__name__)
 # Characters of an error in the log; errors quote what the caller sent.
 _MAX_REASON_LENGTH = 300
 
+# Messages that may quote values of parameters, or what a processor made of them. These may be personal data,
+# and traces leave them out, too. Only the caller gets them.
+_UNLOGGED = frozenset(
+    {
+        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
+        common_pb2.ERROR_CODE_INVALID_PARAMS,
+        common_pb2.ERROR_CODE_INVALID_TOKEN_ID,
+        common_pb2.ERROR_CODE_LOAD_FAILED,
+        common_pb2.ERROR_CODE_PROCESSOR_FAILED,
+    }
+)
+
 
 class Refusals:
     """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe.
@@ -64,7 +76,7 @@ class Refusals:
             f"{request_id!r} " if (request_id := log_fields.get("request_id")) else "",
             first.slot,
             common_pb2.ErrorCode.Name(first.error.code),
-            first.error.message[:_MAX_REASON_LENGTH],
+            _reason(first.error),
             extra={
                 "event": "requests_refused",
                 "principal": principal.name,
@@ -74,3 +86,9 @@ class Refusals:
                 "code": code_label(first.error.code),
             },
         )
+
+
+def _reason(error: common_pb2.Error) -> str:
+    if error.code in _UNLOGGED:
+        return f"the caller got the message; processor {error.processor[:_MAX_REASON_LENGTH]!r}"
+    return error.message[:_MAX_REASON_LENGTH]

@@ -107,6 +107,8 @@ def test_print_config_is_a_flag_alone(capsys: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["--port", "50051"], "unknown option --port; did you mean --listen?"),
+        (["--host", "0.0.0.0"], "unknown option --host; did you mean --listen?"),
         (["--metric-listen", "x"], "unknown option --metric-listen; did you mean --metrics-listen?"),
         (["--max-sesions=3"], "unknown option --max-sesions; did you mean --max-sessions?"),
         (["--no-program"], "unknown option --no-program; did you mean --no-programs?"),

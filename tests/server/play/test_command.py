@@ -130,12 +130,22 @@ def test_the_browser(
     browser: bool, opens: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
+    pages: list[str] = []
+
+    def open_in_browser(url: str) -> bool:
+        opened.append(url)
+        page = Path(url.removeprefix("file://"))
+        assert page.stat().st_mode & 0o777 == 0o600
+        pages.append(page.read_text())
+        return opens
+
     monkeypatch.setattr(serving, "PlayServer", NotServing)
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or opens)
+    monkeypatch.setattr("webbrowser.open", open_in_browser)
     play.Play(files=[], browser=browser).cli_cmd()
     output, errors = capsys.readouterr()
     assert output == f"logitport play: {NotServing.url}\n"
-    assert opened == ([NotServing.url] if browser else [])
+    assert [f'url={NotServing.url}"' in page for page in pages] == ([True] if browser else [])
+    assert not [url for url in opened if NotServing.url in url or Path(url.removeprefix("file://")).exists()]
     assert ("no browser could be opened" in errors) == (browser and not opens)
 
 

@@ -138,3 +138,22 @@ def test_refusals_in_the_background_are_recorded_once(
         stream.answer(collecting, "grpc")
     assert count(metrics, "UNKNOWN_PROCESSOR") == 1
     assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
+        common_pb2.ERROR_CODE_INVALID_PARAMS,
+        common_pb2.ERROR_CODE_INVALID_TOKEN_ID,
+        common_pb2.ERROR_CODE_LOAD_FAILED,
+        common_pb2.ERROR_CODE_PROCESSOR_FAILED,
+    ],
+)
+def test_the_log_has_no_values_of_parameters(
+    code: common_pb2.ErrorCode, metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    error = common_pb2.Error(code=code, message="names: 'Jane Doe' is no list", processor="team/names")
+    Refusals(metrics).record(ALICE, [common_pb2.Failure(slot=5, error=error)], 1)
+    assert "Jane" not in caplog.text
+    assert "processor 'team/names'" in caplog.text

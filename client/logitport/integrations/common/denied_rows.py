@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from logitport.errors import ProcessorFailed
+from logitport.errors import InvalidParams
 
 
-def all_denied(engine: str, request: str = "") -> ProcessorFailed:
+def all_denied(engine: str, request: str = "") -> InvalidParams:
     """Make the error for a request with processors that have denied every id.
+
+    Not ProcessorFailed: each processor did what its parameters state, so the caller of the engine can act.
 
     Args:
         engine: samples an arbitrary id then.
         request: names the request, if its caller does not know which one it is.
     """
-    return ProcessorFailed(
-        f"{request}{': ' if request else ''}its processors deny every id, so {engine} would sample an arbitrary one"
+    return InvalidParams(
+        f"{request}{': ' if request else ''}its processors deny every id, so {engine} would sample an arbitrary one; "
+        "change their parameters"
     )

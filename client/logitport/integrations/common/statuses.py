@@ -1,4 +1,8 @@
-"""The HTTP status of an engine's response to a request that was refused or failed."""
+"""The HTTP status and the text of an engine's response to a request that was refused or failed.
+
+The status depends on who can act: 400 the caller; 500 the author of a processor, or the operator; 503 the operator, and
+a later attempt may succeed. The text for a caller has no address of the service: only the engine's log has it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,16 @@ from logitport.errors import (
     NotAuthenticated,
     PayloadError,
     ProcessorFailed,
+    ProcessorQuarantined,
     RegistryError,
     ServerUnavailable,
     SessionClosed,
     StateLost,
 )
 
-# Errors that the request caused, and temporary ones.
-_REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError, ProcessorFailed)
+# The caller can send another chain, other parameters or another payload.
+_REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError)
+# A later attempt may succeed.
 _TEMPORARY_ERRORS = (
     ServerUnavailable,
     DeadlineExceeded,
@@ -27,11 +33,28 @@ _TEMPORARY_ERRORS = (
     SessionClosed,
     StateLost,
     NotAuthenticated,
+    ProcessorQuarantined,
 )
+# Their messages describe what the caller sent or its processor did, and come from the service without its address.
+_SHOWN_ERRORS = (*_REQUEST_ERRORS, ProcessorFailed, LimitExceeded, StateLost)
+_UNREACHABLE = "the logitport service is unavailable; the engine's log has the reason; try again later"
+_FAILED = "the logitport service or its hook failed; the engine's log has the reason"
 
 
 def status_of(error: type[LogitportError]) -> HTTPStatus:
-    """Return 400 for errors that the request or its processors caused, 503 for temporary ones, else 500."""
+    """Return 400 if the caller can act, 503 if a later attempt may succeed, otherwise 500."""
     if issubclass(error, _REQUEST_ERRORS):
         return HTTPStatus.BAD_REQUEST
     return HTTPStatus.SERVICE_UNAVAILABLE if issubclass(error, _TEMPORARY_ERRORS) else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def caused_by_chain(error: type[LogitportError]) -> bool:
+    """Return whether the chain of the request is the cause: the next attempt with the same chain would fail, too."""
+    return issubclass(error, (*_REQUEST_ERRORS, ProcessorFailed))
+
+
+def text_for_caller(error: type[LogitportError], message: str) -> str:
+    """Return the message of an error, or a general one if the message may have addresses of the service."""
+    if issubclass(error, _SHOWN_ERRORS):
+        return message
+    return _UNREACHABLE if status_of(error) is HTTPStatus.SERVICE_UNAVAILABLE else _FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.common.statuses import status_of
+from logitport.integrations.common.statuses import status_of, text_for_caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,4 +34,6 @@ def end(req: Any, error: LogitportError) -> None:
 
     status = status_of(type(error))
     kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
-    req.to_finish = FINISH_ABORT(f"logitport: {type(error).__name__}: {error}", status, kind)
+    req.to_finish = FINISH_ABORT(
+        f"logitport: {type(error).__name__}: {text_for_caller(type(error), str(error))}", status, kind
+    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LogitportError
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import chain_of
 from logitport.integrations.common.environment import default_chain
-from logitport.integrations.common.statuses import status_of
+from logitport.integrations.common.statuses import caused_by_chain
 from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.sglang.engine import engine_name, model_name, tokenizer_id
 from logitport.integrations.sglang.guard import names_hook
@@ -33,13 +32,14 @@ async def try_chains(manager: Any, inputs: Any) -> None:
         inputs: the normalized `GenerateReqInput`.
 
     Raises:
-        ValueError: the service refuses a chain. SGLang answers with status 400.
+        ValueError: the service refuses a chain, or one of its processors fails. SGLang answers with status 400: its
+            front end has no other errors.
     """
     for request in _requests(inputs):
         try:
             await _trials.run_on_thread(request, _options(manager))
         except LogitportError as error:
-            if status_of(type(error)) is HTTPStatus.BAD_REQUEST:
+            if caused_by_chain(type(error)):
                 raise ValueError(f"logitport: {type(error).__name__}: {error}") from None
             _log.warning("logitport: a request goes on without a trial of its chain: %s", error)
 

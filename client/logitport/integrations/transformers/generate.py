@@ -95,7 +95,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                 the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
             InvalidLogits: the scores require gradients, and grad mode is on.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            ProcessorFailed: the processors of a row deny every id.
+            InvalidParams: the processors of a row deny every id.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server is unreachable.
         """

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from logitport import errors
-from logitport.integrations.common.statuses import status_of
+from logitport.integrations.common.statuses import status_of, text_for_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+_log = logging.getLogger(__name__)
 
 # Begins each message of the hook.
 PREFIX = "logitport: "
@@ -19,6 +22,8 @@ PREFIX = "logitport: "
 def refusal(error: errors.LogitportError) -> Exception:
     """Return the exception for a request that is not admitted, and count it in `logitport_refused_requests_total`."""
     name = type(error).__name__
+    if status_of(type(error)) is not HTTPStatus.BAD_REQUEST:
+        _log.warning("a request is refused, because its logitport chain cannot be checked: %s: %s", name, error)
     _count("refused", name)
     return _exception(name, str(error))
 
@@ -36,9 +41,9 @@ def failure(error: str, message: str) -> Exception:
 
 def _exception(name: str, message: str) -> Exception:
     """Return an exception that vLLM answers with the error's status, and without a traceback in its log."""
-    text = f"{PREFIX}{name}: {message}"
     kind = getattr(errors, name, errors.LogitportError)
     status = status_of(kind)
+    text = f"{PREFIX}{name}: {text_for_caller(kind, message)}"
     try:
         refused, unavailable = _exceptions()
     except ImportError:  # another vLLM answers ValueError with 400, and any other error with 500
@@ -62,7 +67,7 @@ def _exceptions() -> tuple[Callable[[str], Exception], Callable[[str, HTTPStatus
             self.status_code = HTTPStatus.BAD_REQUEST
 
     class ServiceFailed(GenerationError, GracefulHTTPError):  # type: ignore[misc] # vLLM may be missing
-        """The service is unavailable, or has a defect."""
+        """The service is unavailable, or it or a processor has a defect."""
 
         def __init__(self, message: str, status: HTTPStatus) -> None:
             Exception.__init__(self, message)

@@ -250,5 +250,5 @@ def test_without_generate_no_id_ends_a_row(client: Client) -> None:
 def test_a_row_without_an_id_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     everything = ("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})
     chains: list[Any] = [[("disallowed_tokens", {"token_ids": [3]})]] * 2 + [[everything]]
-    with pytest.raises(ProcessorFailed, match=r"row 2.*deny every id"):
+    with pytest.raises(InvalidParams, match=r"row 2.*deny every id"):
         generate(RemoteLogitsProcessor(client, chains))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport.errors import ProcessorFailed
 from logitport.integrations.vllm import front_end
 from logitport.integrations.vllm.failures import Failure
 from logitport.integrations.vllm.mailbox import Mailbox
@@ -96,7 +97,7 @@ def test_a_failed_request_is_answered_with_its_error_and_aborted(worker: Mailbox
     result = outputs.process_outputs([Output("fails", FinishReason.STOP), Output("runs")], 1.0)
 
     assert str(queues["fails"].item) == "logitport: ProcessorFailed: it raised"
-    assert isinstance(queues["fails"].item, ValueError)  # without vLLM's own exceptions
+    assert isinstance(queues["fails"].item, ProcessorFailed)  # without vLLM's own exceptions
     assert queues["runs"].item is None
     assert result.reqs_to_abort == ["fails"]
     assert [one.request_id for one in outputs.processed] == ["runs"]

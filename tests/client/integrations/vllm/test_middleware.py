@@ -29,9 +29,9 @@ def respond(content_type: str, *bodies: bytes) -> list[Any]:
     return sent
 
 
-def event(message: str) -> bytes:
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-    return b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
+def event(message: str, kind: str = "BadRequestError", code: int = 400) -> bytes:
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return b"data: " + json.dumps({"error": error}, separators=(",", ":")).encode() + b"\n\n"
 
 
 STREAM = "text/event-stream; charset=utf-8"
@@ -42,6 +42,15 @@ def test_a_stream_that_begins_with_an_error_of_the_hook_gets_its_status() -> Non
     assert start["status"] == 400
     assert (b"content-type", b"application/json") in start["headers"]
     assert json.loads(body["body"])["error"]["message"] == "logitport: UnknownProcessor: no"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(400, "BadRequestError"), (500, "InternalServerError")])
+def test_an_error_in_a_stream_has_the_type_of_its_code(code: int, kind: str) -> None:
+    late = event("logitport: late", "InternalServerError", code) + b"data: [DONE]\n\n"
+    body = b"".join(message.get("body", b"") for message in respond(STREAM, b'data: {"choices": []}\n\n', late))
+    _, error, done = body.decode().removesuffix("\n\n").split("\n\n")
+    assert json.loads(error.removeprefix("data: "))["error"]["type"] == kind
+    assert done == "data: [DONE]"
 
 
 @pytest.mark.parametrize(

@@ -355,7 +355,7 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
 
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
-    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorFailed")]
+    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "InvalidParams")]
 
 
 class SleepsInStart(EditProcessor):
