@@ -9,6 +9,7 @@ No automatic collections at all lost: a full one of what has accumulated in half
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 
 INTERVAL_SECONDS = 60.0
@@ -26,7 +27,21 @@ def begin() -> None:
 
 
 async def collect_at_intervals() -> None:
-    """Collect all generations once a minute, until cancelled."""
+    """Collect all generations, and return freed memory to the kernel, once a minute until cancelled."""
     while True:
         await asyncio.sleep(INTERVAL_SECONDS)
         gc.collect()
+        await asyncio.to_thread(return_freed_memory)
+
+
+def return_freed_memory() -> None:
+    """Return the memory that malloc keeps for later to the kernel. Does nothing without glibc.
+
+    By itself malloc returns the end of its heap, and large blocks. The states of a session are many small blocks among
+    those of others.
+    """
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # musl; macOS; Windows, which has no handle of this process
+        return
+    malloc_trim(ctypes.c_size_t(0))

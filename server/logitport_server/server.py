@@ -41,6 +41,7 @@ from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.session import EngineSession
 from logitport_server.status_pages import Heartbeat
 from logitport_server.transports import endpoint
@@ -135,6 +136,7 @@ class Server:
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
+        self._memory = MemoryAccounts(config.max_principal_memory)
         self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
@@ -276,8 +278,10 @@ class Server:
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
+        account = self._memory.of(principal.name)
+        admit = self._admit_in_background
         return EngineSession(
-            opening, self._registry, self._executor, self.device, self._config, principal, self._admit_in_background
+            opening, self._registry, self._executor, self.device, self._config, principal, admit, account
         )
 
     def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:

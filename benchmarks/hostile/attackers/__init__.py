@@ -1,9 +1,21 @@
 """The attackers, by name."""
 
-from benchmarks.hostile.attackers import chains, connections, crowds, hangs, loading, replies, sizes, tables, workers
+from benchmarks.hostile.attackers import (
+    chains,
+    connections,
+    crowds,
+    hangs,
+    loading,
+    memory,
+    replies,
+    sessions,
+    sizes,
+    tables,
+    workers,
+)
 from benchmarks.hostile.attackers.base import PRINCIPALS, Attacker, Target
 
-_MODULES = (chains, hangs, loading, workers, sizes, connections, replies, crowds, tables)
+_MODULES = (chains, hangs, loading, workers, sizes, connections, replies, crowds, tables, memory, sessions)
 
 ATTACKERS: dict[str, type[Attacker]] = {attacker.name: attacker for module in _MODULES for attacker in module.ATTACKERS}
 

@@ -14,6 +14,7 @@ from logitport_server.session.compiled_batch import CompiledBatch
 from logitport_server.session.engine_programs import write_programs
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
+from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.opening import check_opening
 from logitport_server.session.pending_admissions import PendingAdmissions
 from logitport_server.session.persistent_batch import PersistentBatch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from logitport.core.memory_account import MemoryAccount
     from logitport_server.config import ServerConfig
     from logitport_server.executors import Executor
     from logitport_server.principals import Principal
@@ -61,6 +63,7 @@ class EngineSession:
         limits: the server's options.
         principal: the caller that opens it.
         submit: runs admissions in the background. Without it, all requests are admitted before the reply.
+        account: charged with the memory of the requests; by default an account of this session.
 
     Attributes:
         principal: the caller that opened it.
@@ -82,6 +85,7 @@ class EngineSession:
         limits: ServerConfig,
         principal: Principal = ANONYMOUS,
         submit: Submit | None = None,
+        account: MemoryAccount | None = None,
     ) -> None:
         check_opening(opening, limits)
         self.principal = principal
@@ -102,7 +106,15 @@ class EngineSession:
         self._processors = HostedProcessors(registry, executor, principal)
         self._pending = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         self.admissions = SessionAdmissions(
-            engine, self.batch, self._pending, self._processors, self._lending, principal, device, limits
+            engine,
+            self.batch,
+            self._pending,
+            self._processors,
+            self._lending,
+            principal,
+            device,
+            limits,
+            account or MemoryAccounts(limits.max_principal_memory).of(principal.name),
         )
         self.steps = SessionSteps(
             engine, self.batch, self._pending, self.regions, self._lending, run_chains, device, limits
