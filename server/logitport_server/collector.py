@@ -11,6 +11,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTERVAL_SECONDS = 60.0
 # Allocations that begin a collection of the youngest generation: more than a usual step makes. It takes 2 ms.
@@ -26,12 +30,17 @@ def begin() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
-async def collect_at_intervals() -> None:
-    """Collect all generations, and return freed memory to the kernel, once a minute until cancelled."""
+async def collect_at_intervals(has_freed: Callable[[], bool] = lambda: False) -> None:
+    """Collect all generations once a minute, until cancelled.
+
+    Args:
+        has_freed: whether much memory has become free since its last call. It is then returned to the kernel.
+    """
     while True:
         await asyncio.sleep(INTERVAL_SECONDS)
         gc.collect()
-        await asyncio.to_thread(return_freed_memory)
+        if has_freed():
+            await asyncio.to_thread(return_freed_memory)
 
 
 def return_freed_memory() -> None:

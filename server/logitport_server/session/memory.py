@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _HISTORY_BYTES_PER_ID = 5
 _REQUEST_BYTES = 4096
 _PLACE_BYTES = 2048
+# Freed memory that is worth returning to the kernel. Each return takes the memory of large logits, too, which malloc
+# keeps for the next step on purpose.
+_LARGE_BYTES = 64 << 20
 
 
 class MemoryAccounts:
@@ -40,6 +43,7 @@ class MemoryAccounts:
         # Names may come from certificates: their number has no limit.
         self._by_principal: weakref.WeakValueDictionary[str, MemoryAccount] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
+        self._has_freed = False
 
     def of(self, principal: str) -> MemoryAccount:
         """The account of a principal."""
@@ -48,6 +52,16 @@ class MemoryAccounts:
             if account is None:
                 account = self._by_principal[principal] = MemoryAccount(self._limit)
             return account
+
+    def session_ends(self, account: MemoryAccount) -> None:
+        """Note that a session of an account ends, whose requests are still charged."""
+        if account.held >= _LARGE_BYTES:
+            self._has_freed = True
+
+    def take_freed(self) -> bool:
+        """Whether much memory may have become free since the last call."""
+        freed, self._has_freed = self._has_freed, False
+        return freed
 
 
 def begin_charge(history: History, account: MemoryAccount, chain: Iterable[Dialect]) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.core.memory_account import MemoryAccount
     from logitport_server.config import ServerConfig
     from logitport_server.executors import Executor
     from logitport_server.principals import Principal
@@ -63,7 +62,8 @@ class EngineSession:
         limits: the server's options.
         principal: the caller that opens it.
         submit: runs admissions in the background. Without it, all requests are admitted before the reply.
-        account: charged with the memory of the requests; by default an account of this session.
+        memory: has the account of the principal, which is charged with the memory of the requests; by default, the
+            session has an account of its own.
 
     Attributes:
         principal: the caller that opened it.
@@ -85,7 +85,7 @@ class EngineSession:
         limits: ServerConfig,
         principal: Principal = ANONYMOUS,
         submit: Submit | None = None,
-        account: MemoryAccount | None = None,
+        memory: MemoryAccounts | None = None,
     ) -> None:
         check_opening(opening, limits)
         self.principal = principal
@@ -104,6 +104,8 @@ class EngineSession:
             compiled = CompiledBatch(opening.vocab_size, opening.max_draft_tokens, limits)
         self.batch = PersistentBatch(compiled, opening.max_draft_tokens, limits)
         self._processors = HostedProcessors(registry, executor, principal)
+        self._memory = memory or MemoryAccounts(limits.max_principal_memory)
+        self._account = self._memory.of(principal.name)
         self._pending = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         self.admissions = SessionAdmissions(
             engine,
@@ -114,7 +116,7 @@ class EngineSession:
             principal,
             device,
             limits,
-            account or MemoryAccounts(limits.max_principal_memory).of(principal.name),
+            self._account,
         )
         self.steps = SessionSteps(
             engine, self.batch, self._pending, self.regions, self._lending, run_chains, device, limits
@@ -196,6 +198,7 @@ class EngineSession:
         Returns:
             The admissions that still run.
         """
+        self._memory.session_ends(self._account)
         running = self._pending.close()
         self.regions.close()
         return running
