@@ -48,12 +48,30 @@ class RawSession:
 
     def exchange(self, data: bytes) -> bytes:
         """Send a serialized frame. Returns the serialized reply."""
+        self.post(data)
         if self.connection is None:
-            self._frames.put(data)
             return bytes(next(self._replies))
-        self.connection.sendall(_LENGTH.pack(len(data)) + data)
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         return self._read(length)
+
+    def post(self, data: bytes) -> None:
+        """Send a serialized frame. Its reply is not received."""
+        if self.connection is None:
+            self._frames.put(data)
+        else:
+            self.connection.sendall(_LENGTH.pack(len(data)) + data)
+
+    def end_stream(self) -> None:
+        """End the stream over gRPC. A local connection stays."""
+        self._replies.cancel()
+        self._frames.put(None)
+        self._channel.close()
+
+    def end(self) -> None:
+        """End the stream and the local connection."""
+        if self.connection is not None:
+            self.connection.close()
+        self.end_stream()
 
     def _read(self, length: int) -> bytes:
         assert self.connection is not None

@@ -66,6 +66,7 @@ class PresencePenalty(StatefulEditProcessor):
 
     builtin_name = "presence_penalty"
     per_occurrence: ClassVar[bool] = False
+    bytes_per_output_id = 200 if core is None else 72
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -50,9 +50,13 @@ class StatefulEditProcessor(EditProcessor):
     Attributes:
         shares_states: whether a state never changes, and follows from the parameters and the width of the logits alone.
             Requests with equal parameters may then have one state.
+        bytes_per_id: memory of a state for each id of the history, at most.
+        bytes_per_output_id: the same for each id after the prompt, in addition.
     """
 
     shares_states: ClassVar[bool] = False
+    bytes_per_id: ClassVar[int] = 0
+    bytes_per_output_id: ClassVar[int] = 0
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Advance the state."""

@@ -18,6 +18,27 @@ def extend_crc_by_table(crc: int, token_ids: Annotated[NDArray[numpy.int32], dic
     Extend a checksum by ids, int32[n], as on a processor without carry-less multiplication.
     """
 
+class MemoryAccount:
+    """The memory that the histories and states of one principal hold."""
+
+    def __init__(self, limit: int) -> None: ...
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may be held."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held."""
+
+    def add(self, num_bytes: int) -> bool:
+        """
+        Add bytes. Returns False, and adds none, if more than the limit would be held.
+        """
+
+    def remove(self, num_bytes: int) -> None:
+        """Remove bytes that were added."""
+
 class History:
     """The token history of one request."""
 
@@ -60,6 +81,20 @@ class History:
     def cut_token_ids(self, length: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
 
     def crc(self) -> int: ...
+
+    def begin_charge(self, account: MemoryAccount, fixed: int, per_id: int, per_output_id: int) -> bool:
+        """
+        Charge the memory of the history and its states to an account. Returns False if it has no room.
+        """
+
+    def charge(self, length: int) -> bool:
+        """
+        Charge the memory of this length. Returns False if the account has no room.
+        """
+
+    @property
+    def memory_limit(self) -> int:
+        """Limit of the account; 0 without one."""
 
     @property
     def nbytes(self) -> int:

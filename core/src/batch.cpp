@@ -50,7 +50,7 @@ bool Batch::step(const StepFrame &frame, bool partly, bool must_be_short) {
     return false;
   }
   prefetch();
-  if (!is_usual(partly, must_be_short) || !synchronize()) {
+  if (!is_usual(partly, must_be_short) || !charge_memory() || !synchronize()) {
     return false;
   }
   failed_ = true;  // until the end: a part of a step must not be followed by others
@@ -190,6 +190,18 @@ bool Batch::is_usual(const Member &member, std::size_t place, const std::int32_t
   return base_length >= member.history->prompt_length() && base_length <= member.history->length() &&
          base_length + added <= limits_.max_tokens && in_vocabulary(new_ids, new_count) &&
          in_vocabulary(columns_.draft_ids.data() + layout_.draft_begins[place], draft_count);
+}
+
+// Returns false if the principal would hold too much memory: Python then makes the error of the request.
+bool Batch::charge_memory() const {
+  for (std::size_t place = 0; place < members_.size(); ++place) {
+    const std::int64_t length =
+        std::int64_t{columns_.base_lengths[place]} + columns_.new_counts[place] + layout_.draft_counts[place];
+    if (History *history = members_[place].history; history != nullptr && !history->charge().grow(length)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Batch::in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept {

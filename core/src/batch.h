@@ -91,6 +91,7 @@ class Batch {
   void prefetch() const;
   [[nodiscard]] bool is_usual(bool partly, bool must_be_short) const;
   [[nodiscard]] bool is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const;
+  [[nodiscard]] bool charge_memory() const;
   [[nodiscard]] bool in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept;
   [[nodiscard]] bool synchronize() const;
   void append_new_ids();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "memory_account.h"
 #include "prefetch.h"
 
 namespace logitport {
@@ -57,6 +58,9 @@ class History {
   // Bytes of memory, without this object.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
+  // The charge for this history and its states, for its sessions' principal. Nothing is charged before it begins.
+  [[nodiscard]] MemoryCharge &charge() noexcept { return charge_; }
+
   // Number of draft tokens at the end, which the engine may still reject.
   std::int64_t draft_tokens = 0;
 
@@ -74,6 +78,7 @@ class History {
   std::int64_t checked_ = 0;
   std::uint32_t checksum_ = 0;
   std::vector<std::uint32_t> checkpoints_;
+  MemoryCharge charge_;
 };
 
 }  // namespace logitport

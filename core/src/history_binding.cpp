@@ -1,12 +1,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "arrays.h"
 #include "bindings.h"
 #include "history.h"
+#include "memory_account.h"
 #include "sequences.h"
 
 namespace nb = nanobind;
@@ -37,6 +41,14 @@ std::optional<std::int32_t> last_output(const History &history) {
 }  // namespace
 
 void bind_history(nb::module_ &module) {
+  nb::class_<MemoryAccount>(module, "MemoryAccount", nb::is_weak_referenceable(),
+                            "The memory that the histories and states of one principal hold.")
+      .def(nb::init<std::int64_t>(), nb::arg("limit"))
+      .def_prop_ro("limit", &MemoryAccount::limit, "Bytes that may be held.")
+      .def_prop_ro("held", &MemoryAccount::held, "Bytes that are held.")
+      .def("add", &MemoryAccount::add, nb::arg("num_bytes"),
+           "Add bytes. Returns False, and adds none, if more than the limit would be held.")
+      .def("remove", &MemoryAccount::remove, nb::arg("num_bytes"), "Remove bytes that were added.");
   nb::class_<History>(module, "History", "The token history of one request.")
       .def(
           "__init__",
@@ -75,6 +87,20 @@ void bind_history(nb::module_ &module) {
           },
           nb::arg("length"))
       .def("crc", &History::checksum)
+      .def(
+          "begin_charge",
+          [](History &self, std::shared_ptr<MemoryAccount> account, std::int64_t fixed, std::int64_t per_id,
+             std::int64_t per_output_id) {
+            const MemoryRates rates{fixed, per_id, per_output_id};
+            return self.charge().begin(std::move(account), rates, self.prompt_length(), self.length());
+          },
+          nb::arg("account"), nb::arg("fixed"), nb::arg("per_id"), nb::arg("per_output_id"),
+          "Charge the memory of the history and its states to an account. Returns False if it has no room.")
+      .def(
+          "charge", [](History &self, std::int64_t length) { return self.charge().grow(length); }, nb::arg("length"),
+          "Charge the memory of this length. Returns False if the account has no room.")
+      .def_prop_ro(
+          "memory_limit", [](History &self) { return self.charge().limit(); }, "Limit of the account; 0 without one.")
       .def_prop_ro("nbytes", &History::bytes, "Bytes of memory.");
 }
 

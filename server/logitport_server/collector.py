@@ -9,7 +9,12 @@ No automatic collections at all lost: a full one of what has accumulated in half
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTERVAL_SECONDS = 60.0
 # Allocations that begin a collection of the youngest generation: more than a usual step makes. It takes 2 ms.
@@ -25,8 +30,27 @@ def begin() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
-async def collect_at_intervals() -> None:
-    """Collect all generations once a minute, until cancelled."""
+async def collect_at_intervals(has_freed: Callable[[], bool] = lambda: False) -> None:
+    """Collect all generations once a minute, until cancelled.
+
+    Args:
+        has_freed: whether much memory has become free since its last call. It is then returned to the kernel.
+    """
     while True:
         await asyncio.sleep(INTERVAL_SECONDS)
         gc.collect()
+        if has_freed():
+            await asyncio.to_thread(return_freed_memory)
+
+
+def return_freed_memory() -> None:
+    """Return the memory that malloc keeps for later to the kernel. Does nothing without glibc.
+
+    By itself malloc returns the end of its heap, and large blocks. The states of a session are many small blocks among
+    those of others.
+    """
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # musl; macOS; Windows, which has no handle of this process
+        return
+    malloc_trim(ctypes.c_size_t(0))

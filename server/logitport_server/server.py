@@ -41,8 +41,9 @@ from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.session import EngineSession
-from logitport_server.status_pages import Heartbeat
+from logitport_server.status_pages import Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
@@ -135,6 +136,7 @@ class Server:
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
+        self.memory = MemoryAccounts(config.max_principal_memory)
         self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
@@ -157,6 +159,8 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._health_port: HealthPort | None = None
+        self._status_pages: StatusPages | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
         self._add_gauges()
@@ -184,8 +188,15 @@ class Server:
         """Start to serve. Returns its address and ports.
 
         Raises:
-            StartupError: an address cannot be bound, or workers cannot be started.
+            StartupError: an address cannot be bound, or workers cannot be started; all parts are closed then.
         """
+        try:
+            return await self._start()
+        except BaseException:
+            await self._close(0.0)
+            raise
+
+    async def _start(self) -> Ready:
         try:
             await asyncio.to_thread(self._executor.ready)
         except RuntimeError as error:
@@ -206,12 +217,13 @@ class Server:
         metrics_port = None
         if self._config.metrics_listen is not None:
             with binding("--metrics-listen", self._config.metrics_listen):
-                metrics_port = status_pages.listen(
+                self._status_pages = status_pages.listen(
                     self._config.metrics_listen,
                     self._metrics.registry,
                     is_alive=self._heartbeat.is_alive,
                     is_ready=self._accepts,
                 )
+                metrics_port = self._status_pages.port
         if self._config.health_listen is not None:
             self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
             logger.info("health checks on port %d", self._health_port.port)
@@ -219,9 +231,8 @@ class Server:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
-        self._watching = asyncio.create_task(self._guard.watch())
-        self._watching_keys = asyncio.create_task(self._watch_keys())
-        self._beating = asyncio.create_task(self._heartbeat.beat())
+        watching = (self._guard.watch(), self._watch_keys(), self._heartbeat.beat())
+        self._watching += map(asyncio.create_task, watching)
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         if self._health_port is not None:
@@ -252,19 +263,33 @@ class Server:
         Returns:
             The number of steps and admissions that are still running after `drain_seconds`.
         """
-        assert self._grpc is not None  # noqa: S101 - started before
         await self.leave()
         moved = time.monotonic() + self._config.move_seconds
         while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
             await asyncio.sleep(_POLL_SECONDS)
-        deadline = time.monotonic() + self._config.drain_seconds
-        self._watching.cancel()
-        self._watching_keys.cancel()
-        self._beating.cancel()
+        return await self._close(self._config.drain_seconds)
+
+    async def _close(self, seconds: float) -> int:
+        """Close all parts, also after a start that has failed.
+
+        Args:
+            seconds: how long steps in flight may take.
+
+        Returns:
+            The number of steps and admissions that are still running.
+        """
+        deadline = time.monotonic() + seconds
+        for task in self._watching:
+            task.cancel()
         self._processing.drain()
-        await self._grpc.stop(self._config.drain_seconds)
+        if self._grpc is not None:
+            if not self._watching:
+                await self._grpc.start()  # without a start, its `stop` leaves the ports bound
+            await self._grpc.stop(seconds)
         if self._health_port is not None:
             await self._health_port.stop()
+        if self._status_pages is not None:
+            await asyncio.to_thread(self._status_pages.close)
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()
@@ -276,8 +301,9 @@ class Server:
         return running
 
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
+        admit = self._admit_in_background
         return EngineSession(
-            opening, self._registry, self._executor, self.device, self._config, principal, self._admit_in_background
+            opening, self._registry, self._executor, self.device, self._config, principal, admit, self.memory
         )
 
     def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:
@@ -362,7 +388,7 @@ async def _serve(
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    collecting = loop.create_task(collector.collect_at_intervals())
+    collecting = loop.create_task(collector.collect_at_intervals(server.memory.take_freed))
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, server.refresh)

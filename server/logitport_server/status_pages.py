@@ -10,6 +10,8 @@ from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from prometheus_client import CollectorRegistry
@@ -50,9 +52,27 @@ class Heartbeat:
         return time.monotonic() - self._last < _MAX_SILENCE_SECONDS
 
 
+class StatusPages:
+    """The pages, which are served until `close`.
+
+    Attributes:
+        port: the port on which they are served.
+    """
+
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+        self.port = int(server.server_port)
+        self._server, self._thread = server, thread
+
+    def close(self) -> None:
+        """End the pages. Waits for half a second at most, and for the pages that are being sent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 def listen(
     address: str, registry: CollectorRegistry, *, is_alive: Callable[[], bool], is_ready: Callable[[], bool]
-) -> int:
+) -> StatusPages:
     """Serve the pages over HTTP.
 
     Args:
@@ -60,9 +80,6 @@ def listen(
         registry: what /metrics shows, as does the page /.
         is_alive: whether /healthz answers 200, not 503.
         is_ready: whether /readyz answers 200, not 503.
-
-    Returns:
-        The port.
 
     Raises:
         OSError: the address is taken.
@@ -88,6 +105,6 @@ def listen(
         return [text.encode() + b"\n"]
 
     host, _, port = address.rpartition(":")
-    server, _thread = start_http_server(int(port), host.strip("[]"), registry)
+    server, thread = start_http_server(int(port), host.strip("[]"), registry)
     server.set_app(answer)
-    return int(server.server_port)
+    return StatusPages(server, thread)

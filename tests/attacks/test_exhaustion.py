@@ -12,6 +12,7 @@ from logitport import Client, Request
 from tests.toy_processors import AddOneInPlace
 
 VOCAB = 64
+_LONG = 1_000_000
 
 
 @pytest.mark.slow
@@ -40,3 +41,18 @@ def test_repeated_failures_of_a_request_use_no_memory(raw_engine: Any, peak: Any
         (failure,) = engine.send(step=columns).edits.failures
         assert "history has 5 ids" in failure.error.message
     assert peak.growth_bytes < 8 << 20
+
+
+def test_penalties_of_a_long_history_are_refused(raw_engine: Any, peak: Any, code: Any) -> None:
+    """A frame of 4 MB, whose counted ids would take 1.6 GB. The session goes on."""
+    ids = struct.pack(f"<{_LONG}i", *range(_LONG))
+    penalty = {"processor": {"builtin": "frequency_penalty"}, "params": b'{"frequency_penalty": 1.0}'}
+    engine = raw_engine(vocab_size=_LONG)
+    engine.attach()
+    (failure,) = engine.send(
+        add={"requests": [{"request": {"output_ids": ids, "processors": [penalty] * 16}}]}
+    ).added.failures
+    assert code(failure.error) == "LIMIT_EXCEEDED"
+    assert "--max-principal-memory" in failure.error.message
+    assert not engine.send(add={"requests": [{"request": {"processors": [penalty] * 16}}]}).added.failures
+    assert peak.growth_bytes < 400 << 20

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.hostile import publish, report
-from benchmarks.hostile.attackers import ATTACKERS, chains, connections, histories, sizes
+from benchmarks.hostile.attackers import ATTACKERS, chains, connections, histories, memory, sessions, sizes
 from benchmarks.hostile.blocks import Plan, attack
 from benchmarks.hostile.records import Block, Comparison
 from benchmarks.hostile.servers import Usage
@@ -28,7 +28,11 @@ MAX_DESCRIPTORS = MAX_CONNECTIONS + 2 * 2 * MAX_WORKERS + 128
 MAX_SERVER_BYTES = 1 << 30
 MAX_METRICS_BYTES = 2 << 20
 # They run no code in workers, so only the innocent engine has any.
-WITHOUT_WORKERS = {each.name for module in (chains, connections, histories, sizes) for each in module.ATTACKERS}
+WITHOUT_WORKERS = {
+    each.name
+    for module in (chains, connections, histories, memory, sessions, sizes)
+    for each in module.ATTACKERS
+}
 BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport_server import collector
+from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,3 +57,48 @@ def test_full_collections_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(asyncio.wait_for(collect_twice(), 60))
     finally:
         gc.callbacks.remove(notice)
+
+
+@pytest.mark.usefixtures("begun")
+def test_freed_memory_is_returned_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "INTERVAL_SECONDS", 0.0)
+    answers, returned = iter([False, True]), asyncio.Event()
+    calls: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def note() -> None:
+            calls.append(1)
+            loop.call_soon_threadsafe(returned.set)
+
+        monkeypatch.setattr(collector, "return_freed_memory", note)
+        task = asyncio.create_task(collector.collect_at_intervals(lambda: next(answers, False)))
+        await asyncio.wait_for(returned.wait(), SECONDS)
+        task.cancel()
+
+    asyncio.run(run())
+    assert calls == [1]
+
+
+def test_freed_blocks_are_returned_to_the_kernel() -> None:
+    """In a process of its own, whose heap has no other free blocks."""
+    program = """
+import ctypes, os
+from pathlib import Path
+from logitport_server.collector import return_freed_memory
+libc = ctypes.CDLL(None)
+if hasattr(libc, "malloc_trim"):
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [libc.malloc(8192) for _ in range(8192)]
+    for block in blocks:
+        ctypes.memset(block, 1, 8192)
+    kept = libc.malloc(64)
+    for block in blocks:
+        libc.free(block)
+    resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    before = resident()
+    return_freed_memory()
+    assert resident() < before - (32 << 20), (before, resident())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -38,7 +38,8 @@ def test_checks_answer_as_their_functions() -> None:
     state = SimpleNamespace(alive=True, ready=False)
     registry = CollectorRegistry()
     Gauge("answer", "Of everything", registry=registry).set(42)
-    port = listen("127.0.0.1:0", registry, is_alive=lambda: state.alive, is_ready=lambda: state.ready)
+    pages = listen("127.0.0.1:0", registry, is_alive=lambda: state.alive, is_ready=lambda: state.ready)
+    port = pages.port
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (503, "not ready\n")
     state.alive, state.ready = False, True
@@ -49,6 +50,9 @@ def test_checks_answer_as_their_functions() -> None:
         assert status == 200
         assert "answer 42.0" in text
     assert get(port, "/debug") == (404, "no page here; there are /metrics, /healthz, /readyz\n")
+    pages.close()
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/healthz")
 
 
 def test_listening_on_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +63,7 @@ def test_listening_on_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(server_port=9, set_app=lambda _: None), None
 
     monkeypatch.setattr(status_pages, "start_http_server", start)
-    assert listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True) == 9
+    assert listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True).port == 9
     assert address == [0, "::1"]
 
 

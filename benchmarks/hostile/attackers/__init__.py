@@ -7,7 +7,9 @@ from benchmarks.hostile.attackers import (
     hangs,
     histories,
     loading,
+    memory,
     replies,
+    sessions,
     sizes,
     slots,
     tables,
@@ -15,7 +17,21 @@ from benchmarks.hostile.attackers import (
 )
 from benchmarks.hostile.attackers.base import PRINCIPALS, Attacker, Target
 
-_MODULES = (chains, hangs, loading, workers, sizes, connections, replies, crowds, tables, histories, slots)
+_MODULES = (
+    chains,
+    hangs,
+    loading,
+    workers,
+    sizes,
+    connections,
+    replies,
+    crowds,
+    tables,
+    histories,
+    slots,
+    memory,
+    sessions,
+)
 
 ATTACKERS: dict[str, type[Attacker]] = {attacker.name: attacker for module in _MODULES for attacker in module.ATTACKERS}
 

@@ -21,6 +21,7 @@ class TextProcessor(EditProcessor):
     """
 
     takes_long = True
+    bytes_per_output_id = 200
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -71,6 +71,7 @@ class Dry(EditProcessor):
     """
 
     builtin_name = "dry"
+    bytes_per_id = 64
     takes_long = True
 
     @classmethod

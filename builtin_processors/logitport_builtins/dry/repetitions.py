@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_LENGTH = 128
 _LENGTH_BITS = MAX_LENGTH.bit_length()
 _MAX_REWIND = 16  # lengths that are kept, so that rejecting drafts is cheap
+_MAX_KEPT = 8  # positions of all of them, in times of the history's length: all are the same in a history of one id
 
 
 class _Matches(NamedTuple):
@@ -55,6 +56,8 @@ class Repetitions:
         self._matches.append(_Matches(positions, np.minimum(before[positions] + 1, MAX_LENGTH)))
         if len(self._matches) > 2 * _MAX_REWIND:
             del self._matches[:_MAX_REWIND]
+        if sum([len(one.positions) for one in self._matches]) > _MAX_KEPT * history.length:
+            del self._matches[: len(self._matches) // 2]
 
     def rewind(self, history: History, removed: int) -> None:
         """Follow a history from which the last `removed` ids were cut off."""

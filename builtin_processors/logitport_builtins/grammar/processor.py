@@ -50,6 +50,7 @@ class Grammar(EditProcessor):
     """
 
     builtin_name = "grammar"
+    bytes_per_output_id = 200
     takes_long = True
 
     def __init__(self) -> None:

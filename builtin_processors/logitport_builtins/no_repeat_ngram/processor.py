@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logitport.compiled import core
 from logitport.stateful import StatefulEditProcessor
 from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_builtins.params import Params
@@ -40,6 +41,7 @@ class NoRepeatNGram(StatefulEditProcessor):
     """
 
     builtin_name = "no_repeat_ngram"
+    bytes_per_id = 64 if core is None else 16
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -33,6 +33,7 @@ class ThinkingBudget(StatefulEditProcessor):
     """
 
     builtin_name = "thinking_budget"
+    bytes_per_id = 16
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from logitport.compiled import core
 from logitport.core import tensors
+from logitport.core.memory_account import PythonMemoryCharge
 from logitport.errors import InvalidArgument, InvalidTokenId
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     import torch
     from numpy.typing import NDArray
+
+    from logitport.core.memory_account import PythonMemoryAccount
 
     # Ids, [n]; a tensor may be on any device.
     TokenIds = Union[Sequence[int], NDArray[np.integer[Any]], torch.Tensor]
@@ -35,7 +38,7 @@ class PythonHistory:
         draft_tokens: number of draft tokens at the end, which the engine may still reject.
     """
 
-    __slots__ = ("_buffer", "_crc", "_crc_length", "_ids", "draft_tokens", "length", "prompt_length")
+    __slots__ = ("_buffer", "_charge", "_crc", "_crc_length", "_ids", "draft_tokens", "length", "prompt_length")
 
     def __init__(self, prompt_token_ids: TokenIds = (), output_token_ids: TokenIds = ()) -> None:
         prompt, output = int32_ids(prompt_token_ids), int32_ids(output_token_ids)
@@ -48,6 +51,7 @@ class PythonHistory:
         self._ids = self._buffer.data  # reads and writes of single ids are faster through a memoryview
         # The checksum of the first ids, and how many these are.
         self._crc = self._crc_length = 0
+        self._charge: PythonMemoryCharge | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -117,6 +121,27 @@ class PythonHistory:
             self._crc = zlib.crc32(added.astype("<i4", copy=False).data, self._crc)
             self._crc_length = self.length
         return self._crc
+
+    def begin_charge(self, account: PythonMemoryAccount, fixed: int, per_id: int, per_output_id: int) -> bool:
+        """Charge the memory of the history and its states to an account; see `PythonMemoryCharge`.
+
+        The charge ends with the history.
+
+        Returns:
+            False, with nothing charged, if the account has no room.
+        """
+        charge = PythonMemoryCharge(account, fixed, per_id, per_output_id, self.prompt_length)
+        self._charge = charge if charge.grow(self.length) else None
+        return self._charge is not None
+
+    def charge(self, length: int) -> bool:
+        """Charge the memory of this length. Returns False, with nothing more charged, if the account has no room."""
+        return self._charge is None or self._charge.grow(length)
+
+    @property
+    def memory_limit(self) -> int:
+        """Limit of the account, in bytes; 0 without one."""
+        return self._charge.account.limit if self._charge is not None else 0
 
 
 def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.int32]:

@@ -44,6 +44,13 @@ class Limits(OptionGroup):
     max_tokens_per_request: int = Field(
         1 << 20, ge=1, description="maximum number of token ids of one request, including drafts"
     )
+    max_principal_memory: Size = Field(
+        256 << 20,
+        ge=1 << 20,
+        le=(1 << 62) - 1,
+        description="maximum memory for the histories and states of one principal's requests, by upper bounds; 256 "
+        "requests of 32k ids with no_repeat_ngram and penalties take 230 MiB",
+    )
     max_region_bytes: Size = Field(2 << 30, ge=0, description="maximum shared memory of one session")
     max_connections: int = Field(
         1024, ge=1, description="maximum number of open connections; further connections are closed"

@@ -103,6 +103,9 @@ class Dialect(ABC):
         takes_long: whether a call may take milliseconds; the thread then releases its turn.
         domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
+        bytes_per_id: memory of a state in this process for each id of its history, at most.
+        bytes_per_output_id: the same for each id after the prompt, in addition.
+        bytes_per_prompt_id: the same for each distinct id of the prompt.
     """
 
     checks_sampling_params: ClassVar[bool] = False
@@ -118,6 +121,9 @@ class Dialect(ABC):
     drafts: Sequence[Sequence[int]] = ()
     argmax_invariant: bool = False
     failed: Mapping[int, BaseException] = MappingProxyType({})
+    bytes_per_id: int = 0
+    bytes_per_output_id: int = 0
+    bytes_per_prompt_id: int = 0
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         """Takes a processor's class, or an instance. Raises LoadFailed if the class cannot be instantiated."""

@@ -35,6 +35,9 @@ class EditDialect(Dialect):
         # Whether all states so far are compiled. Then no call checks them again.
         self._compiled = self._runs_state_only and core is not None
         self._shares_states = bool(getattr(self.processor, "shares_states", False))
+        if not shipped:  # other code could declare anything
+            self.bytes_per_id = getattr(self.processor, "bytes_per_id", 0)
+            self.bytes_per_output_id = getattr(self.processor, "bytes_per_output_id", 0)
 
     def compiled_state(self, state: EditRequest) -> State | None:
         """The request's state, if it is compiled, and calls of the processor do nothing but call it."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from logitport_server.dialects.base import EditsResult
 
 _RUNNER = SharedRunner()
+# Of the counts in `RequestTokens`, for each distinct id: measured in tests/server/session/test_memory.py.
+_BYTES_PER_COUNTED_ID = 200
 
 
 class _State:
@@ -70,6 +72,10 @@ class ProgramDialect(Dialect):
         self.verified = verified
         self.signature = signature
         self._reads_history = verified.reads_history
+        # Whether the prompt is left out, for each way in which ids are counted.
+        counted = {value.flag for value in verified.program.values if value.operator in ("token_mask", "token_counts")}
+        self.bytes_per_prompt_id = _BYTES_PER_COUNTED_ID * (False in counted)
+        self.bytes_per_output_id = _BYTES_PER_COUNTED_ID * len(counted)
         # A program that does not read the history runs once for the rows of all draft offsets.
         self.takes_drafts = not self._reads_history
         self._has_lists = any(parameter.length for parameter in verified.program.parameters)

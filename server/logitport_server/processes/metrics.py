@@ -62,7 +62,7 @@ class FleetMetrics(Collector):
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         registry = CollectorRegistry()
         registry.register(self)
-        return listen(address, registry, is_alive=lambda: True, is_ready=self._is_any_ready)
+        return listen(address, registry, is_alive=lambda: True, is_ready=self._is_any_ready).port
 
     def _is_any_ready(self) -> bool:
         answers = [self._threads.submit(self._is_ready, server) for server in self._servers]

@@ -71,13 +71,13 @@ class WorkerForker:
         `child` was not called.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_SETTING_UP_SECONDS)
-        self._sessions.decide()
         with ours:
-            intermediate = os.fork()
-            if intermediate == 0:
-                _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
-            theirs.close()
+            with theirs:
+                ours.settimeout(_SETTING_UP_SECONDS)
+                self._sessions.decide()
+                intermediate = os.fork()
+                if intermediate == 0:
+                    _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
             if flags & socket.MSG_CTRUNC:  # the worker ends with the channel

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LogitportError, NeedSync
 from logitport_server.dialects import failures
+from logitport_server.session.memory import charge
 from logitport_server.turns import pause, pausing
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class ActiveRequest:
 
         Raises:
             NeedSync: the history differs from the engine's.
+            LimitExceeded: the principal would hold too much memory.
             LogitportError: the error the request failed with before, or one that a processor raises now.
         """
         failure = None
@@ -117,6 +119,7 @@ class ActiveRequest:
         if self.crc != history_crc:
             raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
         if new_token_ids:
+            charge(self.history, len(new_token_ids))
             later = self._extend(new_token_ids)
             failure = failure or later
         if failure is not None:
@@ -133,8 +136,10 @@ class ActiveRequest:
         """Append draft tokens to the history; `rewind` removes them.
 
         Raises:
+            LimitExceeded: the principal would hold too much memory.
             LogitportError: the first error of a processor, raised after all processors were called.
         """
+        charge(self.history, len(token_ids))
         self.history.draft_tokens += len(token_ids)
         failure = self._extend(token_ids)
         if failure is not None:

@@ -18,12 +18,14 @@ from logitport_server.dialects.base import is_greedy
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.checked_calls import CheckedCall
 from logitport_server.session.columns import too_many_tokens
+from logitport_server.session.memory import begin_charge
 from logitport_server.turns import Aside, Released, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
     from contextlib import AbstractContextManager
 
+    from logitport.core.memory_account import MemoryAccount
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
     from logitport_server.config import ServerConfig
@@ -117,6 +119,7 @@ class Admission:
         *,
         in_background: bool = False,
         shared: CheckedCalls | None = None,
+        account: MemoryAccount | None = None,
     ) -> None:
         """Find the processors, check their parameters, and build their state. May take long.
 
@@ -127,6 +130,7 @@ class Admission:
                 process is then built by `finish`, because its instance serves these steps and is not thread-safe. A
                 worker has a lock.
             shared: the checked calls of the frame, which other threads do not use.
+            account: charged with the memory of the history and the states; None for no limit.
 
         Raises:
             LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
@@ -149,6 +153,8 @@ class Admission:
         entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
+        if account is not None:
+            begin_charge(self._context.history, account, [entry.dialect for entry in entries])
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for entry, found in zip(entries, checked, strict=True):
             try:

@@ -14,6 +14,7 @@ from logitport_server.session.compiled_batch import CompiledBatch
 from logitport_server.session.engine_programs import write_programs
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
+from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.opening import check_opening
 from logitport_server.session.pending_admissions import PendingAdmissions
 from logitport_server.session.persistent_batch import PersistentBatch
@@ -55,6 +56,8 @@ class EngineSession:
         limits: the server's options.
         principal: the caller that opens it.
         submit: runs admissions in the background. Without it, all requests are admitted before the reply.
+        memory: has the account of the principal, which is charged with the memory of the requests; by default, the
+            session has an account of its own.
 
     Attributes:
         principal: the caller that opened it.
@@ -76,6 +79,7 @@ class EngineSession:
         limits: ServerConfig,
         principal: Principal = ANONYMOUS,
         submit: Submit | None = None,
+        memory: MemoryAccounts | None = None,
     ) -> None:
         check_opening(opening, limits)
         self.principal = principal
@@ -94,9 +98,19 @@ class EngineSession:
             compiled = CompiledBatch(opening.vocab_size, opening.max_draft_tokens, limits)
         self.batch = PersistentBatch(compiled, opening.max_draft_tokens, limits)
         self._processors = HostedProcessors(registry, executor, principal)
+        self._memory = memory or MemoryAccounts(limits.max_principal_memory)
+        self._account = self._memory.of(principal.name)
         self._pending = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         self.admissions = SessionAdmissions(
-            engine, self.batch, self._pending, self._processors, self._lending, principal, device, limits
+            engine,
+            self.batch,
+            self._pending,
+            self._processors,
+            self._lending,
+            principal,
+            device,
+            limits,
+            self._account,
         )
         self.steps = SessionSteps(
             engine, self.batch, self._pending, self.regions, self._lending, run_chains, device, limits
@@ -163,6 +177,7 @@ class EngineSession:
         Returns:
             The admissions that still run.
         """
+        self._memory.session_ends(self._account)
         running = self._pending.close()
         self.regions.close()
         return running

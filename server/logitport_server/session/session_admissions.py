@@ -18,6 +18,7 @@ from logitport_server.session.engine_programs import describe_chain
 if TYPE_CHECKING:
     import torch
 
+    from logitport.core.memory_account import MemoryAccount
     from logitport_proto import processing_pb2
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
@@ -59,6 +60,7 @@ class SessionAdmissions:
         principal: the caller that opened the session.
         device: where logits are processed that are not sent to workers.
         limits: the server's options.
+        account: charged with the memory of the requests.
 
     Attributes:
         trace: the span of the session's opening, as `Span.context`.
@@ -75,7 +77,9 @@ class SessionAdmissions:
         principal: Principal,
         device: torch.device,
         limits: ServerConfig,
+        account: MemoryAccount,
     ) -> None:
+        self._account = account
         self.trace: object = None
         self.first_refused: dict[str, str] = {}
         self._engine = engine
@@ -105,10 +109,10 @@ class SessionAdmissions:
                     in_background = frame.in_background and self._may_continue_in_background(admission, addition)
                     host, seconds = self._processors.host, self._limits.load_timeout_seconds
                     if in_background:
-                        load = partial(admission.load, host, seconds, in_background=True)
+                        load = partial(admission.load, host, seconds, in_background=True, account=self._account)
                         self._pending.begin(admission, load, trace)
                     else:
-                        admission.load(host, seconds, shared=shared)
+                        admission.load(host, seconds, shared=shared, account=self._account)
                         request = self._finish(admission, trace)
                 except LogitportError as error:
                     reply.failures.append(common_pb2.Failure(slot=addition.slot, error=to_proto(error)))

@@ -63,15 +63,19 @@ def start_zygote(
     """
     control, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     named = [f"{name}={descriptor}" for name, descriptor in tokenizers.items()]
-    with zygote_end:
-        process = sandbox.launch(
-            python,
-            ["-m", "logitport_server.worker", str(zygote_end.fileno()), *named],
-            pass_fds=[zygote_end.fileno(), *tokenizers.values()],
-            without=without,
-            devices=devices,
-            threads=threads // 2,  # for torch; the rest is for the processor's own threads
-        )
+    try:
+        with zygote_end:
+            process = sandbox.launch(
+                python,
+                ["-m", "logitport_server.worker", str(zygote_end.fileno()), *named],
+                pass_fds=[zygote_end.fileno(), *tokenizers.values()],
+                without=without,
+                devices=devices,
+                threads=threads // 2,  # for torch; the rest is for the processor's own threads
+            )
+    except BaseException:
+        control.close()
+        raise
     return StartedZygote(control, process, frozenset(without), tokenizers)
 
 

@@ -40,8 +40,9 @@ def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
     keep_large_blocks()
     _preload(tokenizers)
     zygote = _Zygote(control, forker)
-    zygote.send(messages.Ready())
-    zygote.run()
+    with suppress(ConnectionError):  # the server has ended, perhaps with unread events: a traceback would be no news
+        zygote.send(messages.Ready())
+        zygote.run()
 
 
 def _preload(tokenizers: Sequence[str]) -> None:

@@ -15,8 +15,8 @@ from logitport_server.executors import Deadlines
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import Limits
-from logitport_server.worker import messages
+from logitport_server.sandbox import Limits, WorkerForker
+from logitport_server.worker import messages, start
 from logitport_server.worker import zygote as zygote_process
 from logitport_server.worker.start import StartedZygote
 
@@ -102,3 +102,34 @@ def test_a_worker_without_a_descriptor_is_no_failure_of_a_processor(number: int)
     with pytest.raises(LimitExceeded, match="out of file descriptors"):
         worker.process(60.0)
     assert quarantine.failures == 0
+
+
+def opened_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_zygote_that_cannot_be_started_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start.sandbox, "launch", Mock(side_effect=OSError(errno.ENOENT, "no such interpreter")))
+    before = opened_descriptors()
+    with pytest.raises(OSError, match="no such interpreter"):
+        start.start_zygote("python", without=(), threads=2)
+    assert opened_descriptors() == before
+
+
+def test_a_fork_that_fails_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    forker = WorkerForker.__new__(WorkerForker)
+    forker._sessions = Mock()
+    monkeypatch.setattr(os, "fork", Mock(side_effect=OSError(errno.EAGAIN, "no process")))
+    before = opened_descriptors()
+    with pytest.raises(OSError, match="no process"):
+        forker.fork(lambda: None, Limits())
+    assert opened_descriptors() == before
+
+
+def test_a_zygote_ends_without_an_error_when_its_server_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WorkerForker", "keep_large_blocks", "_preload"):
+        monkeypatch.setattr(zygote_process, name, Mock())
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        theirs.close()
+        zygote_process.run(ours)

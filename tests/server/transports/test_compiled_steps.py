@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from logitport import compiled
-from logitport.errors import InternalError, from_proto
+from logitport.errors import InternalError, LimitExceeded, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
 from tests.server.conftest import int32
@@ -179,3 +179,24 @@ def test_a_defect_fails_the_frame(
     assert type(from_proto(reply.error)) is InternalError
     assert "MemoryError" in caplog.text
     assert stream.reply_compiled(step(4), "local") is not None
+
+
+def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..., SessionStream]) -> None:
+    stream = open_stream()
+    assert stream.reply_compiled(step(3), "local") is not None
+    assert stream._opened is not None
+    session = stream._opened.session
+    account, (request,) = session.admissions._account, session.batch.requests.values()
+    rest = account.limit - account.held
+    assert account.add(rest)
+    seq = 4
+    while (reply := stream.reply_compiled(step(seq, base=seq - 2), "local")) is not None:
+        assert Reply.FromString(reply).HasField("edits")
+        seq += 1
+    length = len(request.history)
+    refused = Reply.FromString(stream.reply(step(seq, base=seq - 2), "local"))
+    (failure,) = refused.edits.failures
+    assert type(from_proto(failure.error)) is LimitExceeded
+    assert len(request.history) == length
+    account.remove(rest)
+    assert session.steps.compiled_server is None, "the request has failed"

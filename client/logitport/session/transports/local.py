@@ -57,7 +57,7 @@ class LocalTransport(Transport):
         self._enforce(self.reply_limit)
         self._incoming = FrameReceiver(connection, stream.max_message_bytes)
         # Also runs when a session is garbage-collected without `close`.
-        self._end_both = weakref.finalize(self, _end_both, connection, stream)
+        self._end_both = weakref.finalize(self, _end_both, connection, stream, os.getpid())
         self.closed = False
         self._watch: core.EarlyReceiver | ReplyWatch | None = None
 
@@ -256,8 +256,15 @@ def _closed() -> ConnectionResetError:
     return ConnectionResetError("the server closed the local transport")
 
 
-def _end_both(connection: socket.socket, stream: Transport) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading
+def _end_both(connection: socket.socket, stream: Transport, process_id: int) -> None:
+    """End the connection and the stream of this process.
+
+    A forked child that ends by `sys.exit` runs this, too: a shutdown would end its parent's connection.
+    """
+    is_own = os.getpid() == process_id
+    if is_own:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading
     connection.close()
-    stream.close()
+    if is_own:
+        stream.close()

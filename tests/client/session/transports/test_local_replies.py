@@ -203,3 +203,15 @@ def test_a_reply_with_a_descriptor(local: Any) -> None:
     region.close()
     assert os.listdir("/proc/self/fd") == before
     os.close(memory)
+
+
+def test_a_forked_child_that_exits_leaves_the_connection_to_its_parent(local: Any) -> None:
+    opened, server = local
+    child = os.fork()
+    if not child:
+        opened._end_both()  # as `sys.exit` runs it
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    server.sendall(REPLY)
+    assert opened.receive() == b"reply"

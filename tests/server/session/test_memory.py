@@ -1,0 +1,196 @@
+"""The memory of histories and states, and its limit for all sessions of a principal."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import LimitExceeded
+from logitport.compiled import core
+from logitport.core.edits import RowEdits
+from logitport.core.history import History, PythonHistory
+from logitport.core.memory_account import MemoryAccount, PythonMemoryAccount
+from logitport.core.token_counts import TokenCounts
+from logitport.errors import from_proto
+from logitport.processors import EditRequest
+from logitport_builtins.dry.processor import Dry
+from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
+from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
+from logitport_builtins.thinking_budget.processor import ThinkingBudget
+from logitport_server.dialects.program import _BYTES_PER_COUNTED_ID
+from logitport_server.session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCAB = 1 << 20
+PENALTY = [("FrequencyPenalty", {"frequency_penalty": 1.0})]
+IMPLEMENTATIONS = [pytest.param(PythonMemoryAccount, PythonHistory, id="python")]
+if core is not None:
+    IMPLEMENTATIONS.append(pytest.param(MemoryAccount, History, id="compiled"))
+
+BUILTINS = [
+    (PresencePenalty, {"presence_penalty": 1.0}),
+    (FrequencyPenalty, {"frequency_penalty": 1.0}),
+    (NoRepeatNGram, {"ngram_size": 3}),
+    (Dry, {"dry_multiplier": 1.0}),
+    (ThinkingBudget, {"thinking_budget": 5, "thinking_start_ids": [1], "thinking_end_ids": [2]}),
+]
+DISTINCT = np.random.default_rng(0).permutation(20_000).astype(np.int32)
+HISTORIES = {
+    "distinct ids": DISTINCT,
+    "one id": np.zeros(20_000, np.int32),
+    "tags": np.tile(np.array([1, 2], np.int32), 10_000),
+}
+
+
+def measured(make: Callable[[], object]) -> int:
+    """Bytes of an object, by its own figure if it is compiled."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = make()
+        allocated, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return allocated + int(getattr(getattr(made, "state", made), "nbytes", 0))
+
+
+@pytest.mark.parametrize("ids", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize(("builtin", "params"), BUILTINS, ids=[each.__name__ for each, _ in BUILTINS])
+def test_the_bound_of_a_state_is_an_upper_bound(builtin: Any, params: dict[str, Any], ids: Any) -> None:
+    """For a state that was built from a history, and then followed it."""
+    processor, half = builtin(), len(ids) // 2
+
+    def follow() -> EditRequest:
+        request = EditRequest(params, History([], ids[:half]), VOCAB)
+        processor.start(request)
+        processor.edit(request, RowEdits())
+        for token_id in ids[half : half + 200].tolist():
+            request.history.append(token_id)
+            processor.advance(request, token_id)
+        processor.edit(request, RowEdits())
+        return request
+
+    bytes_per_id = getattr(builtin, "bytes_per_id", 0) + getattr(builtin, "bytes_per_output_id", 0)
+    length = half + 200
+    capacity = length + length // 4
+    assert measured(follow) <= (bytes_per_id + _HISTORY_BYTES_PER_ID) * capacity + (64 << 10)
+
+
+@pytest.mark.parametrize("history", [History, PythonHistory])
+def test_the_bound_of_a_history_is_an_upper_bound(history: Any) -> None:
+    assert measured(lambda: history(DISTINCT, [1])) <= _HISTORY_BYTES_PER_ID * len(DISTINCT) * 5 // 4
+
+
+def test_the_bound_of_counted_ids_is_an_upper_bound() -> None:
+    """Of programs that read the history."""
+    assert measured(lambda: TokenCounts(DISTINCT)) <= _BYTES_PER_COUNTED_ID * len(DISTINCT)
+
+
+@pytest.mark.parametrize(("account_class", "history_class"), IMPLEMENTATIONS)
+def test_a_charge_grows_with_its_history_and_ends_with_it(account_class: Any, history_class: Any) -> None:
+    account = account_class(10_000)
+    history = history_class(np.arange(80, dtype=np.int32), [1])
+    assert history.charge(1 << 20), "nothing is charged before it begins"
+    assert history.begin_charge(account, 1000, 10, 5)
+    assert account.held == 1000 + 10 * 101 + 5 * 21
+    assert history.charge(101)
+    assert account.held == 1000 + 10 * 101 + 5 * 21
+    assert history.charge(102)
+    assert account.held == 1000 + 10 * 127 + 5 * 47
+    assert history.charge(90), "arrays keep their capacity"
+    assert not history.charge(1000)
+    assert account.held == 1000 + 10 * 127 + 5 * 47
+    assert (account.limit, history.memory_limit) == (10_000, 10_000)
+    other = history_class()
+    assert not other.begin_charge(account, 10_000, 0, 0)
+    assert other.memory_limit == 0
+    del history
+    assert account.held == 0
+
+
+@pytest.mark.parametrize(("account_class", "history_class"), IMPLEMENTATIONS)
+def test_an_account_holds_at_most_its_limit(account_class: Any, history_class: Any) -> None:
+    account = account_class(10)
+    assert account.add(10)
+    assert not account.add(1)
+    account.remove(4)
+    assert account.add(4)
+    assert account.held == 10
+
+
+def test_the_sessions_of_a_principal_share_an_account() -> None:
+    accounts = MemoryAccounts(10)
+    first = accounts.of("alice")
+    assert accounts.of("alice") is first
+    assert accounts.of("bob") is not first
+    assert accounts.of("bob").limit == 10
+
+
+def refusal(engine: Any, slot: int, processors: Any, prompt: Any = (1,)) -> str:
+    _, reply = engine.begin_add(slot, processors, prompt)
+    (failure,) = reply.failures
+    error = from_proto(failure.error)
+    assert type(error) is LimitExceeded
+    return str(error)
+
+
+def test_an_admission_over_the_limit_is_refused(open_engine: Any) -> None:
+    engine = open_engine(VOCAB, FrequencyPenalty, max_principal_memory=1 << 20)
+    first = engine.add(0, PENALTY, [1] * 10_000)
+    text = refusal(engine, 1, PENALTY, [1] * 200_000)
+    assert "more than 1048576 bytes, the limit of a principal" in text
+    assert "raise --max-principal-memory" in text
+    assert not engine.failures(engine.step({first: [5]}))
+    engine.remove(first)
+    engine.add(1, PENALTY, [1] * 10_000)
+
+
+def test_states_are_charged_before_they_are_built(open_engine: Any) -> None:
+    """Sixty-four of one long history would take far more than the limit."""
+    engine = open_engine(VOCAB, NoRepeatNGram, max_principal_memory=8 << 20)
+    ngram = [("NoRepeatNGram", {"ngram_size": 2})]
+    engine.add(0, ngram, range(50_000))
+    tracemalloc.start()
+    try:
+        refusal(engine, 1, ngram * 64, range(50_000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_step_over_the_limit_fails_one_request(open_engine: Any) -> None:
+    engine = open_engine(VOCAB, FrequencyPenalty, max_principal_memory=1 << 20, max_requests_per_session=2)
+    first, second = engine.add(0, PENALTY), engine.add(1, PENALTY)
+    length, failures = 1, {}
+    while not failures:
+        assert length < 1 << 20
+        new_ids = list(range(length, length + 1000))
+        failures = engine.failures(engine.step({first: new_ids, second: [7]}))
+        length += 1000
+    assert failures == {0: (LimitExceeded, False)}
+    engine.remove(first)
+    third = engine.add(0, PENALTY)
+    assert not engine.failures(engine.step({second: [8], third: [9]}))
+
+
+def test_the_memory_of_a_session_is_given_back(open_engine: Any) -> None:
+    engine = open_engine(VOCAB, FrequencyPenalty)
+    account = engine.session.admissions._account
+    known = engine.add(0, PENALTY, range(1000))
+    engine.step({known: [5]})
+    held = account.held
+    assert held > 5000
+    engine.add(1, PENALTY, range(1000))
+    assert account.held > held
+    engine.remove(known)
+    assert 0 < account.held <= held
+    del engine, known
+    gc.collect()
+    assert account.held == 0
