@@ -29,9 +29,7 @@ MAX_SERVER_BYTES = 1 << 30
 MAX_METRICS_BYTES = 2 << 20
 # They run no code in workers, so only the innocent engine has any.
 WITHOUT_WORKERS = {
-    each.name
-    for module in (chains, connections, histories, memory, sessions, sizes)
-    for each in module.ATTACKERS
+    each.name for module in (chains, connections, histories, memory, sessions, sizes) for each in module.ATTACKERS
 }
 BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
 

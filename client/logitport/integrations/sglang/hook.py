@@ -23,7 +23,7 @@ from logitport.integrations.sglang.engine import (
     tokenizer_id,
     unsupported_here,
 )
-from logitport.integrations.sglang.requests import awaits_token, end, request_of
+from logitport.integrations.sglang.requests import awaits_token, end, end_ids, request_of, unreadable
 from logitport.integrations.sglang.tracked_requests import TrackedRequest, TrackedRequests, new_ids
 from logitport.ops import apply_edits
 
@@ -94,11 +94,16 @@ class Hook:
             logits: one row for each of `custom_params`.
             custom_params: each row's parameters, with SGLang's request under "__req__".
         """
-        reqs = {
-            row: req
-            for row, params in enumerate(custom_params)
-            if (req := request_of(params)) is not None and awaits_token(req)
-        }
+        reqs: dict[int, Any] = {}
+        for row, params in enumerate(custom_params):
+            req = request_of(params)
+            try:
+                if req is not None and awaits_token(req):
+                    reqs[row] = req
+            except Exception as broken:  # noqa: BLE001 - an exception would end the engine
+                if self._tracked.may_have_chain(cast("Mapping[str, Any]", params)):
+                    end(req, unreadable(broken))
+                    _force_end(logits[row], end_ids(req))
         if not reqs:
             return
         result = self._ranks.share(
@@ -110,7 +115,7 @@ class Hook:
             self._ranks.share_rows(logits)
         for row, error in result.failures.items():
             end(reqs[row], error)
-            _force_end(logits[row], reqs[row].eos_token_ids)
+            _force_end(logits[row], end_ids(reqs[row]))
 
     def _process_on_leader(
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
@@ -125,6 +130,8 @@ class Hook:
                     raise InvalidArgument(why)
             except InvalidArgument as error:
                 result.failures[row] = error
+            except Exception as error:  # noqa: BLE001 - as above
+                result.failures[row] = unreadable(error)
             else:
                 if tracked.chain:
                     active[row] = tracked
@@ -179,7 +186,7 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "device": str(logits.device),
         "model_name": model_name(),
         "tokenizer_id": tokenizer_id(),
-        "eos_token_ids": sorted(req.eos_token_ids or ()),
+        "eos_token_ids": sorted(end_ids(req)),
         "engine": engine_name(),
         "reconnect_seconds": environment.reconnect_seconds(),
     }

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import StateLost
+from logitport.errors import InvalidArgument, StateLost
 from logitport.integrations.common.chains import chain_of
 from logitport.integrations.sglang.admission import tenant_in
 from logitport.request import Request
@@ -65,6 +65,13 @@ class TrackedRequests:
             chain = chain_of(custom_params, self._default)
             tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain, tenant_in(custom_params))
         return tracked
+
+    def may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
+        """Return whether a request with these parameters has processors, or parameters that are wrong."""
+        try:
+            return bool(chain_of(custom_params, self._default))
+        except InvalidArgument:
+            return True
 
     def drop_ended(self, session: Session | None) -> None:
         """Remove requests that have ended, or that SGLang dropped, from the session, with one frame.

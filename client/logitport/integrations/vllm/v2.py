@@ -86,7 +86,11 @@ class V2Hook:
         """Process float32[rows, vocab_size] in place; `LogitsContext` has each row's slot."""
         if not self._by_slot:
             return logits
-        step = self._build_step(context, len(logits))
+        try:
+            step = self._build_step(context, len(logits))
+        except Exception as error:  # noqa: BLE001 - raising would end the engine
+            self._batch.fail_all(list(self._by_slot.values()), error)
+            return logits
         if step.rows:
             if self._ranks.is_leader:
                 self._fill_new_ids(step)

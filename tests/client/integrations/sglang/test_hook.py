@@ -410,3 +410,44 @@ def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: A
     assert connects in ([0], [])
     assert torch.equal(rows[0], rows[1])
     assert str(reqs[0].to_finish) == str(reqs[1].to_finish)
+
+
+ATTRIBUTES = (
+    *("inflight_middle_chunks", "to_finish", "beam_group", "finished", "eos_token_ids", "rid", "output_ids"),
+    *("origin_input_ids", "origin_input_ids_unpadded"),
+)
+
+
+class OfAnotherVersion(Req):
+    """A request of a version of SGLang that lacks an attribute."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__([2])
+        self.missing = missing
+
+    def __getattribute__(self, name: str) -> Any:
+        attributes = object.__getattribute__(self, "__dict__")
+        if name == attributes.get("missing"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("refusal", ["", "the options of sglang 9 cannot be read"])
+@pytest.mark.parametrize("missing", ATTRIBUTES)
+def test_a_request_of_another_version_ends(client: Client, missing: str, refusal: str) -> None:
+    hook = Hook(lambda: client, tuple, Ranks(), refusal)
+    strange, plain = OfAnotherVersion(missing), OfAnotherVersion(missing)
+    logits = step(hook, params_of(strange, ban(31)), params_of(plain))
+    assert logits[1].argmax() == 31
+    # These are not needed to process a row.
+    is_processed = logits[0, 31] == -torch.inf and missing in {"origin_input_ids", "eos_token_ids"}
+    assert vars(strange)["to_finish"] is not None or is_processed
+    assert vars(plain)["to_finish"] is None
+    hook.close()
+
+
+def test_a_version_that_ends_requests_in_another_way(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["sglang.srt.managers.schedule_batch"], "FINISH_ABORT")
+    req = Req([2])
+    logits = step(hook, params_of(req, ["no such", {}]))
+    assert (logits[0] > -torch.inf).nonzero().flatten().tolist() == [EOS]

@@ -16,7 +16,6 @@ from logitport import (
     InvalidArgument,
     InvalidLogits,
     InvalidParams,
-    ProcessorFailed,
     RequestsFailed,
     SessionClosed,
     StateLost,
