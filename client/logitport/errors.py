@@ -40,7 +40,7 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-`AllDeniedWarning`, `HookNameWarning`, `StaleProcessorWarning` and `SuspectCodeWarning` are warnings, and not in the tree.
+The warnings are not in the tree: `AllDeniedWarning`, `HookNameWarning`, `StaleProcessorWarning`, `SuspectCodeWarning`.
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.

@@ -136,9 +136,11 @@ class Admission:
             LogitportError: a processor cannot be used, or refuses the parameters; see docs/protocol.md.
         """
         with load_time.limited(seconds):
-            self._load(host, in_background=in_background, shared=shared)
+            self._load(host, in_background=in_background, shared=shared, account=account)
 
-    def _load(self, host: Host, *, in_background: bool, shared: CheckedCalls | None) -> None:
+    def _load(
+        self, host: Host, *, in_background: bool, shared: CheckedCalls | None, account: MemoryAccount | None
+    ) -> None:
         checked: list[CheckedCall] = []
         if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
             shared = None
