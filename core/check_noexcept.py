@@ -24,7 +24,7 @@ _THROWING_CALLS = (
 )
 _THROWING_WORDS = (
     r"(?:throw|new|dynamic_cast|std::(?:string|vector|map|set|unordered_\w+|function|thread|random_device)"
-    r"|(?:nb|nanobind)::(?!dlpack)\w+)"
+    r"|(?:nb|nanobind)::(?!dlpack|gil_scoped_)\w+)"
 )
 _THROWS = re.compile(rf"(?<![\w:]){_THROWING_WORDS}\b(?!\s*[*&])|(?<!\w){_THROWING_CALLS}(?=\s*(?:<[^<>();]*>)?\s*\()")
 # Members of the C++ library that do not throw, and have the name of a function of the core that does.

@@ -31,7 +31,6 @@ _PERMANENT = (
 )
 _EXCLUDED = (
     "client/integrations/vllm/test_remote.py",  # its last session lives as long as the log records of its last test
-    "server/cli/test_cli.py",  # a server that cannot listen keeps its sockets
 )
 
 _of_the_run: Counter[str] = Counter()
@@ -56,6 +55,13 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
         return (yield)
     finally:
         _of_the_run.update(_open() - before)
+
+
+@pytest.fixture(autouse=True)
+def values_of_fixtures_are_dropped(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drop the values of a test's fixtures after their end: pytest would keep those of the last test of a file."""
+    yield
+    getattr(request.node, "funcargs", {}).clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -54,7 +54,7 @@ def test_memory_that_cannot_be_shared(attacked: Any, raw_engine: Any, code: Call
         reply = engine.send(open_region={"size_bytes": 4096})
     assert code(reply.error) == "LIMIT_EXCEEDED"
     assert "the server is out of file descriptors" in reply.error.message
-    engine.open_region(4096)
+    os.close(engine.open_region(4096)[1])
 
 
 def test_a_worker_that_cannot_be_forked_is_not_the_authors_fault(
@@ -88,7 +88,7 @@ def test_connections_without_a_token(attacked: Any, raw_engine: Any) -> None:
         assert silent[-1 - MAX_HANDSHAKES].recv(1) == b"", "replaced by the last one"
         assert threads(attacked.process.pid) <= before + MAX_HANDSHAKES + 1
         engine.attach()
-    engine.open_region(4096)
+    os.close(engine.open_region(4096)[1])
 
 
 def test_streams_of_a_connection(serving: Any) -> None:

@@ -133,7 +133,7 @@ def _discard(connection: socket.socket) -> None:
 def test_a_receiver_without_a_frame() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        receiver = core.EarlyReceiver(ours.fileno())
+        receiver = core.EarlyReceiver(ours.fileno(), 1 << 20)
         reader = core.ReplyReader(VOCAB, core.Datatype.FP32)
         assert receiver.claim() == receiver.claim() == b""
         for part in (b"", b"\5", b"\5\0\0\0", b"\5\0\0\0ab"):

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 
-from logitport.installation import how_to_install
 from logitport_server.sandbox.plan import SandboxError
 
 # Packages that every worker imports. They are looked up by name: the folder of an editable install may not be on
@@ -36,6 +35,8 @@ def readable_paths(python: str) -> tuple[str, ...]:
     try:
         printed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
+        from logitport.installation import how_to_install  # the package imports numpy, which the launcher does not need
+
         message = (getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
         raise SandboxError(
             f"{python} cannot run workers: {message or error}; "

@@ -38,7 +38,7 @@ def served(steps: int, *, is_ready: bool = True) -> int:
     reply = processing_pb2.StepEdits(applied=[common_pb2.RowsApplied(processor="dry", rows=3)])
     for _ in range(steps):
         metrics.step(reply, 0.001, "grpc", "someone", Spending({"dry": 0.5}))
-    return listen("127.0.0.1:0", metrics.registry, is_alive=lambda: True, is_ready=lambda: is_ready)
+    return listen("127.0.0.1:0", metrics.registry, is_alive=lambda: True, is_ready=lambda: is_ready).port
 
 
 @pytest.fixture

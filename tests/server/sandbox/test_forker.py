@@ -323,7 +323,9 @@ def test_a_python_that_cannot_run_workers(tmp_path):
         launch(str(tmp_path / "python"), [])
     bare = tmp_path / "python3"
     bare.symlink_to(Path(sys.executable).resolve())
-    with pytest.raises(SandboxError, match=r"No module named 'logitport_server'; install logitport\[server\] into it"):
+    with pytest.raises(
+        SandboxError, match=r"No module named 'logitport_server'; install logitport for it from a clone"
+    ):
         launch(str(bare), [])
 
 

@@ -73,7 +73,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     parse = messages.parse
     monkeypatch.setattr(messages, "parse", lambda *arguments: (record("parse"), parse(*arguments))[1])
 
-    def close(self: object) -> None:
+    def close(self: object, *, finish: bool) -> None:
         record("close")
 
     monkeypatch.setattr(SessionStream, "answer", answer)

@@ -212,6 +212,7 @@ class LocalTransport(Transport):
                 self._connection.shutdown(socket.SHUT_RDWR)
             if self._watch is not None:
                 self._watch.join()
+                self._watch = None  # it has a descriptor of its own
             self._end_both()
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:
