@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = (
-    "attacker", "transport", "p50", "spread", "p99", "longest", "stall", "stall alone", "floor p50", "floor p99",
-    "floor longest", "floor stall", "server", "with workers", "descriptors", "wrong", "lost",
+    "attacker", "transport", "p50", "spread", "p99", "longest", "longest step", "stall", "stall alone",
+    "floor p50", "floor p99", "floor longest", "floor stall", "server", "with workers", "descriptors", "wrong", "lost",
 )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def cells(found: Comparison) -> tuple[str, ...]:
         spread(attacked),
         quotient(found.p99(found.attacked)),
         quotient(found.longest(found.attacked)),
+        duration(max((block.longest for block in found.attacked), default=0.0) * 1e6),
         _stall(found.attacked),
         _stall(found.alone),
         quotient(floor.value) if found.floor else "",
@@ -103,9 +104,13 @@ def save(report: HostileReport, path: Path) -> None:
     path.write_text("{\n" + ",\n".join(members) + "\n}\n")
 
 
-def load_latest(folder: Path) -> HostileReport:
-    """Load the latest results in a folder."""
-    document = json.loads(max(folder.glob("*.json"), key=lambda path: path.stem[-10:]).read_text())
+def load(folder: Path) -> list[HostileReport]:
+    """Load the results in a folder, the latest first."""
+    return [_load(path) for path in sorted(folder.glob("*.json"), key=lambda path: path.stem[-10:], reverse=True)]
+
+
+def _load(path: Path) -> HostileReport:
+    document = json.loads(path.read_text())
     comparisons = [
         Comparison(
             **{

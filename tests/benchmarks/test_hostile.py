@@ -64,11 +64,11 @@ def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
     assert publish.texts(tmp_path) == {"hostile": ""}
     run = report.HostileReport(describe(), "2026-01-01 00:00", PLAN, [found])
     report.save(run, tmp_path / "machine-2026-01-01.json")
-    assert report.load_latest(tmp_path) == run
+    assert report.load(tmp_path) == [run]
     (line,) = [line for line in publish.texts(tmp_path)["hostile"].splitlines() if "chains" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
-        *("chains", "grpc", "2.00", "2.00 to 2.00", "1.00", "2.00", "500 ms", "20 ms"),
+        *("chains", "grpc", "2.00", "2.00 to 2.00", "1.00", "2.00", "16 ms", "500 ms", "20 ms"),
         *("1.00", "1.00", "1.00", "20 ms", "+1 MB", "+2 MB", "+3", "1", "2"),
     ]
 
