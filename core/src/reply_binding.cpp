@@ -204,9 +204,10 @@ void bind_reply(nb::module_ &module) {
   nb::class_<PyEarlyReceiver>(module, "EarlyReceiver",
                               "Receives and reads the replies that are left to it, on a thread that needs no GIL.\n\n"
                               "The end of this object shuts the connection down.")
-      .def(nb::init<int, std::size_t>(), nb::arg("descriptor"), nb::arg("max_bytes"),
-           "`descriptor`: of a connected socket, which stays the caller's. `max_bytes`: of a frame; larger ones are the "
-           "caller's.")
+      .def(
+          nb::init<int, std::size_t>(), nb::arg("descriptor"), nb::arg("max_bytes"),
+          "`descriptor`: of a connected socket, which stays the caller's. `max_bytes`: of a frame; larger ones are the "
+          "caller's.")
       .def("leave", &PyEarlyReceiver::leave, nb::arg("reader").none(), nb::arg("seq"), nb::arg("num_rows"),
            "Leave the reply to the step with this number to the thread. Without `reader`, it is received only.")
       .def("claim", &PyEarlyReceiver::claim,
