@@ -72,14 +72,16 @@ class MemoryCharge {
     if (account_ == nullptr || length <= length_) {
       return true;
     }
-    // In parts of a quarter, as arrays grow: most steps charge nothing.
-    const std::int64_t capacity = std::max<std::int64_t>(64, length + length / 4);
-    const std::int64_t output = capacity - prompt_length_;
+    // A quarter more ids after the prompt, so that most steps charge nothing. Not a quarter of the prompt: few ids may
+    // follow a long one, and a generated id can take many times the bytes of one in the prompt.
+    const std::int64_t charged = length + std::max<std::int64_t>(64, (length - prompt_length_) / 4);
+    const std::int64_t capacity = std::max(charged, length + length / 4);  // of arrays, which grow by a quarter
+    const std::int64_t output = charged - prompt_length_;
     const std::int64_t bytes = rates_.fixed + rates_.per_id * capacity + rates_.per_output_id * output;
     if (!account_->add(bytes - bytes_)) {
       return false;
     }
-    length_ = capacity;
+    length_ = charged;
     bytes_ = bytes;
     return true;
   }

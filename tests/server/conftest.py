@@ -197,7 +197,7 @@ class Engine:
         max_requests_per_session: int = 4,
         max_step_work: int = 32768,
         max_message_bytes: int = 256 << 20,
-        max_principal_memory: int = 256 << 20,
+        max_principal_memory: int = 384 << 20,
         device: str = "cpu",
         submit: Submit | None = None,
         **opening: Any,

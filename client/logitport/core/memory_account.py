@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from logitport.compiled import core
 
-_SMALLEST_CAPACITY = 64
+# Ids that are charged at once, at least.
+_MIN_IDS = 64
 
 
 class PythonMemoryAccount:
@@ -84,12 +85,14 @@ class PythonMemoryCharge:
         if length <= self._length:
             return True
         fixed, per_id, per_output_id = self._rates
-        # In parts of a quarter, as arrays grow: most steps charge nothing.
-        capacity = max(_SMALLEST_CAPACITY, length + length // 4)
-        num_bytes = fixed + per_id * capacity + per_output_id * (capacity - self._prompt_length)
+        # A quarter more ids after the prompt, so that most steps charge nothing. Not a quarter of the prompt: few ids
+        # may follow a long one, and a generated id can take many times the bytes of one in the prompt.
+        charged = length + max(_MIN_IDS, (length - self._prompt_length) // 4)
+        capacity = max(charged, length + length // 4)  # of arrays, which grow by a quarter
+        num_bytes = fixed + per_id * capacity + per_output_id * (charged - self._prompt_length)
         if not self.account.add(num_bytes - self._bytes):
             return False
-        self._length, self._bytes = capacity, num_bytes
+        self._length, self._bytes = charged, num_bytes
         return True
 
     def __del__(self) -> None:

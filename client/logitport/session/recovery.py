@@ -168,9 +168,7 @@ class Recovery:
         Must be called within `with_reconnect`, because it sends a frame.
         """
         late = [handle for handle in handles if self._table.is_restoring(handle) and not handle.skips]
-        for handle in late:
-            del self._table.restoring[handle.slot]
-            self._table.lost[handle] = late_error(handle)
+        self._table.lose({handle: late_error(handle) for handle in late})
         if late:
             self._channel.exchange(removal(late))
 

@@ -16,7 +16,7 @@ from logitport.session.frames import Handle, chain_at
 from logitport.session.slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from logitport.errors import LogitportError
     from logitport.request import Request
@@ -119,6 +119,12 @@ class RequestTable:
             del self.restoring[handle.slot]
         self.lost.pop(handle, None)
         self._slots.release(handle.slot)
+
+    def lose(self, errors: Mapping[Handle, LogitportError]) -> None:
+        """Add requests to `lost`, with their errors."""
+        self.lost.update(errors)
+        for handle in filter(self.is_restoring, errors):
+            del self.restoring[handle.slot]
 
     def remove_pending(self, pending: PendingRequest) -> None:
         """Remove a pending request, and free its slot."""

@@ -139,7 +139,7 @@ class SessionRequests:
 
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
         """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
-        self.table.lost.update(errors)
+        self.table.lose(errors)
         if errors:
             self._drop(list(errors))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
@@ -22,7 +23,8 @@ T = TypeVar("T")
 _PHASES = (Phase.generate, Phase.target, Phase.shrink)
 
 
-class Found(NamedTuple, Generic[T]):
+@dataclass(frozen=True)  # a NamedTuple cannot be generic in Python 3.10
+class Found(Generic[T]):
     """An example with a problem.
 
     Attributes:
@@ -110,5 +112,5 @@ def smallest(
         if budget.is_over:
             return last
         note = "not at every run: the result of the processor changes between equal runs"
-        return last._replace(problem=f"{last.problem} ({note})")
+        return replace(last, problem=f"{last.problem} ({note})")
     return found[-1]

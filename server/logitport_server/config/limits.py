@@ -45,11 +45,11 @@ class Limits(OptionGroup):
         1 << 20, ge=1, description="maximum number of token ids of one request, including drafts"
     )
     max_principal_memory: Size = Field(
-        256 << 20,
+        384 << 20,
         ge=1 << 20,
         le=(1 << 62) - 1,
         description="maximum memory for the histories and states of one principal's requests, by upper bounds; 256 "
-        "requests of 32k ids with no_repeat_ngram and penalties take 230 MiB",
+        "requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
     )
     max_region_bytes: Size = Field(2 << 30, ge=0, description="maximum shared memory of one session")
     max_connections: int = Field(

@@ -21,7 +21,10 @@ def prevent_core_files() -> None:
 
     Not by PR_SET_DUMPABLE: a process of a normal user then cannot read its own /proc/self/fd. The hard limit stays.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    # 1, not 0: with 0 the kernel still passes the core to a program that `core_pattern` names. With 1 it does not, and
+    # writes no file, because a file would need 4096 bytes. Source: `do_coredump` in fs/coredump.c of Linux.
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
 def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.access.grpc_errors import Context
-    from logitport_server.access.guard import Call
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
     from logitport_server.principals import Principal
@@ -286,9 +285,9 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
             self._idle.discard(task)
             self._sessions[name] -= 1
             self._sessions += Counter()  # drops principals without a session
-            close = partial(stream.close, finish=self._draining)
+            close = partial(_close, stream, call.hold(), finish=self._draining)
             if call.work is None or call.work.done():
-                self._close(close, call)
+                self._close_on_thread(close, name)
             else:  # the frame's work on a thread continues after the call was cancelled
                 call.work.add_done_callback(lambda _: close())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
@@ -297,10 +296,10 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def _opens_sessions(self) -> bool:
         return not (self._draining or self._departures.is_draining)
 
-    def _close(self, close: Callable[[], None], call: Call) -> None:
+    def _close_on_thread(self, close: Callable[[], None], principal: str) -> None:
         """Close a stream on a thread, because freeing large states takes long."""
         try:
-            call.work = self._threads.submit(call.principal.name, close)
+            self._threads.submit(principal, close)
         except RuntimeError:  # the server is shutting down
             close()
 
@@ -328,3 +327,11 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._draining = True
         for task in list(self._idle):
             task.cancel()
+
+
+def _close(stream: SessionStream, release: Callable[..., None], *, finish: bool) -> None:
+    """Close the stream of a session that has ended, and then release its hold on the quotas."""
+    try:
+        stream.close(finish=finish)
+    finally:
+        release()

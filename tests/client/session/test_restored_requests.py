@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import InvalidParams, ProcessorTimedOut, Request, ServerUnavailable
+from logitport import InvalidParams, InvalidTokenId, ProcessorTimedOut, Request, ServerUnavailable
 from logitport.errors import NeedSync, UnknownRequest
 from logitport_proto import processing_pb2
 from tests.client.scripted import VOCAB, Background, Reconnecting, edits_reply, failure, int32, kinds, zeros
@@ -204,3 +204,15 @@ def test_a_second_loss_while_requests_are_restored(opened: Any, monkeypatch: pyt
     three.servers[2].on_collect = lambda: three.servers[2].end(1, 1)
     result = three.session.step({fast: [2], slow: [2]}).apply(np.zeros((2, VOCAB), np.float32))
     assert result.failures == {}
+
+
+def test_a_request_with_a_wrong_id_is_restored_no_longer(two: Reconnecting) -> None:
+    fast, skipping = two.session.add(FAST), two.session.add(SKIPPING)
+    lose_first(two)
+    two.session.step({fast: [2], skipping: [2]}).apply(np.zeros((2, VOCAB), np.float32))
+    two.session.step({fast: [3], skipping: [VOCAB]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    sent = len(two.scripts[1].frames)
+    result = two.session.step({fast: [0], skipping: [3]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
+    assert isinstance({**result.failures, **result.skipped}[skipping], InvalidTokenId)
+    sent_now = [frame.WhichOneof("frame") for frame in two.scripts[1].frames[sent:]]
+    assert sent_now == ["step"], "results of admissions are still collected"

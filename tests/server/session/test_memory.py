@@ -21,8 +21,10 @@ from logitport_builtins.dry.processor import Dry
 from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
+from logitport_server.config import ServerConfig
+from logitport_server.dialects.edits import EditDialect
 from logitport_server.dialects.program import _BYTES_PER_COUNTED_ID
-from logitport_server.session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts
+from logitport_server.session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts, begin_charge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,23 +97,38 @@ def test_the_bound_of_counted_ids_is_an_upper_bound() -> None:
 @pytest.mark.parametrize(("account_class", "history_class"), IMPLEMENTATIONS)
 def test_a_charge_grows_with_its_history_and_ends_with_it(account_class: Any, history_class: Any) -> None:
     account = account_class(10_000)
-    history = history_class(np.arange(80, dtype=np.int32), [1])
+    history = history_class(np.arange(400, dtype=np.int32), [1])
     assert history.charge(1 << 20), "nothing is charged before it begins"
     assert history.begin_charge(account, 1000, 10, 5)
-    assert account.held == 1000 + 10 * 101 + 5 * 21
-    assert history.charge(101)
-    assert account.held == 1000 + 10 * 101 + 5 * 21
-    assert history.charge(102)
-    assert account.held == 1000 + 10 * 127 + 5 * 47
-    assert history.charge(90), "arrays keep their capacity"
+    assert account.held == 1000 + 10 * 501 + 5 * 65
+    assert history.charge(465)
+    assert account.held == 1000 + 10 * 501 + 5 * 65
+    assert history.charge(466)
+    assert account.held == 1000 + 10 * 582 + 5 * 130
+    assert history.charge(410), "arrays keep their capacity"
     assert not history.charge(1000)
-    assert account.held == 1000 + 10 * 127 + 5 * 47
+    assert account.held == 1000 + 10 * 582 + 5 * 130
     assert (account.limit, history.memory_limit) == (10_000, 10_000)
     other = history_class()
     assert not other.begin_charge(account, 10_000, 0, 0)
     assert other.memory_limit == 0
     del history
     assert account.held == 0
+
+
+@pytest.mark.skipif(core is None, reason="the states of pure Python take several times the memory")
+@pytest.mark.parametrize(
+    ("prompt", "chain"),
+    [
+        pytest.param(1 << 14, (ThinkingBudget, NoRepeatNGram), id="generated ids"),
+        pytest.param(1 << 15, (NoRepeatNGram, FrequencyPenalty, PresencePenalty), id="long prompts"),
+    ],
+)
+def test_many_long_requests_fit_the_default_limit(prompt: int, chain: Any) -> None:
+    history = History(np.arange(prompt, dtype=np.int32), np.arange((1 << 15) - prompt, dtype=np.int32))
+    account = MemoryAccount(ServerConfig().max_principal_memory)
+    begin_charge(history, account, [EditDialect(builtin, builtin.builtin_name, shipped=False) for builtin in chain])
+    assert 256 * account.held <= account.limit
 
 
 @pytest.mark.parametrize(("account_class", "history_class"), IMPLEMENTATIONS)

@@ -18,7 +18,7 @@ from logitport_server.transports.service import LoopShare, ProcessingService, Re
 from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -154,6 +154,45 @@ def test_the_event_loop_runs_during_a_step(threads: Threads, monkeypatch: pytest
     monkeypatch.setattr(SessionStream, "answer", answer)
     (context,) = run_sessions(threads, ("alice", (STEP,)), beside=check)
     assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
+
+
+def test_a_cancelled_session_counts_until_it_is_closed(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frame may end, and the session begin to close, just before the end of the call is noted."""
+    began, answered, closing, closed = (threading.Event() for _ in range(4))
+    ends: list[str] = []
+
+    def answer(*_: object, **__: object) -> processing_pb2.SessionResponse:
+        began.set()
+        assert answered.wait(SECONDS)
+        return processing_pb2.SessionResponse(seq=1)
+
+    def close(*_: object, **__: object) -> None:
+        closing.set()
+        assert closed.wait(SECONDS)
+
+    monkeypatch.setattr(SessionStream, "answer", answer)
+    monkeypatch.setattr(SessionStream, "close", close)
+
+    async def run() -> None:
+        call = Call(principal("alice"), lambda: ends.append("alice"))
+        release = call.hold()
+        current_call.set(call)
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, 60.0, Turns())
+        session = asyncio.create_task(processing.Session(None, cast("Any", Context(STEP))))
+        await asyncio.to_thread(began.wait, SECONDS)
+        session.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await session
+        answered.set()
+        assert await asyncio.to_thread(closing.wait, SECONDS)
+        assert call.work is not None
+        call.work.add_done_callback(release)  # as `Guard` does
+
+    asyncio.run(run())
+    assert ends == []
+    closed.set()
+    wait_until(lambda: ends)
+    assert ends == ["alice"]
 
 
 def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:

@@ -150,8 +150,9 @@ class LocalTransport(Transport):
         self._watch = ReplyWatch(self._connection, take_early)
 
     def leave_reply(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:
-        if self._watch is not None:
-            self._watch.leave(reader, seq, num_rows)
+        watch = self._watch  # read once: another thread may close the session
+        if watch is not None:
+            watch.leave(reader, seq, num_rows)
 
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
@@ -164,7 +165,8 @@ class LocalTransport(Transport):
 
     def _claim_reply(self) -> core.StepReply | None:
         """Return the reply that was left, if it has been read. Otherwise, `_receive_frame` begins with what arrived."""
-        received = b"" if self._watch is None else self._watch.claim()
+        watch = self._watch  # as in `leave_reply`
+        received = b"" if watch is None else watch.claim()
         if not isinstance(received, bytes):
             return received
         self._incoming.received += received

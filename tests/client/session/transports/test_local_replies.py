@@ -172,6 +172,43 @@ def framed(data: bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
+class ClosedMeanwhile(LocalTransport):
+    """Loses its watch when that is looked up, as if another thread closed the session at that moment."""
+
+    _watch_now: Any = None
+
+    @property  # type: ignore[override] # an attribute of the base class
+    def _watch(self) -> Any:
+        watch, self._watch_now = self._watch_now, None
+        return watch
+
+    @_watch.setter
+    def _watch(self, watch: Any) -> None:
+        self._watch_now = watch
+
+
+class Watch:
+    """Has received nothing."""
+
+    def claim(self) -> bytes:
+        return b""
+
+    def leave(self, reader: object, seq: int, num_rows: int) -> None:
+        pass
+
+
+def test_a_session_that_another_thread_closes_meanwhile() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        opened = ClosedMeanwhile(ours, Beside(), 0.2, 1000)  # type: ignore[arg-type]
+        opened._watch = Watch()
+        opened.leave_reply(None, 1, 1)
+        opened._watch = Watch()
+        theirs.sendall(REPLY)
+        assert opened.receive() == b"reply"
+        opened.close()
+
+
 def test_replies_that_arrive_together_or_in_parts(local: Any) -> None:
     opened, server = local
     server.sendall(framed(b"first") + framed(b"") + framed(b"third")[:2])
