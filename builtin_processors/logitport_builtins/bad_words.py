@@ -37,6 +37,7 @@ class BadWords(StatefulEditProcessor):
     """
 
     builtin_name = "bad_words"
+    bytes_per_params_byte = 72 if core is None else 32
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

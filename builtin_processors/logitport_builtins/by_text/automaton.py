@@ -15,29 +15,30 @@ class Automaton:
 
     Args:
         strings: none of them empty.
+        longest: bytes of the longest text that may complete a string. Longer rests are not kept: those of one string
+            would take the square of its length.
     """
 
-    def __init__(self, strings: Sequence[bytes]) -> None:
-        self._children: list[dict[int, int]] = [{}]
+    def __init__(self, strings: Sequence[bytes], longest: int) -> None:
+        # By node and byte. A dictionary for each node takes twice as much memory.
+        self._children: dict[tuple[int, int], int] = {}
         # The strings that begin with the text of a node, as the rest after it.
-        self._rests: list[list[bytes]] = [[]]
+        self._rests: dict[int, list[bytes]] = {}
         for string in strings:
             node = ROOT
             for length, byte in enumerate(string, 1):
-                if byte not in self._children[node]:
-                    self._children[node][byte] = len(self._children)
-                    self._children.append({})
-                    self._rests.append([])
-                node = self._children[node][byte]
-                self._rests[node].append(string[length:])
-        self._shorter = [ROOT] * len(self._children)  # the node of the longest proper suffix
-        self._found = [b"" in rests for rests in self._rests]
-        nodes = list(self._children[ROOT].values())
-        for node in nodes:  # breadth first: it grows
-            for byte, child in self._children[node].items():
-                self._shorter[child] = self._next(self._shorter[node], byte)
-                self._found[child] |= self._found[self._shorter[child]]
-                nodes.append(child)
+                node = self._children.setdefault((node, byte), len(self._children) + 1)
+                if len(string) - length <= longest:
+                    self._rests.setdefault(node, []).append(string[length:])
+        self._shorter = [ROOT] * (len(self._children) + 1)  # the node of the longest proper suffix
+        self._found = [b"" in self._rests.get(node, ()) for node in range(len(self._shorter))]
+        lengths = {ROOT: 0}
+        for (parent, _), child in self._children.items():
+            lengths[child] = lengths[parent] + 1
+        for (parent, byte), child in sorted(self._children.items(), key=lambda edge: lengths[edge[1]]):
+            if parent != ROOT:
+                self._shorter[child] = self._next(self._shorter[parent], byte)
+            self._found[child] |= self._found[self._shorter[child]]
 
     def read(self, node: int, text: bytes) -> tuple[int, bool]:
         """The node after a text, and whether one of the strings ends in it."""
@@ -48,16 +49,16 @@ class Automaton:
         return node, found
 
     def rests(self, node: int) -> set[bytes]:
-        """The texts that would complete a string of which a part was read; not the whole strings."""
+        """The texts of at most `longest` bytes that would complete a string of which a part was read."""
         found: set[bytes] = set()
         while node != ROOT:
-            found.update(self._rests[node])
+            found.update(self._rests.get(node, ()))
             node = self._shorter[node]
         return found - {b""}
 
     def _next(self, node: int, byte: int) -> int:
-        while byte not in self._children[node]:
+        while (child := self._children.get((node, byte))) is None:
             if node == ROOT:
                 return ROOT
             node = self._shorter[node]
-        return self._children[node][byte]
+        return child

@@ -22,6 +22,7 @@ class TextProcessor(EditProcessor):
 
     takes_long = True
     bytes_per_output_id = 200
+    bytes_per_params_byte = 400
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:

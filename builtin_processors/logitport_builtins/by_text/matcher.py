@@ -48,7 +48,7 @@ class Matcher:
 
     def __init__(self, tokenizer: Tokenizer, strings: Sequence[bytes]) -> None:
         self._first, self._later = tokenizer.texts(first=True), tokenizer.texts()
-        self._automaton = Automaton(strings)
+        self._automaton = Automaton(strings, max(self._first.longest, self._later.longest))
         self._containing = _union([self._later.containing(string) for string in strings])
         self._at_start = (
             self._containing

@@ -30,10 +30,14 @@ class Texts:
 
     Args:
         texts: the bytes of each id.
+
+    Attributes:
+        longest: length of the longest text, in bytes.
     """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._data = np.frombuffer(b"".join(texts), np.uint8)
+        self.longest = max(map(len, texts), default=0)
         self._ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         order = sorted((token_id for token_id, text in enumerate(texts) if text), key=texts.__getitem__)
         self._order = np.array(order, np.int32)  # ids with a text, in the order of their bytes

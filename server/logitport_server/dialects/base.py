@@ -43,6 +43,10 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(temperature, int | float) and temperature < 1e-5
 
 
+# Upper bound, measured in tests/server/session/test_memory.py: a set of token ids takes 31 bytes for each byte of JSON.
+BYTES_PER_PARAMS_BYTE = 32
+
+
 @dataclass(slots=True)  # not frozen: that takes longer to create than all else, and one is created for each request
 class RequestContext:
     """The facts about a request that a processor may read.
@@ -106,6 +110,7 @@ class Dialect(ABC):
         bytes_per_id: memory of a state in this process for each id of its history, at most.
         bytes_per_output_id: the same for each id after the prompt, in addition.
         bytes_per_prompt_id: the same for each distinct id of the prompt.
+        bytes_per_params_byte: the same for each byte of the parameters as JSON, with the parsed parameters.
     """
 
     checks_sampling_params: ClassVar[bool] = False
@@ -124,6 +129,7 @@ class Dialect(ABC):
     bytes_per_id: int = 0
     bytes_per_output_id: int = 0
     bytes_per_prompt_id: int = 0
+    bytes_per_params_byte: int = BYTES_PER_PARAMS_BYTE
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         """Takes a processor's class, or an instance. Raises LoadFailed if the class cannot be instantiated."""

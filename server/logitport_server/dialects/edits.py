@@ -10,7 +10,7 @@ from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport.stateful import is_compiled, runs_state_only
-from logitport_server.dialects.base import Dialect, EditsResult, RequestContext
+from logitport_server.dialects.base import BYTES_PER_PARAMS_BYTE, Dialect, EditsResult, RequestContext
 from logitport_server.dialects.checks import is_method
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class EditDialect(Dialect):
         if not shipped:  # other code could declare anything
             self.bytes_per_id = getattr(self.processor, "bytes_per_id", 0)
             self.bytes_per_output_id = getattr(self.processor, "bytes_per_output_id", 0)
+            self.bytes_per_params_byte = getattr(self.processor, "bytes_per_params_byte", BYTES_PER_PARAMS_BYTE)
 
     def compiled_state(self, state: EditRequest) -> State | None:
         """The request's state, if it is compiled, and calls of the processor do nothing but call it."""

@@ -156,7 +156,8 @@ class Admission:
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
         if account is not None:
-            begin_charge(self._context.history, account, [entry.dialect for entry in entries])
+            sizes = [(entry.dialect, call.params_bytes) for entry, call in zip(entries, checked, strict=True)]
+            begin_charge(self._context.history, account, sizes)
         # States last: while a worker has one, classes are loaded and parameters are checked in a second process.
         for entry, found in zip(entries, checked, strict=True):
             try:

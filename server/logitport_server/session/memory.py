@@ -64,20 +64,20 @@ class MemoryAccounts:
         return freed
 
 
-def begin_charge(history: History, account: MemoryAccount, chain: Iterable[Dialect]) -> None:
+def begin_charge(history: History, account: MemoryAccount, chain: Iterable[tuple[Dialect, int]] = ()) -> None:
     """Charge a request before its states are built. The charge ends with its history.
 
     Args:
         history: of the request.
         account: of its principal.
-        chain: its processors.
+        chain: its processors, each with the bytes of its parameters as JSON.
 
     Raises:
         LimitExceeded: the principal would hold more than its limit.
     """
     fixed, per_id, per_prompt_id, per_output_id = _REQUEST_BYTES, _HISTORY_BYTES_PER_ID, 0, 0
-    for dialect in chain:
-        fixed += _PLACE_BYTES
+    for dialect, params_bytes in chain:
+        fixed += _PLACE_BYTES + dialect.bytes_per_params_byte * params_bytes
         per_id += dialect.bytes_per_id
         per_prompt_id += dialect.bytes_per_prompt_id
         per_output_id += dialect.bytes_per_output_id

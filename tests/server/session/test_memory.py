@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pytest
 
 from logitport import LimitExceeded
@@ -17,11 +19,14 @@ from logitport.core.memory_account import MemoryAccount, PythonMemoryAccount
 from logitport.core.token_counts import TokenCounts
 from logitport.errors import from_proto
 from logitport.processors import EditRequest
+from logitport_builtins import BadWords, BannedStrings, DisallowedTokens, LogitBias
+from logitport_builtins.by_text.automaton import Automaton
 from logitport_builtins.dry.processor import Dry
 from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
 from logitport_server.config import ServerConfig
+from logitport_server.dialects import make_dialect
 from logitport_server.dialects.edits import EditDialect
 from logitport_server.dialects.program import _BYTES_PER_COUNTED_ID
 from logitport_server.session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts, begin_charge
@@ -31,6 +36,14 @@ if TYPE_CHECKING:
 
 VOCAB = 1 << 20
 PENALTY = [("FrequencyPenalty", {"frequency_penalty": 1.0})]
+LONG_PARAMS = [
+    (Dry, {"dry_multiplier": 1, "dry_sequence_breaker_ids": [*range(1000, 21_000)]}),
+    (NoRepeatNGram, {"ngram_size": 3, "whitelist_token_ids": [*range(1000, 21_000)]}),
+    (LogitBias, {"logit_bias": {str(token_id): 0.1 for token_id in range(20_000)}}),
+    (BadWords, {"bad_words_ids": [[1]] * 20_000}),
+    (BadWords, {"bad_words_ids": [[token_id % 7 for token_id in range(40_000)]]}),
+    (DisallowedTokens, {"token_ids": [1] * 20_000}),
+]
 IMPLEMENTATIONS = [pytest.param(PythonMemoryAccount, PythonHistory, id="python")]
 if core is not None:
     IMPLEMENTATIONS.append(pytest.param(MemoryAccount, History, id="compiled"))
@@ -82,6 +95,28 @@ def test_the_bound_of_a_state_is_an_upper_bound(builtin: Any, params: dict[str, 
     length = half + 200
     capacity = length + length // 4
     assert measured(follow) <= (bytes_per_id + _HISTORY_BYTES_PER_ID) * capacity + (64 << 10)
+
+
+@pytest.mark.parametrize(("builtin", "params"), LONG_PARAMS, ids=[each.__name__ for each, _ in LONG_PARAMS])
+def test_the_bound_of_parameters_is_an_upper_bound(builtin: Any, params: dict[str, Any]) -> None:
+    """With the state that is built from them."""
+    processor, text = builtin(), orjson.dumps(params)
+
+    def start() -> EditRequest:
+        request = EditRequest(orjson.loads(text), History([], [1]), VOCAB)
+        processor.start(request)
+        return request
+
+    start()  # imports
+    bound = make_dialect(builtin, builtin.builtin_name, shipped=False).bytes_per_params_byte
+    assert measured(start) <= bound * len(text) + (16 << 10)
+
+
+def test_the_bound_of_strings_is_an_upper_bound() -> None:
+    """Of one long string, whose rests would take the square of its length, and of many short ones."""
+    for strings in ([b"ab" * 8191], [b"%064d" % number for number in range(256)]):
+        text = orjson.dumps([string.decode() for string in strings])
+        assert measured(partial(Automaton, strings, 128)) <= BannedStrings.bytes_per_params_byte * len(text)
 
 
 @pytest.mark.parametrize("history", [History, PythonHistory])
@@ -166,6 +201,13 @@ def test_an_admission_over_the_limit_is_refused(open_engine: Any) -> None:
     assert not engine.failures(engine.step({first: [5]}))
     engine.remove(first)
     engine.add(1, PENALTY, [1] * 10_000)
+
+
+def test_parameters_over_the_limit_are_refused(open_engine: Any) -> None:
+    """A megabyte of ids that end repetitions takes 31 MB."""
+    engine = open_engine(VOCAB, Dry, max_principal_memory=4 << 20)
+    refusal(engine, 0, [("Dry", {"dry_multiplier": 1, "dry_sequence_breaker_ids": [*range(30_000)]})])
+    assert engine.session.admissions._account.held == 0
 
 
 def test_states_are_charged_before_they_are_built(open_engine: Any) -> None:
