@@ -233,6 +233,7 @@ def test_a_timeout_of_the_client_that_is_shorter() -> None:
 
 class Beside:
     target = "nowhere:1"
+    max_message_bytes = 1 << 30
 
     def close(self) -> None:
         pass
