@@ -162,7 +162,9 @@ def test_a_charge_grows_with_its_history_and_ends_with_it(account_class: Any, hi
 def test_many_long_requests_fit_the_default_limit(prompt: int, chain: Any) -> None:
     history = History(np.arange(prompt, dtype=np.int32), np.arange((1 << 15) - prompt, dtype=np.int32))
     account = MemoryAccount(ServerConfig().max_principal_memory)
-    begin_charge(history, account, [EditDialect(builtin, builtin.builtin_name, shipped=False) for builtin in chain])
+    begin_charge(
+        history, account, [(EditDialect(builtin, builtin.builtin_name, shipped=False), 100) for builtin in chain]
+    )
     assert 256 * account.held <= account.limit
 
 
