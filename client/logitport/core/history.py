@@ -130,6 +130,7 @@ class PythonHistory:
         Returns:
             False, with nothing charged, if the account has no room.
         """
+        self._charge = None  # it may have had one
         charge = PythonMemoryCharge(account, fixed, per_id, per_output_id, self.prompt_length)
         self._charge = charge if charge.grow(self.length) else None
         return self._charge is not None

@@ -112,6 +112,16 @@ class Admission:
         """Copy the message of the chain: a part of a frame keeps the memory of the whole frame."""
         self._message = common_pb2.Request(processors=self._message.processors, on_error=self._message.on_error)
 
+    def charge(self, account: MemoryAccount) -> None:
+        """Charge the memory of the history alone, until `load`. Raises LimitExceeded."""
+        begin_charge(self._context.history, account)
+
+    def drop(self) -> None:
+        """Free the history and the states of a refused request."""
+        self._chain.clear()
+        self._unstarted.clear()
+        self._context.history = History()
+
     def load(
         self,
         host: Host,

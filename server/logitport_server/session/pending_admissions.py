@@ -193,6 +193,8 @@ class PendingAdmissions:
             pending.error = error
         except Exception as error:  # noqa: BLE001 - otherwise the admission would never end
             pending.error = defects.to_error(error, f"the admission of slot {pending.admission.slot}")
+        if pending.error is not None:
+            pending.admission.drop()  # it stays until it is reported
         with self._lock:
             self._end(pending)
             self._go_on(pending.admission.tenant)

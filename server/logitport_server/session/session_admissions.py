@@ -109,6 +109,7 @@ class SessionAdmissions:
                     in_background = frame.in_background and self._may_continue_in_background(admission, addition)
                     host, seconds = self._processors.host, self._limits.load_timeout_seconds
                     if in_background:
+                        admission.charge(self._account)  # it may wait for others
                         load = partial(admission.load, host, seconds, in_background=True, account=self._account)
                         self._pending.begin(admission, load, trace)
                     else:

@@ -246,6 +246,7 @@ class LocalConnection:
             self._send(reply)
             self._handler.record()
             self._count(len(frame), len(reply))
+            del frame, reply  # they may be large, and the next frame long in coming
 
     def _next_frame(self) -> bytes | None:
         receiver = self._receiver

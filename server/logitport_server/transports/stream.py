@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_SEQ = (1 << 64) - 1
 _SESSION_ATTRIBUTES = rpc_attributes("logitport.v1.LogitProcessing/Session")
+# Larger replies are not kept: an engine may leave each of its sessions with one.
+_MAX_KEPT_BYTES = 1 << 20
 _COMPUTING = ("add", "step", "logits", "get_programs")
 
 
@@ -127,11 +129,12 @@ class SessionStream:
                 received = served.received
                 if served.last_reply:
                     self.descriptors = []
-                    self._last, self._last_seq = served.last_reply, served.last_seq
+                    self._keep(served.last_reply, served.last_seq)
                 if served.error_number:
                     raise OSError(served.error_number, os.strerror(served.error_number))
                 if not served.goes_on:
                     return received
+                del served  # its reply may be large, and the next frame long in coming
 
     def reply(self, data: bytes, transport: str) -> bytes:
         """Process a serialized frame that arrived by `transport`, and return the serialized reply; as `answer`.
@@ -184,7 +187,7 @@ class SessionStream:
                 must_be_short=not may_wait,
             )
             if reply is not None:
-                self._last, self._last_seq = reply, seq
+                self._keep(reply, seq)
                 self.descriptors = []
         except Exception as error:  # noqa: BLE001 - only this frame fails
             with Scope(self._log_fields):
@@ -278,9 +281,18 @@ class SessionStream:
         except Exception as error:  # noqa: BLE001 - only this frame fails
             reply.error.CopyFrom(to_proto(defects.to_error(error, f"frame {frame.seq}")))
         self._spans.end(reply)
-        self._last = _duplicate_error(reply) if reply.HasField("logits") else reply
-        self._last_seq = seq
+        if reply.HasField("logits"):
+            self._last, self._last_seq = _duplicate_error(seq, "its logits have been processed already"), seq
+        else:
+            self._keep(reply, seq)
         return reply
+
+    def _keep(self, reply: processing_pb2.SessionResponse | bytes, seq: int) -> None:
+        """Keep the reply to the last frame, unless it is large."""
+        size = len(reply) if isinstance(reply, bytes) else reply.ByteSize()
+        is_large = size > _MAX_KEPT_BYTES
+        self._last = _duplicate_error(seq, f"its reply of {size} bytes was not kept") if is_large else reply
+        self._last_seq = seq
 
     def _dispatch(
         self,
@@ -324,6 +336,7 @@ class SessionStream:
 
     def _close_session(self) -> None:
         opened, self._opened = self._opened, None
+        self._last = b""  # the stream may stay until a garbage collection
         if opened is not None:
             self._metrics.session_closed(opened.session)
             self._turns.leave(opened.principal)
@@ -335,7 +348,7 @@ def _do_nothing(*_: object) -> None:
     """Release nothing: without quotas, nothing was counted."""
 
 
-def _duplicate_error(reply: processing_pb2.SessionResponse) -> processing_pb2.SessionResponse:
-    """The reply if this frame of logits arrives again. Processing the logits twice would be wrong."""
-    error = InvalidArgument(f"frame {reply.seq} was sent twice; its logits have been processed already")
-    return processing_pb2.SessionResponse(seq=reply.seq, error=to_proto(error))
+def _duplicate_error(seq: int, reason: str) -> processing_pb2.SessionResponse:
+    """The reply if this frame arrives again. Computing it twice would be wrong."""
+    error = InvalidArgument(f"frame {seq} was sent twice; {reason}")
+    return processing_pb2.SessionResponse(seq=seq, error=to_proto(error))

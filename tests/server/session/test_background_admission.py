@@ -17,6 +17,7 @@ from logitport import (
     InvalidArgument,
     InvalidParams,
     InvalidTokenId,
+    LimitExceeded,
     LogitportError,
     Request,
     RowEdits,
@@ -165,6 +166,25 @@ def test_pending_chains_take_limited_memory(open_engine: Any, submitted: Any) ->
     assert engine.begin_add(2, ADD)[1].pending == b"\1"
     engine.remove(first)
     assert engine.begin_add(3, large)[1].pending == b"\1"
+
+
+def test_histories_are_charged_while_they_wait(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, submit=submitted, max_principal_memory=1 << 20)
+    account = engine.session.admissions._account
+    first, _ = engine.begin_add(0, ADD, [1] * 100_000)
+    assert account.held > 400_000
+    assert engine.failures(engine.begin_add(1, ADD, [1] * 100_000)[1]) == {1: (LimitExceeded, False)}
+    engine.remove(first)
+    submitted.calls.clear()
+    assert account.held == 0
+
+
+def test_a_refused_request_keeps_no_memory_until_it_is_reported(open_engine: Any, submitted: Any) -> None:
+    engine = open_engine(VOCAB, Checked, submit=submitted)
+    engine.begin_add(0, [("Checked", {"refuse": True})], [1] * 100_000)
+    submitted.run()
+    assert engine.session.admissions._account.held == 0
+    assert engine.poll() == {(0, 0): InvalidParams}
 
 
 def test_a_pending_request_does_not_keep_its_frame(open_engine: Any, submitted: Any) -> None:

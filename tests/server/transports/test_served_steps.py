@@ -14,6 +14,7 @@ from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
 from logitport_server.session import compiled_batch
+from logitport_server.transports import stream as transports_stream
 from logitport_server.transports.local_socket import LocalConnection
 from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
 from tests.waiting import SECONDS
@@ -130,6 +131,22 @@ def test_a_frame_that_arrives_again_has_no_second_effect(engine: Engine) -> None
     assert engine.exchange(step(3)) == first
     assert engine.in_python == [step(3)]
     assert engine.exchange(step(4, base=2)).HasField("edits")
+
+
+def test_a_large_reply_is_not_kept(
+    engine: Engine, open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each session of a principal could keep one."""
+    monkeypatch.setattr(transports_stream, "_MAX_KEPT_BYTES", 8)
+    assert engine.exchange(step(3)).HasField("edits")
+    again = engine.exchange(step(3))
+    assert "frame 3 was sent twice; its reply of" in again.error.message
+    assert engine.exchange(step(4, base=2)).HasField("edits")
+    by_grpc = open_stream()
+    assert processing_pb2.SessionResponse.FromString(by_grpc.reply(step(3), "grpc")).HasField("edits")
+    assert processing_pb2.SessionResponse.FromString(by_grpc.reply(step(3), "grpc")).error == again.error
+    by_grpc.close()
+    assert by_grpc._last == b""
 
 
 def test_a_request_that_fails_is_left_to_python(engine: Engine) -> None:
