@@ -25,7 +25,7 @@ class Check(BaseModel):
     """Search for defects of processors: for histories and parameters that break a law of `logitport.testing.check`.
 
     The file runs in this process, without a sandbox. Without CLASS, all processors of the file are checked. Exits with
-    status 1 where a law is broken, and 2 where a processor cannot be checked.
+    status 1 where a law is broken or a line has no effect, and 2 where a processor cannot be checked.
     """
 
     source: CliPositionalArg[Annotated[str, Metavar("FILE[:CLASS]")]] = Field(
