@@ -32,7 +32,8 @@ _PERMANENT = (
 )
 _EXCLUDED = (
     "engines/",  # engines keep threads of their own, and hooks live as long as they do
-    "client/testing/test_planted_defects.py",  # `check` keeps its workers for the next call, until they have been idle
+    # `check` keeps its workers for the next call, until they have been idle.
+    *("client/testing/test_planted_defects.py", "docs/test_testing_page.py"),
 )
 
 _of_the_run: Counter[str] = Counter()

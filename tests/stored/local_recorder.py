@@ -102,11 +102,13 @@ def recording(target: str, exchanges: list[Exchange]) -> Iterator[str]:
             opened = processing_pb2.SessionResponse.FromString(reply)
             thread = threading.Thread(target=_relay_local, args=(listener, opened.opened.local_transport, exchanges))
             thread.start()
-            yield listener.offer(reply)
-            for request in requests:
-                raise AssertionError(f"a frame by gRPC: {request!r}")
-            frames.put(None)
-            thread.join()
+            try:
+                yield listener.offer(reply)
+                for request in requests:
+                    raise AssertionError(f"a frame by gRPC: {request!r}")
+            finally:  # a client that cancels its call ends `requests` with an error
+                frames.put(None)
+                thread.join()
 
         yield stack.enter_context(serving(relay))
 
@@ -123,6 +125,8 @@ def _relay_local(listener: _Listener, local: processing_pb2.LocalTransport, exch
             exchange, descriptor = _ask(server, request)
             exchanges.append(exchange)
             engine.write(exchange.reply, descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 @contextmanager
