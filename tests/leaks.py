@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -30,11 +31,7 @@ _PERMANENT = (
     *("thread logitport-fuse", "thread logitport-play", "thread tqdm_monitor"),
     *("anon_inode:[eventfd]", "anon_inode:[eventpoll]"),
 )
-_EXCLUDED = (
-    "engines/",  # engines keep threads of their own, and hooks live as long as they do
-    # `check` keeps its workers for the next call, until they have been idle.
-    *("client/testing/test_planted_defects.py", "docs/test_testing_page.py"),
-)
+_EXCLUDED = "engines/"  # engines keep threads of their own, and hooks live as long as they do
 
 _of_the_run: Counter[str] = Counter()
 
@@ -88,6 +85,8 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     def left() -> Counter[str]:
         return _open() - before - (_of_the_run - of_the_run)
 
+    if checking := sys.modules.get("logitport.testing.checking"):
+        checking.close_workers()  # `check` keeps them for its next call
     deadline = time.monotonic() + _SECONDS
     while left() and time.monotonic() < deadline:
         gc.collect()

@@ -8,7 +8,6 @@ import time
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
@@ -168,12 +167,21 @@ def _enough_ids(params: Sequence[Mapping[str, Any]], tokenizer_id: str) -> int:
     return max([_MIN_VOCAB_SIZE, of_tokenizer, *of_params])
 
 
-@cache
+# By options, in JSON. The next check with the same options uses the runner and its idle workers again.
+_worker_runners: dict[str, Runner] = {}
+
+
 def _worker_runner(options: str) -> Runner:
-    """The runner of workers for these options, in JSON: one for all checks of this process."""
-    runner = load_backend().open_runner("worker", json.loads(options))
-    atexit.register(runner.close)
-    return runner
+    if options not in _worker_runners:
+        _worker_runners[options] = load_backend().open_runner("worker", json.loads(options))
+    return _worker_runners[options]
+
+
+@atexit.register
+def close_workers() -> None:
+    """End the workers that earlier checks of this process have started."""
+    while _worker_runners:
+        _worker_runners.popitem()[1].close()
 
 
 def _chosen(names: Iterable[str]) -> list[Law]:
