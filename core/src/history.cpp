@@ -76,7 +76,7 @@ std::uint32_t History::checksum() {
 }
 
 const std::int32_t *History::cut_ids(std::int64_t from_length) const {
-  if (from_length < length_ || from_length > std::max(length_, longest_)) {
+  if (from_length < length_ || from_length > longest()) {
     throw Error(ErrorCode::invalid_argument, "no ids were cut off a history of " + std::to_string(from_length) +
                                                  " ids: it has " + std::to_string(length_));
   }

@@ -1,6 +1,7 @@
 // The token history of one request.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,6 +48,9 @@ class History {
   // The ids that `rewind` has cut off a history of this length. They are there until the next append. Throws an Error
   // if no rewind began at this length or a greater one.
   [[nodiscard]] const std::int32_t *cut_ids(std::int64_t from_length) const;
+
+  // The length before the last rewinds, or the present one.
+  [[nodiscard]] std::int64_t longest() const noexcept { return std::max(length_, longest_); }
 
   // The array itself. Its owners keep the memory of views alive when the history grows.
   [[nodiscard]] const std::shared_ptr<std::int32_t[]> &buffer() const noexcept { return ids_; }

@@ -26,17 +26,38 @@ namespace nb = nanobind;
 namespace logitport {
 namespace {
 
+// Calls that read or write more ids release the interpreter's lock: they take about a millisecond. To release it for
+// fewer takes longer than they do.
+constexpr std::int64_t max_locked_ids = std::int64_t{1} << 16;
+
+// Releases the interpreter's lock during a call for so many ids. Only the session of a state uses it and its history.
+class Unlocked {
+ public:
+  explicit Unlocked(std::int64_t ids) {
+    if (ids > max_locked_ids) {
+      released_.emplace();
+    }
+  }
+
+ private:
+  std::optional<nb::gil_scoped_release> released_;
+};
+
 // For callers that read the edits, which are as the Python version's `RowEdits`: with lists as they are.
 EditsArrays edit(State &state, const History &history, std::int64_t vocab_size) {
   EditsWriter edits(vocab_size, false);
   edits.begin_row(0);
-  state.edit(history, edits);
+  {
+    const Unlocked unlocked(history.length());
+    state.edit(history, edits);
+  }
   return to_arrays(edits.take());
 }
 
-// The edits of more ids, read or written, release the interpreter's lock: they take about a millisecond. To release it
-// for fewer takes longer than they do.
-constexpr std::int64_t max_locked_ids = std::int64_t{1} << 16;
+void rewind(State &state, const History &history) {
+  const Unlocked unlocked(history.longest());
+  state.rewind(history);
+}
 
 // Row i belongs to the i-th state.
 EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::typed<nb::sequence, History> &histories,
@@ -63,10 +84,7 @@ EditsArrays edit_rows(const nb::typed<nb::sequence, State> &states, const nb::ty
   }
   EditsWriter edits(vocab_size, uses_bitmasks);
   {
-    std::optional<nb::gil_scoped_release> unlocked;
-    if (ids > max_locked_ids) {
-      unlocked.emplace();
-    }
+    const Unlocked unlocked(ids);
     for (std::size_t i = 0; i < count; ++i) {
       edits.begin_row(static_cast<std::int32_t>(i));
       rows[i].first->edit(*rows[i].second, edits);
@@ -117,6 +135,7 @@ void make_ngram_index(NGramIndex *self, const History &history, std::int64_t siz
   check(size >= 1 && window >= 0);
   Tokens sorted = numbers_of<Token>(whitelist);
   std::sort(sorted.begin(), sorted.end());
+  const Unlocked unlocked(history.length());
   new (self) NGramIndex(history, {std::min(size, longest), std::min(window, longest), std::move(sorted)}, vocab_size);
 }
 
@@ -124,6 +143,7 @@ void make_thinking_blocks(ThinkingBlocks *self, const History &history, std::int
                           const PyTokens &end, std::optional<Token> newline) {
   ThinkingLimit limit{budget, numbers_of<Token>(start), numbers_of<Token>(end), newline};
   check(budget >= 0 && !limit.start.empty() && !limit.end.empty());
+  const Unlocked unlocked(history.length());
   new (self) ThinkingBlocks(history, std::move(limit));
 }
 
@@ -144,7 +164,7 @@ void bind_states(nb::module_ &module) {
       .def_prop_ro("advances", &State::advances, "Whether `advance` does anything.")
       .def("advance", &State::advance, nb::arg("history"), nb::arg("token_id"),
            "Follow a history to which an id was just appended.")
-      .def("rewind", &State::rewind, nb::arg("history"), "Follow a history that was just cut back.")
+      .def("rewind", &rewind, nb::arg("history"), "Follow a history that was just cut back.")
       .def("edit", &edit, nb::arg("history"), nb::arg("vocab_size"),
            "The edits of one row: rows, kinds, offsets, ids and values, as in `Edits`.")
       .def_prop_ro("nbytes", &State::bytes, "Bytes of memory.");

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from logitport.core.edits import Edits, RowEdits
 from logitport.errors import InvalidLogits
 from logitport.ops.apply_edits import compiled_cpu
+from tests.core import other_threads
 from tests.core.edits_strategies import batches
 
 if TYPE_CHECKING:
@@ -167,25 +166,4 @@ def test_other_threads_run_while_whole_rows_are_written() -> None:
     forced.force(1)
     logits = torch.zeros(64, 1 << 20)
     edits = Edits.pack([(row, forced) for row in range(64)], logits.shape[1])
-    gate, passed = threading.Lock(), []
-
-    def other() -> None:
-        with gate:
-            passed.append(True)
-
-    interval = sys.getswitchinterval()
-    try:
-        with gate:
-            thread = threading.Thread(target=other)
-            thread.start()
-            while not thread.is_alive():
-                pass
-            sys.setswitchinterval(1000)  # a thread keeps the interpreter's lock until it releases it itself
-        for _ in range(50):  # the system may run the other thread late
-            assert compiled_cpu.apply_edits(edits, logits)
-            if passed:
-                return
-        pytest.fail("the interpreter's lock was not released")
-    finally:
-        sys.setswitchinterval(interval)
-        thread.join()
+    assert other_threads.run_during([lambda: compiled_cpu.apply_edits(edits, logits)] * 50)

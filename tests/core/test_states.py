@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from logitport import compiled
 from logitport.core.edits import Edits, RowEdits
 from logitport.errors import InternalError, InvalidArgument
+from tests.core import other_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -220,6 +221,41 @@ def test_a_request_of_32k_ids_takes_less_than_600_kb(prompt_length: int) -> None
         index.advance(history, token_id)
         largest = max(largest, history.nbytes + index.nbytes)
     assert 300_000 < largest < 600_000
+
+
+def _of_long_history(make: Callable[[Any, Any], Any], prepare: str, call: str) -> Callable[[], object]:
+    """A call of a method of a new state, which reads a history of more than 65,536 ids."""
+    history = _compiled_history([0])
+    history.extend(np.arange(70_000, dtype=np.int32))
+    state = make(compiled.core, history)
+    methods = {"edit": lambda: state.edit(history, 1 << 20), "rewind": lambda: state.rewind(history)}
+    if prepare:
+        methods[prepare]()
+    if call == "rewind":
+        history.rewind(36_000)
+    return methods[call]
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize(
+    ("make", "prepare", "call"),
+    [
+        (lambda core, history: core.Penalty(history, 0.5, False), "", "edit"),
+        (lambda core, history: core.Penalty(history, 0.5, False), "edit", "rewind"),
+        (lambda core, history: core.NGramIndex(history, 3, 1 << 30, [], 1 << 20), "", "rewind"),
+    ],
+    ids=["edit of a penalty", "rewind of a penalty", "rewind of n-grams"],
+)
+def test_other_threads_run_while_a_long_history_is_read(make: Any, prepare: str, call: str) -> None:
+    assert other_threads.run_during([_of_long_history(make, prepare, call) for _ in range(30)])
+
+
+@pytest.mark.usefixtures("both")
+def test_other_threads_run_while_a_long_history_is_indexed() -> None:
+    core: Any = compiled.core
+    history = _compiled_history([0])
+    history.extend(np.arange(70_000, dtype=np.int32))
+    assert other_threads.run_during([lambda: core.NGramIndex(history, 3, 1 << 30, [], 1 << 20)] * 30)
 
 
 def _compiled_history(prompt: Any) -> Any:
