@@ -64,7 +64,7 @@ class Call:
 
     Attributes:
         principal: as the argument.
-        work: the call's work on a thread, which continues if the call is cancelled.
+        work: the call's work on a thread, which continues if the call is cancelled; None if there is none.
     """
 
     def __init__(self, principal: Principal, end: Callable[[], None]) -> None:
@@ -184,10 +184,11 @@ class Guard(grpc.aio.ServerInterceptor):
         finally:
             self._running.pop(task)
             self._ending.pop(task, None)
-            if call.work is None:
+            work, call.work = call.work, None
+            if work is None:
                 release()
             else:
-                call.work.add_done_callback(release)
+                work.add_done_callback(release)
 
     async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
         """Authenticate the caller and check its quotas. Raises NotAuthenticated, NotPermitted, LimitExceeded."""

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +30,6 @@ _MAX_THREADS = 256
 class _Call:
     principal: str
     work: Callable[[], Any] | None
-    future: Future[Any] = field(default_factory=Future)
 
 
 class Threads:
@@ -58,22 +57,24 @@ class Threads:
         self._free = max_threads
         self._used: Counter[str] = Counter()
         # Calls that wait, by principal. The first principal with a share that allows it is next.
-        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
-        self._waiting: OrderedDict[str, OrderedDict[_Call, None]] = OrderedDict()
+        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions. A call
+        # does not have its future, which keeps the call by a callback: the cycle would keep large replies.
+        self._waiting: OrderedDict[str, OrderedDict[_Call, Future[Any]]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()
         self._closed = False
 
     def submit(self, principal: str, work: Callable[[], T]) -> Future[T]:
         """Run the work on a thread, when the principal's share allows it. Raises RuntimeError after `close`."""
         call = _Call(principal, work)
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the server is shutting down")
-            self._unfinished.add(call.future)
-            self._waiting.setdefault(principal, OrderedDict())[call] = None
+            self._unfinished.add(future)
+            self._waiting.setdefault(principal, OrderedDict())[call] = future
             self._start_waiting()
-        call.future.add_done_callback(partial(self._forget, call))
-        return call.future
+        future.add_done_callback(partial(self._forget, call))
+        return future
 
     @property
     def waiting(self) -> int:
@@ -85,10 +86,10 @@ class Threads:
         """Start no more calls. Returns the number of calls that are still running."""
         with self._lock:
             self._closed = True
-            waiting = [call for calls in self._waiting.values() for call in calls]
+            waiting = [future for calls in self._waiting.values() for future in calls.values()]
             self._waiting.clear()
-        for call in waiting:
-            call.future.cancel()
+        for future in waiting:
+            future.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             return len(self._unfinished)
@@ -106,7 +107,7 @@ class Threads:
     def _start(self, principal: str) -> None:
         """Start the first waiting call of a principal, and put the principal behind the others."""
         calls = self._waiting[principal]
-        call, _ = calls.popitem(last=False)
+        call, future = calls.popitem(last=False)
         if calls:
             self._waiting.move_to_end(principal)
         else:
@@ -114,7 +115,7 @@ class Threads:
         self._free -= 1
         self._used[principal] += 1
         try:
-            self._pool.submit(self._run, call)
+            self._pool.submit(self._run, call, future)
             self._is_short = False
         except RuntimeError as error:
             # The pool has queued the call, and one of its threads runs it: an error would be wrong.
@@ -122,10 +123,10 @@ class Threads:
                 logger.warning("calls wait for the present threads: %s", error)
             self._is_short = True
 
-    def _run(self, call: _Call) -> None:
+    def _run(self, call: _Call, future: Future[Any]) -> None:
         try:
-            if call.future.set_running_or_notify_cancel():
-                _finish(call)
+            if future.set_running_or_notify_cancel():
+                _finish(call, future)
         finally:
             with self._lock:
                 self._free += 1
@@ -153,14 +154,18 @@ async def on_thread(threads: Threads, work: Callable[[], T]) -> T:
     """
     call = current_call.get()
     future = call.work = threads.submit(call.principal.name, partial(contextvars.copy_context().run, work))
-    return await asyncio.wrap_future(future)
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        if future.done():
+            call.work = None  # an idle session, or a timer of asyncio with its context, would keep a large reply
 
 
-def _finish(call: _Call) -> None:
+def _finish(call: _Call, future: Future[Any]) -> None:
     assert call.work is not None  # noqa: S101 - the future has not ended
     try:
         result = call.work()
     except BaseException as error:  # noqa: BLE001 - the caller raises it
-        call.future.set_exception(error)
+        future.set_exception(error)
     else:
-        call.future.set_result(result)
+        future.set_result(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.transports.threads import Threads, _Call
+from logitport_server.access import current_call
+from logitport_server.access.guard import Call
+from logitport_server.principals import ANONYMOUS
+from logitport_server.transports.threads import Threads, _Call, on_thread
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -64,6 +68,38 @@ def test_an_ended_call_keeps_no_memory(threads: Threads) -> None:
         gc.enable()
 
 
+def test_an_ended_call_keeps_no_result(threads: Threads) -> None:
+    class Reply:
+        """Represents a large one."""
+
+    gc.disable()
+    try:
+        kept = weakref.ref(threads.submit("alice", Reply).result(SECONDS))
+        wait_until(lambda: kept() is None)
+    finally:
+        gc.enable()
+
+
+def test_the_context_of_an_ended_call_keeps_no_result(threads: Threads) -> None:
+    """Timers of asyncio that were cancelled keep it until their time."""
+
+    class Reply:
+        """Represents a large one."""
+
+    async def run() -> tuple[Call, weakref.ref[Reply]]:
+        call = Call(ANONYMOUS, lambda: None)
+        current_call.set(call)
+        return call, weakref.ref(await on_thread(threads, Reply))
+
+    gc.disable()
+    try:
+        call, kept = asyncio.run(run())
+        wait_until(lambda: kept() is None)
+        assert call.work is None
+    finally:
+        gc.enable()
+
+
 def test_no_principal_takes_the_threads_of_another(threads: Threads, released: threading.Event) -> None:
     many = hold(threads, released, "many", 100)
     assert threads.submit("alice", lambda: "served").result(SECONDS) == "served"
@@ -93,7 +129,7 @@ def test_a_cancelled_call_leaves_its_queue(threads: Threads, released: threading
     hold(threads, released, "alice", 3)
     waiting = [threads.submit("alice", lambda: None) for _ in range(3)]
     assert waiting[1].cancel()
-    assert [call.future for call in threads._waiting["alice"]] == [waiting[0], waiting[2]]
+    assert list(threads._waiting["alice"].values()) == [waiting[0], waiting[2]]
     assert waiting[0].cancel()
     assert waiting[2].cancel()
     assert "alice" not in threads._waiting
