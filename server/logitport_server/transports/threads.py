@@ -57,8 +57,8 @@ class Threads:
         self._free = max_threads
         self._used: Counter[str] = Counter()
         # Calls that wait, by principal. The first principal with a share that allows it is next.
-        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions. A call
-        # does not have its future, which keeps the call by a callback: the cycle would keep large replies.
+        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
+        # A call does not have its future, which keeps the call by a callback: the cycle would keep large replies.
         self._waiting: OrderedDict[str, OrderedDict[_Call, Future[Any]]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()
         self._closed = False
