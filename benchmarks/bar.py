@@ -9,7 +9,7 @@ from benchmarks.contestants import InProcess, InProcessChecked, RoundTrip, Servi
 from benchmarks.floors import InPlace, SocketEcho
 from benchmarks.kinds import TEMPERATURE
 from benchmarks.measure import race, ratio
-from benchmarks.peers import Copy, Echo, SGLang
+from benchmarks.peers import Echo, SGLang
 from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.servers import echo_server
 from benchmarks.workloads import Workload
@@ -103,7 +103,7 @@ def logits_reading(_: Server, client: Client) -> Findings:
     workload = Workload(kinds=(TEMPERATURE,))
     in_buffer, elsewhere = Service(client, workload, "local", in_buffer=True), Service(client, workload, "local")
     floor, floor_elsewhere = InPlace(workload), InPlace(workload, copied=True)
-    contestants = [SGLang(workload), in_buffer, elsewhere, floor, floor_elsewhere, Copy(workload)]
+    contestants = [SGLang(workload), in_buffer, elsewhere, floor, floor_elsewhere]
     raced = race(contestants, workload, forwards.none, steps=15)
     close_all(contestants)
     peer = raced[SGLANG].blocking

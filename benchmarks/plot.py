@@ -1,4 +1,4 @@
-"""Draws the axes as curves, and one step as bars."""
+"""Draws one step as bars."""
 
 from __future__ import annotations
 
@@ -14,21 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-
     from benchmarks.measure import Timing
-    from benchmarks.report import Report
-
-_AXES = ("rows", "history", "vocabulary", "distinct processors", "engines")
-_CURVES = {
-    "SGLang in process": (SGLang.name, "exposed", "C3", "o-"),
-    "built-ins in process": ("built-ins in process", "blocking", "C7", "s-"),
-    "gRPC, not overlapped": ("service, grpc", "blocking", "C0", "^--"),
-    "gRPC, exposed": ("service, grpc", "exposed", "C0", "^-"),
-    "local, not overlapped": ("service, local", "blocking", "C2", "v--"),
-    "local, exposed": ("service, local", "exposed", "C2", "v-"),
-}
-
 
 _STEP = {
     "SGLang in process": (SGLang.name, "blocking", "C3"),
@@ -38,36 +24,6 @@ _STEP = {
     "service over gRPC, during the forward pass": ("service, grpc", "exposed", "C0"),
     "service on the same host, during the forward pass": ("service, local", "exposed", "C2"),
 }
-
-
-def draw(report: Report, path: Path) -> None:
-    """Draw one panel per axis; medians, milliseconds, both scales logarithmic."""
-    mpl.use("Agg")
-    figure = Figure(figsize=(15, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(_AXES), sharey=True)
-    for panel, axis in zip(panels, _AXES, strict=True):
-        _draw_axis(panel, report, axis)
-    panels[0].set_ylabel("ms of the engine's thread a step")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(_CURVES), frameon=False)
-    figure.savefig(path, dpi=80)
-
-
-def _draw_axis(panel: Axes, report: Report, axis: str) -> None:
-    for label, (contestant, quantity, color, style) in _CURVES.items():
-        points = [
-            (int(row.case), row.timing.median / 1e3)
-            for row in report.rows
-            if (row.section, row.contestant, row.quantity) == (axis, contestant, quantity)
-        ]
-        if points:
-            panel.plot(*zip(*points, strict=True), style, color=color, label=label, markersize=4)
-            panel.set_xticks([x for x, _ in points], [f"{x // 1000}k" if x >= 1000 else str(x) for x, _ in points])
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.set_title(axis)
-    panel.minorticks_off()
-    panel.grid(visible=True, which="major", alpha=0.3)
 
 
 def draw_step(timings: Mapping[tuple[str, str], Timing], path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.records import Row
     from benchmarks.report import Report
 
-_FILES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/engines/vllm.md")
+_FILES = ("README.md", "docs/performance.md", "docs/engines/vllm.md")
 _AXES = {
     "SGLang": (SGLang.name, "blocking"),
     "our built-ins, no service": ("built-ins in process", "blocking"),
@@ -68,11 +68,14 @@ def texts(report: Report) -> dict[str, str]:
 
 
 def bar_table(report: Report) -> str:
-    """The lines of the bar, the machine, the date, and the load of other processes."""
-    where = f"\nOn {report.machine.described}. {report.started[:10]}; {report.conditions}.\n"
-    return (
-        markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar)) + where
-    )
+    """The lines of the bar, and where they were measured."""
+    lines = ((line.case, *bar_cells(line)) for line in report.bar)
+    return f"{markdown(('', 'measured', 'spread', 'bar', ''), lines)}\n{where(report)}\n"
+
+
+def where(report: Report) -> str:
+    """The machine, the date, and the load of other processes."""
+    return f"On {report.machine.described}. {report.started[:10]}; {report.conditions}."
 
 
 def _step(report: Report) -> dict[tuple[str, str], Timing]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import Machine
-from benchmarks.measure import Ratio, Timing
-from benchmarks.records import BarLine, Row
+from benchmarks.machine import Machine  # noqa: TC001 - `from_json` reads annotations
+from benchmarks.records import BarLine, Row  # noqa: TC001
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from benchmarks.measure import Ratio
     from benchmarks.records import Findings
 
 # Above this share of processor time, other processes are reported.
@@ -37,9 +38,12 @@ class Part(NamedTuple):
     bystanders: float
 
 
+AnyReport = TypeVar("AnyReport", bound="Report")
+
+
 @dataclass
 class Report:
-    """One run."""
+    """One run. A benchmark with records of its own kind has a subclass with their fields."""
 
     machine: Machine
     started: str
@@ -91,34 +95,45 @@ def _timing_cells(row: Row) -> tuple[str, ...]:
     return median, p99, f"{low} to {high}", *ratios
 
 
-def save(report: Report, path: Path) -> None:
-    """Save as JSON with one line per row."""
-    document = {
-        "machine": report.machine._asdict(),
-        "started": report.started,
-        "parts": [part._asdict() for part in report.parts],
-        "bar": [{**line._asdict(), "measured": line.measured._asdict(), "met": line.met} for line in report.bar],
-        "rows": [
-            {**row._asdict(), "timing": row.timing._asdict(), "ratio": row.ratio and row.ratio._asdict()}
-            for row in report.rows
-        ],
-    }
-    path.parent.mkdir(exist_ok=True)
-    members = (f" {json.dumps(name)}: {_lines(value)}" for name, value in document.items())
+def save(report: Report, folder: Path) -> None:
+    """Save as JSON with one line per record."""
+    members = (f" {json.dumps(name)}: {_lines(value)}" for name, value in as_json(report).items())
+    folder.mkdir(exist_ok=True, parents=True)
+    path = folder / f"{report.machine.slug}-{report.started[:10]}.json"
     path.write_text("{\n" + ",\n".join(members) + "\n}\n")
+
+
+def load(folder: Path, kind: type[AnyReport]) -> list[AnyReport]:
+    """Load the results in a folder, the latest first."""
+    found = [from_json(kind, json.loads(path.read_text())) for path in folder.glob("*.json")]
+    return sorted(found, key=lambda report: report.started, reverse=True)
 
 
 def load_latest(folder: Path) -> Report:
     """Load the latest results in a folder."""
-    documents = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    document = max(documents, key=lambda each: each["started"])
-    rows = [
-        Row(**{**row, "timing": Timing(**row["timing"]), "ratio": row["ratio"] and Ratio(**row["ratio"])})
-        for row in document["rows"]
-    ]
-    bar = [_bar_line(**line) for line in document["bar"]]
-    parts = [Part(**part) for part in document["parts"]]
-    return Report(Machine(**document["machine"]), document["started"], parts, rows, bar)
+    return load(folder, Report)[0]
+
+
+def as_json(value: Any) -> Any:
+    """The JSON of a record, and of the records in it: a named tuple or a dataclass is an object."""
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return as_json(value._asdict())
+    if isinstance(value, dict):
+        return {name: as_json(member) for name, member in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """The record of this type that `as_json` made JSON of."""
+    if isinstance(value, list):
+        return [from_json(*get_args(kind), item) for item in value]
+    if not isinstance(value, dict) or get_origin(kind) is dict:
+        return value
+    record = next((each for each in get_args(kind) if each is not NoneType), kind)  # of `Record | None`
+    types = get_type_hints(record)
+    return record(**{name: from_json(types[name], member) for name, member in value.items()})
 
 
 def duration(microseconds: float) -> str:
@@ -151,11 +166,6 @@ def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
         return *measured, "", "floor"
     limit = f"{line.bar} {unit}" if unit else quotient(line.bar)
     return *measured, f"{'≥' if line.at_least else '≤'} {limit}", "met" if line.met else "missed"
-
-
-def _bar_line(*, case: str, measured: dict[str, float], met: bool, **rest: Any) -> BarLine:  # noqa: ARG001 - computed
-    """A line as `save` writes it; older files have no `at_least`."""
-    return BarLine(case, Ratio(**measured), **rest)
 
 
 def _lines(value: object) -> str:

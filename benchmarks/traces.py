@@ -1,4 +1,4 @@
-"""Time of traces in a step: `python -m benchmarks.traces`. It writes JSON, and the table of docs/performance.md.
+"""Time of traces in a step: `python -m benchmarks.traces`, and `publish` for the table of docs/performance.md.
 
 Steps alternate between a server without traces and another one, so that other work on the machine slows both down
 alike. Two at a time: with more, those in the middle of the order find colder caches. A second server without traces
@@ -7,31 +7,30 @@ shows the error of the measurement. A process that discards what it gets stands 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 import timeit
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks import publish, report, suite
 from benchmarks.contestants import Service, close_all
-from benchmarks.machine import Bystanders, describe
-from benchmarks.measure import LOWER_QUARTILE, ROUNDS, race
+from benchmarks.measure import LOWER_QUARTILE, over_rounds, race, ratio
+from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.servers import connected
 from benchmarks.workloads import Workload
 from logitport_server import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from logitport import Client
 
-RESULTS = Path(__file__).parent / "results" / "traces"
 _STEPS = 300
 _CASES = {
     "off, another server": (),
@@ -61,63 +60,40 @@ def _collector() -> Iterator[str]:
         process.terminate()
 
 
-def measure() -> dict[str, Any]:
-    """Run the benchmark."""
-    bystanders = Bystanders()
-    workload = Workload()
+def run() -> report.Report:
+    """Compare a server without traces with each other one."""
     with ExitStack() as stack:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = stack.enter_context(_collector())
         _, client = stack.enter_context(connected("--device", "cpu"))
-        cases = {name: _compare(client, workload, options) for name, options in _CASES.items()}
-    tracing.use(None)
-    check = timeit.timeit("samples_step()", globals={"samples_step": tracing.samples_step}, number=1_000_000)
-    return {
-        "machine": describe().described,
-        "date": time.strftime("%Y-%m-%d"),
-        "others": round(bystanders.share(), 2),
-        "steps": _STEPS * ROUNDS,
-        "check_ns": round(check * 1e3),
-        "cases": cases,
-    }
+        parts = {name: partial(_compare, name, client, options) for name, options in _CASES.items()}
+        return suite.run({**parts, "the check": _check})
 
 
-def _compare(client: Client, workload: Workload, options: tuple[str, ...]) -> dict[str, float]:
+def _compare(name: str, client: Client, options: tuple[str, ...]) -> Findings:
     """Compare a server with these options with the client's server, which has no traces."""
+    workload = Workload()
     with connected("--device", "cpu", *options) as (_, other):
-        contestants = [Service(client, workload, "local"), Service(other, workload, "local")]
-        contestants[0].name = "off"
-        contestants[1].name = "other"
+        contestants = [Service(client, workload, "local", name="off"), Service(other, workload, "local", name=name)]
         raced = race(contestants, workload, lambda: None, steps=_STEPS)
         close_all(contestants)
-    off, on = (np.quantile(raced[name].blocking, LOWER_QUARTILE, axis=1) for name in ("off", "other"))
-    return {
-        "off_microseconds": round(float(np.median(off) * 1e6), 1),
-        "microseconds": round(float(np.median(on) * 1e6), 1),
-        "ratio": round(float(np.median(on / off)), 3),
-        "low": round(float((on / off).min()), 3),
-        "high": round(float((on / off).max()), 3),
-    }
+    compared = ratio(raced[name].blocking, raced["off"].blocking, LOWER_QUARTILE)
+    rows = rows_of("traces", name, raced, ("blocking",), "off")
+    return Findings([*rows], [BarLine(f"a step, traces {name} ÷ off", compared, None)])
 
 
-def table(results: dict[str, Any]) -> str:
-    """The table of docs/performance.md."""
-    lines = ["| traces | step | off | ÷ off | spread |", "| --- | ---: | ---: | ---: | ---: |"]
-    for name, case in results["cases"].items():
-        spread = f"{case['low']:.2f} to {case['high']:.2f}"
-        times = f"{case['microseconds']:.0f} µs | {case['off_microseconds']:.0f} µs"
-        lines.append(f"| {name} | {times} | {case['ratio']:.2f} | {spread} |")
-    return "\n".join(lines)
+def _check() -> Findings:
+    """All that is left of traces in a step without them."""
+    tracing.use(None)
+    seconds = timeit.repeat("samples_step()", globals={"samples_step": tracing.samples_step}, number=1_000_000)
+    return Findings(
+        [], [BarLine("traces off: what is left of them in a step", over_rounds(1e3 * np.array(seconds)), None, "ns")]
+    )
 
 
-def main() -> None:
-    """Measure, store and print."""
-    results = measure()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{describe().slug}-{results['date']}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    print(path, results["machine"], f"others: {results['others']:.0%}, check: {results['check_ns']} ns", sep="\n")
-    print(table(results))
+def texts(folder: Path) -> dict[str, str]:
+    """The published text."""
+    return {"traces": publish.bar_table(report.load_latest(folder))}
 
 
 if __name__ == "__main__":
-    main()
+    suite.main("traces", __doc__, "traces", run, texts)

@@ -5,44 +5,22 @@
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
-import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks import report
+from benchmarks import suite
 from benchmarks.fleet import publish
 from benchmarks.fleet.balanced import steps
 from benchmarks.fleet.more_servers import more_servers
 from benchmarks.fleet.replay import replay
-from benchmarks.machine import Bystanders, describe
 
-_RESULTS = Path(__file__).parents[1] / "results" / "fleet"
+if TYPE_CHECKING:
+    from benchmarks.report import Report
 
 
-def run() -> report.Report:
+def run() -> Report:
     """Run the parts one after the other."""
-    found = report.Report(describe(), time.strftime("%Y-%m-%d %H:%M"))
-    for part in (steps, replay, more_servers):
-        started, bystanders = time.monotonic(), Bystanders()
-        findings = part()
-        found.add(part.__name__, findings, time.monotonic() - started, bystanders.share())
-        print(f"{part.__name__}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=["run", "publish"], default="run")
-    if parser.parse_args().command == "publish":
-        publish.publish(_RESULTS, Path(__file__).parents[2])
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
-    found = run()
-    print(publish.table(found), publish.conditions(found), sep="\n")
-    report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+    return suite.run({part.__name__: part for part in (steps, replay, more_servers)})
 
 
 if __name__ == "__main__":
-    main()
+    suite.main("fleet", __doc__, "fleet", run, publish.texts)

@@ -1,4 +1,4 @@
-"""One job in its own process: `python -m benchmarks.gpu.job NAME`."""
+"""One job in its own process: `python -m benchmarks.gpu.job NAME`. What jobs share: sizes, servers and records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 import sys
 import traceback
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from benchmarks.measure import Ratio
+    from benchmarks.workloads import Workload
+    from logitport import Client
+    from tests.conftest import RunningServer
+
+_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,29 @@ class Job:
     def on_gpu(self) -> bool:
         """Whether there is a GPU."""
         return self.device == "cuda"
+
+    def batch(self, **fields: Any) -> Workload:
+        """The workload of the bar with some fields, 64 rows of 151,936 ids; a tiny one for a tiny job."""
+        from benchmarks.workloads import Workload
+
+        workload = Workload(**fields)
+        return replace(workload, rows=6, history=64, vocab_size=40_000) if self.tiny else workload
+
+    def steps(self, count: int) -> int:
+        """The number of steps of a round."""
+        return 2 if self.tiny else count
+
+    @contextmanager
+    def connected(self, device: str, *options: str) -> Iterator[tuple[RunningServer, Client]]:
+        """Run a server on a device, with the layers of the sandbox that this machine has, and connect a client."""
+        from logitport import Client
+        from tests.conftest import run_server
+
+        with (
+            run_server("--device", device, "--enable-custom-logit-processor", *options) as server,
+            Client(server.target, timeout=_TIMEOUT_SECONDS) as client,
+        ):
+            yield server, client
 
     def times(self, case: str, quantity: str, microseconds: ArrayLike) -> float:
         """Record microseconds: their median, and their 10th and 90th percentiles. Returns the median."""

@@ -48,13 +48,10 @@ PARTS = (
     ),
     _tests("test-server", 60, "server/session/test_session_steps.py", "server/dialects/transformers/test_own.py"),
     _job("edits", 120, "the kernel of edits, against moving the bytes, xgrammar and vLLM"),
-    _job("memory", 90, "logits in place, through pinned memory and inline, and which of them a session reports"),
     _job("mix", 90, "the mix of three built-ins against SGLang's processors in process, 4k and 32k ids"),
     _job("temperature", 60, "a temperature on all rows, as a program and through the server, against torch"),
-    _job("workers", 75, "a sandboxed worker with and without the scope `cuda`"),
     _job("faults", 90, "workers that break CUDA: a bad index, an endless kernel, no memory"),
     _job("generation", 120, "a transformers model with random weights, with and without the hook"),
     _job("sampling", 75, "SGLang's sampler with its own processors, and with the hook"),
-    _job("prices", 30, "the prices of programs on this GPU"),
     Part("bench-cuda", 150, ("-m", "benchmarks.cuda"), "steps in place, through pinned memory, and in SGLang"),
 )

@@ -9,32 +9,33 @@ import argparse
 import signal
 import sys
 import time
-from pathlib import Path
 
-from benchmarks.hostile import publish, report
+from benchmarks import publish, suite
+from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS
 from benchmarks.hostile.blocks import Plan, compare
 from benchmarks.machine import describe
+from benchmarks.report import save
 
 _BLOCKS, _STEPS, _LEAST_SECONDS, _SECONDS = 10, 1000, 4.0, 20.0
 _TRANSPORTS = ("local", "grpc")
-_RESULTS = Path(__file__).parents[1] / "results" / "hostile"
+_RESULTS = suite.RESULTS / "hostile"
 
 
 def main() -> None:
     options = _parse()
     if options.command == "publish":
-        publish.publish(_RESULTS, Path(__file__).parents[2])
+        publish.write(report.texts(_RESULTS), suite.ROOT)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     plan = Plan(options.blocks, options.steps, options.least_seconds, options.seconds, not options.no_floor)
-    found = report.HostileReport(describe(), time.strftime("%Y-%m-%d %H:%M"), plan)
+    found = report.HostileReport(describe(), time.strftime("%Y-%m-%d %H:%M"), plan=plan)
     for comparison in compare(options.attackers, options.transport, plan):
         found.comparisons.append(comparison)
         print(report.line(comparison), file=sys.stderr, flush=True)
-    report.show(found)
+    print(report.table(found, found.comparisons))
     if options.save or len(sys.argv) == 1:
-        report.save(found, _RESULTS / f"{found.machine.slug}-{found.started[:10]}.json")
+        save(found, _RESULTS)
 
 
 def _parse() -> argparse.Namespace:

@@ -1,20 +1,14 @@
-"""The results as a table on the terminal, and as JSON."""
+"""The results as a table, of the terminal and of docs/performance.md."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.hostile.blocks import Plan
-from benchmarks.hostile.records import Block, Comparison
-from benchmarks.hostile.servers import Usage
-from benchmarks.machine import Machine
-from benchmarks.report import duration, quotient, spread
+from benchmarks.hostile.blocks import Plan  # noqa: TC001 - `from_json` reads annotations
+from benchmarks.hostile.records import Block, Comparison  # noqa: TC001
+from benchmarks.publish import markdown, where
+from benchmarks.report import Report, duration, load, quotient, spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +19,10 @@ HEAD = (
 )  # fmt: skip
 
 
-@dataclass
-class HostileReport:
+@dataclass(kw_only=True)
+class HostileReport(Report):
     """One run."""
 
-    machine: Machine
-    started: str
     plan: Plan
     comparisons: list[Comparison] = field(default_factory=list)
 
@@ -80,54 +72,22 @@ def line(found: Comparison) -> str:
     return "\n".join([*lines, *(f"  {error}" for error in found.errors)])
 
 
-def show(report: HostileReport) -> None:
-    """Print all results."""
-    console = Console(width=None if Console().is_terminal else 200)
-    table = Table(*HEAD, title="The innocent engine during each attack, ÷ alone")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for _, found in groupby(report.comparisons, key=lambda each: each.attacker):
-        for comparison in found:
-            table.add_row(*cells(comparison))
-        table.add_section()
-    console.print(table)
-    console.print(report.machine.described, report.conditions, sep="\n")
+def texts(folder: Path) -> dict[str, str]:
+    """The published text: the latest results of each attacker, in a table for each run; empty without results."""
+    tables, shown = [], set()
+    for found in load(folder, HostileReport):
+        kept = [each for each in found.comparisons if (each.attacker, each.transport) not in shown]
+        shown |= {(each.attacker, each.transport) for each in kept}
+        if kept:
+            tables.append(table(found, kept))
+    return {"hostile": "\n".join(tables)}
 
 
-def save(report: HostileReport, path: Path) -> None:
-    """Save as JSON with one line per attacker and transport."""
-    rows = [json.dumps(_as_json(found), ensure_ascii=False) for found in report.comparisons]
-    head = {"machine": report.machine._asdict(), "started": report.started, "plan": report.plan._asdict()}
-    members = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
-    members.append(' "comparisons": [\n  ' + ",\n  ".join(rows) + "\n ]")
-    path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text("{\n" + ",\n".join(members) + "\n}\n")
-
-
-def load(folder: Path) -> list[HostileReport]:
-    """Load the results in a folder, the latest first."""
-    return [_load(path) for path in sorted(folder.glob("*.json"), key=lambda path: path.stem[-10:], reverse=True)]
-
-
-def _load(path: Path) -> HostileReport:
-    document = json.loads(path.read_text())
-    comparisons = [
-        Comparison(
-            **{
-                **found,
-                **{name: [Block(**block) for block in found[name]] for name in ("alone", "attacked", "floor")},
-                "growth": Usage(**found["growth"]),
-            }
-        )
-        for found in document["comparisons"]
-    ]
-    machine, plan = Machine(**document["machine"]), Plan(**document["plan"])
-    return HostileReport(machine, document["started"], plan, comparisons)
-
-
-def _as_json(found: Comparison) -> dict[str, object]:
-    blocks = {name: [block._asdict() for block in getattr(found, name)] for name in ("alone", "attacked", "floor")}
-    return {**asdict(found), **blocks, "growth": found.growth._asdict()}
+def table(found: HostileReport, comparisons: list[Comparison]) -> str:
+    """Some comparisons of a run, and how they were measured."""
+    plan = found.plan
+    blocks = f"{plan.blocks} blocks of {plan.steps:,} steps, each of {plan.least_seconds:g} to {plan.seconds:g} s."
+    return f"{markdown(HEAD, map(cells, comparisons))}\n{blocks} {where(found)}\n"
 
 
 def _stall(blocks: list[Block]) -> str:

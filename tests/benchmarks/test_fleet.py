@@ -31,7 +31,7 @@ def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytes
     found = Report(describe(), "2026-11-22 12:00")
     for part in (balanced.steps, replay.replay, more_servers.more_servers):
         found.add(part.__name__, part(), 1.0, 0.1)
-    save(found, tmp_path / "results" / "machine-2026-11-22.json")
+    save(found, tmp_path / "results")
     assert load_latest(tmp_path / "results") == found
     assert {row.contestant for row in found.rows} == {"one target", "a list of targets"}
     assert all(line.measured.value > 0 for line in found.bar)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.hostile import publish, report
+from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS, chains, connections, histories, memory, sessions, sizes
 from benchmarks.hostile.blocks import Plan, attack
 from benchmarks.hostile.records import Block, Comparison
 from benchmarks.hostile.servers import Usage
 from benchmarks.machine import describe
+from benchmarks.report import load, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +62,11 @@ def test_an_innocent_engine_is_served_during(name: str, transport: str) -> None:
 def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
     slow = BLOCK._replace(p50=0.004, longest=0.016, stall=0.5, wrong=1, lost=2)
     found = Comparison("chains", "sends chains", "grpc", [BLOCK], [slow], [BLOCK], Usage(1_000_000, 2_000_000, 3, 4))
-    assert publish.texts(tmp_path) == {"hostile": ""}
-    run = report.HostileReport(describe(), "2026-01-01 00:00", PLAN, [found])
-    report.save(run, tmp_path / "machine-2026-01-01.json")
-    assert report.load(tmp_path) == [run]
-    (line,) = [line for line in publish.texts(tmp_path)["hostile"].splitlines() if "chains" in line]
+    assert report.texts(tmp_path) == {"hostile": ""}
+    run = report.HostileReport(describe(), "2026-01-01 00:00", plan=PLAN, comparisons=[found])
+    save(run, tmp_path)
+    assert load(tmp_path, report.HostileReport) == [run]
+    (line,) = [line for line in report.texts(tmp_path)["hostile"].splitlines() if "chains" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
         *("chains", "grpc", "2.00", "2.00 to 2.00", "1.00", "2.00", "16 ms", "500 ms", "20 ms"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks import publish
-from benchmarks.machine import describe
-from benchmarks.measure import Ratio
-from benchmarks.records import BarLine, Findings
-from benchmarks.report import Report, bar_cells, load_latest, save
+from benchmarks import publish, suite
+from benchmarks.measure import Ratio, Timing
+from benchmarks.records import BarLine, Findings, Row
+from benchmarks.report import bar_cells, load_latest, save
 
 from logitport import compiled
 
@@ -35,25 +33,17 @@ def test_a_line_is_met_at_most_or_at_least(line: BarLine, cells: tuple[str, str]
 
 
 def test_results_name_the_core_and_are_loaded_and_published(tmp_path: Path) -> None:
-    found = Report(describe(), "2026-11-23 12:00")
-    found.add(
-        "part", Findings([], [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5)]), 1, 0.1
-    )
-    save(found, tmp_path / "machine-2026-11-23.json")
+    timing = Timing(2.0, 3.0, 1.0, 4.0, 5)
+    rows = [
+        Row("section", "case", "reference", "step", timing, None),
+        Row("section", "case", "other", "step", timing, TWO),
+    ]
+    bar = [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5)]
+    found = suite.run({"part": lambda: Findings(rows, bar)})
+    assert [part.name for part in found.parts] == ["part"]
+    save(found, tmp_path)
     assert load_latest(tmp_path) == found
     assert found.machine.core == compiled.NAME
     table = publish.bar_table(found)
     assert "| least | 2.00 µs | 1.00 to 3.00 | ≥ 1.5 µs | met |" in table
     assert ("compiled core" if compiled.NAME == "compiled" else "pure Python") in table
-
-
-def test_results_from_before_these_fields_are_loaded(tmp_path: Path) -> None:
-    found = Report(describe()._replace(core=""), "2026-11-20 12:00")
-    found.add("part", Findings([], [BarLine("most", TWO, 2.5)]), 1, 0.1)
-    path = tmp_path / "machine-2026-11-20.json"
-    save(found, path)
-    document = json.loads(path.read_text())
-    del document["machine"]["core"], document["bar"][0]["at_least"]
-    path.write_text(json.dumps(document))
-    assert load_latest(tmp_path) == found
-    assert found.machine.described.endswith(f"SGLang {found.machine.versions['SGLang']}")

@@ -1,26 +1,28 @@
-"""docs/scaling.md shows the latest committed results, which the simulation still gives."""
+"""docs/scaling.md: its example follows from its costs, and its limits are those of the code."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import pytest
-from benchmarks.fleet_sim import capacity, publish, results, scenarios
+from logitport.documents import MAX_BYTES
+from logitport_server.config import ServerConfig
+from logitport_server.fleet.directory import document
+from logitport_server.registry.poller import INTERVAL_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
-MEASURED, SIMULATED = results.load()
-AGAIN = "run `make bench-scaling`"
 
 
-def test_the_page_has_the_latest_results() -> None:
-    shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", PAGE, re.DOTALL))
-    assert shown == publish.texts(MEASURED, SIMULATED), AGAIN
-
-
-def test_the_picture_is_committed() -> None:
-    assert (ROOT / publish.PICTURE).read_bytes().startswith(b"\x89PNG")
+def test_the_example_follows_from_the_formula() -> None:
+    (microseconds,) = re.findall(r"\| a step of 256 rows over gRPC, one engine without pauses \| (\d+) µs", PAGE)
+    engine = 25 * 2 * int(microseconds) / 1e6
+    cores, servers = 1000 * engine, math.ceil(1000 * engine / 0.6)
+    assert f"is {cores:.1f} cores. That is {servers} servers at 0.6." in PAGE
+    assert f"One core serves {int(0.6 / engine)} such engines" in PAGE
 
 
 def test_every_command_is_a_target_of_the_makefile() -> None:
@@ -29,22 +31,12 @@ def test_every_command_is_a_target_of_the_makefile() -> None:
         assert f"\n{target}:" in makefile, target
 
 
-def test_the_simulation_gives_the_stored_results() -> None:
-    """A change of the client's choice, or of a limit, must reach the page."""
-    assert scenarios.steady(MEASURED.costs, 100) == pytest.approx(SIMULATED.steady[0]), AGAIN
-    (stored,) = [
-        each for each in SIMULATED.losses if (each.case, each.engines, each.history) == ("one server", 100, 4096)
+def test_the_limits_are_those_of_the_code() -> None:
+    fields = ServerConfig.model_fields
+    assert f"`--max-sessions-per-principal` is {fields['max_sessions_per_principal'].default}." in PAGE
+    assert INTERVAL_SECONDS == 1.0  # one poll a second of each server
+    reports: list[Any] = [
+        SimpleNamespace(address=f"10.0.0.{host}:50051", metrics_address=f"10.0.0.{host}:9090", state="ready")
+        for host in range(100, 200)
     ]
-    found = scenarios.loss(MEASURED.costs, "one server", 100)[1]
-    assert found[1:] == pytest.approx(stored[1:]), AGAIN
-
-
-def test_a_cell_is_below_the_limits() -> None:
-    (cell,) = [each for each in capacity.directories(MEASURED.costs) if each.engines == scenarios.CELL]
-    assert cell.dns_bytes <= capacity.UDP_BYTES
-    assert cell.engines <= capacity.MAX_CONNECTIONS
-
-
-def test_the_limits_of_lists_are_those_of_the_page() -> None:
-    assert f"more than {capacity.MAX_RECORDS // 10 * 10} servers" in PAGE
-    assert f"for {capacity.max_addresses() // 1000 * 1000:,} addresses" in PAGE
+    assert f"for {100 * MAX_BYTES // len(document(reports)) // 1000 * 1000:,} addresses" in PAGE

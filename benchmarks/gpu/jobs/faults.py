@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.gpu.servers import connected
 from logitport import CustomLogitProcessor, Request
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def run(job: Job) -> None:
     faults = {"bad index": BadIndex, "no memory": OutOfMemory, "endless kernel": Endless}
     if not job.on_gpu:
         del faults["no memory"]  # it would be the machine's
-    with connected(job.device, *options) as (server, client):
+    with job.connected(job.device, *options) as (server, client):
         _step_alone(job, client)
         before = _used(job)
         for case, fault in faults.items():

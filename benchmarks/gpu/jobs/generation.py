@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import bars
-from benchmarks.gpu.servers import connected
 from benchmarks.kinds import BAN, NGRAM
 from benchmarks.measure import over_rounds
 
@@ -31,7 +30,7 @@ def run(job: Job) -> None:
     prompts = torch.randint(3, model.config.vocab_size, (rows, prompt), device=job.device)
     case = f"{rows} rows, {new} ids"
     seconds: dict[str, list[float]] = {"without": [], "with": []}
-    with connected("cpu") as (_, client):
+    with job.connected("cpu") as (_, client):
         for turn in range(1 + _ROUNDS):  # the first turn compiles and allocates
             for name in sorted(seconds, reverse=bool(turn % 2)):
                 chain = _CHAIN if name == "with" else []

@@ -12,8 +12,6 @@ from benchmarks.contestants import InProcess, Service, close_all
 from benchmarks.gpu import bars
 from benchmarks.gpu.peer_files import folder_of
 from benchmarks.gpu.races import Forward, SGLangOnDevice, race
-from benchmarks.gpu.servers import connected
-from benchmarks.gpu.workload_sizes import batch, steps
 from benchmarks.measure import ratio
 
 if TYPE_CHECKING:
@@ -25,15 +23,15 @@ _MILLISECONDS = 10.0
 def run(job: Job) -> None:
     """Measure both lengths."""
     forward = Forward(job.device, 1.0 if job.tiny else _MILLISECONDS)
-    with connected("cpu") as (_, client):
+    with job.connected("cpu") as (_, client):
         for case, history, bar in (("4k", 4096, bars.EXPOSED_4K), ("32k", 32_768, bars.EXPOSED_32K)):
             with job.case(case):
                 folder_of("LOGITPORT_SGLANG")
-                workload = batch(job, history=history)
+                workload = job.batch(history=history)
                 service = Service(client, workload, "local", device=job.device)
                 peer = SGLangOnDevice(workload, job.device)
                 contestants = [peer, InProcess(workload), service]
-                raced = race(contestants, workload, forward, steps=steps(job, 6), device=job.device)
+                raced = race(contestants, workload, forward, steps=job.steps(6), device=job.device)
                 close_all(contestants)
                 for name, samples in raced.items():
                     job.times(case, f"{name}: exposed", samples.stream * 1e6)

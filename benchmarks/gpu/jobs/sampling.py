@@ -15,10 +15,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import bars
-from benchmarks.gpu.servers import connected
 from benchmarks.gpu.sglang_sampling import Req, SGLangSampling, sample
 from benchmarks.gpu.timing import synchronize
-from benchmarks.gpu.workload_sizes import batch, steps
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.measure import over_rounds
 
@@ -88,13 +86,13 @@ class HookSide(Side):
 
 def run(job: Job) -> None:
     """Measure by turns, in both orders."""
-    workload = batch(job)
+    workload = job.batch()
     case = workload.name
-    with job.case(case), connected("cpu") as (_, client):
+    with job.case(case), job.connected("cpu") as (_, client):
         sglang = SGLangSampling()
         sides = {"SGLang's own": Side(sglang, workload, job.device)}
         sides["the hook"] = HookSide(sglang, workload, job.device, client)
-        count = _WARM_UP + _ROUNDS * steps(job, _STEPS)
+        count = _WARM_UP + _ROUNDS * job.steps(_STEPS)
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         same = True
         for step, logits in enumerate(_random_logits(job, workload, count)):

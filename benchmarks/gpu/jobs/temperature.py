@@ -6,40 +6,52 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.contestants import Service
 from benchmarks.cuda import TEMPERATURE
 from benchmarks.gpu import bars
-from benchmarks.gpu.contestants import Named, TorchDivide
 from benchmarks.gpu.races import Forward, race
-from benchmarks.gpu.servers import SHIPPED_HERE, connected
-from benchmarks.gpu.workload_sizes import batch, steps
-from benchmarks.measure import ratio
+from benchmarks.measure import Contestant, ratio
 from benchmarks.program_kinds import TEMPERATURE as PROGRAM
 from benchmarks.programs import InProgram
 
 if TYPE_CHECKING:
     from benchmarks.gpu.job import Job
     from benchmarks.gpu.races import OnDevice
+    from benchmarks.workloads import Workload
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _MILLISECONDS = 5.0
+_SHIPPED_HERE = ("--isolation", "none")  # in a sandbox, a processor gets a copy of its rows
+
+
+class TorchDivide(Contestant):
+    """Torch's operator in place: one kernel that reads and writes every logit."""
+
+    name = "torch's operator"
+
+    def __init__(self, workload: Workload, device: str, temperature: float) -> None:
+        self._temperatures = torch.full((workload.rows, 1), temperature, dtype=workload.dtype, device=device)
+
+    def finish(self, logits: torch.Tensor) -> None:
+        logits.div_(self._temperatures)
 
 
 def run(job: Job) -> None:
     """Measure both dtypes."""
     forward = Forward(job.device, 1.0 if job.tiny else _MILLISECONDS)
-    with connected(job.device, *SHIPPED_HERE) as (_, client):
+    with job.connected(job.device, *_SHIPPED_HERE) as (_, client):
         for dtype in _DTYPES:
             case = str(dtype).removeprefix("torch.")
-            workload = batch(job, dtype=dtype, kinds=(TEMPERATURE,))
+            workload = job.batch(dtype=dtype, kinds=(TEMPERATURE,))
             torchs = TorchDivide(workload, job.device, TEMPERATURE.params["temperature"])
             with job.case(f"{case}, program"):
-                program = InProgram(batch(job, dtype=dtype, kinds=(PROGRAM,)))
-                raced = race([torchs, program], workload, forward, steps=steps(job, 12), device=job.device)
+                program = InProgram(job.batch(dtype=dtype, kinds=(PROGRAM,)))
+                raced = race([torchs, program], workload, forward, steps=job.steps(12), device=job.device)
                 _record(job, case, raced, program.name, bars.PROGRAM_TO_TORCH)
             with job.case(f"{case}, server"):
                 name = "through the server, in place"
-                service = Named(name, client, workload, "local", in_buffer=True, device=job.device)
-                raced = race([torchs, service], workload, forward, steps=steps(job, 12), device=job.device)
+                service = Service(client, workload, "local", name=name, in_buffer=True, device=job.device)
+                raced = race([torchs, service], workload, forward, steps=job.steps(12), device=job.device)
                 _record(job, case, raced, name, bars.SERVER_TO_TORCH)
                 job.fact(case, "memory of the logits", service.session.logits_memory)
                 service.close()

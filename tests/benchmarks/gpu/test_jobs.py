@@ -9,18 +9,7 @@ import pytest
 import torch
 from benchmarks.gpu import bars, bitmask_peers, peer_files
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.jobs import (
-    edits,
-    environment,
-    faults,
-    generation,
-    memory,
-    mix,
-    prices,
-    sampling,
-    temperature,
-    workers,
-)
+from benchmarks.gpu.jobs import edits, environment, faults, generation, mix, sampling, temperature
 from benchmarks.gpu.results import Line, load
 from benchmarks.gpu.timing import Stopwatch
 
@@ -100,16 +89,8 @@ def test_without_sglang(module: ModuleType, tmp_path: Path, monkeypatch: pytest.
     assert {line.quantity for line in lines} == {"not measured"}
 
 
-def test_memory(tmp_path: Path) -> None:
-    assert_correct(run(memory, tmp_path))
-
-
 def test_temperature(tmp_path: Path) -> None:
     assert {bars.PROGRAM_TO_TORCH, bars.SERVER_TO_TORCH} < {line.quantity for line in run(temperature, tmp_path)}
-
-
-def test_workers(tmp_path: Path) -> None:
-    assert_correct(run(workers, tmp_path))
 
 
 def test_faults(tmp_path: Path) -> None:
@@ -120,10 +101,6 @@ def test_generation(tmp_path: Path) -> None:
     lines = run(generation, tmp_path)
     assert_correct(lines)
     assert bars.GENERATION in {line.quantity for line in lines}
-
-
-def test_prices(tmp_path: Path) -> None:
-    assert all(line.value and line.value > 0 for line in run(prices, tmp_path))
 
 
 def test_environment(tmp_path: Path) -> None:
