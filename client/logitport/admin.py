@@ -316,7 +316,6 @@ class ServerAdmin:
         shared: bool = False,
         signing_key: PathLike | None = None,
         lift: bool | None = None,
-        refresh: bool = False,
     ) -> ProcessorRef:
         """Register a processor, as `Client.register`. Needs the scope "register"."""
         return self._call(
@@ -328,7 +327,6 @@ class ServerAdmin:
                 signing_key=signing_key,
                 dialect=None,
                 lift=lift,
-                refresh=refresh,
             )
         )
 

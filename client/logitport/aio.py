@@ -54,7 +54,6 @@ class AsyncClient(BaseClient):
         signing_key: PathLike | None = None,
         dialect: str | None = None,
         lift: bool | None = None,
-        refresh: bool = False,
     ) -> ProcessorRef:
         """See `Client.register`."""
         return await self._call(
@@ -66,7 +65,6 @@ class AsyncClient(BaseClient):
                 signing_key=signing_key,
                 dialect=dialect,
                 lift=lift,
-                refresh=refresh,
             )
         )
 

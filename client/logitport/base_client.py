@@ -20,7 +20,6 @@ from logitport.errors import (
     NotAuthenticated,
     PayloadNotAllowed,
     ServerUnavailable,
-    StaleProcessorWarning,
     SuspectCodeWarning,
 )
 from logitport.output import ProcessorOutput
@@ -87,8 +86,6 @@ class BaseClient:
     def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
         """Make the call of `register`, which calls this directly: a warning has the line of the caller's caller."""
         message, shipped = calls.register_request(processor, name, **options)
-        if shipped.changed:
-            warnings.warn(_earlier_state(processor, shipped.changed), StaleProcessorWarning, stacklevel=3)
         for line in shipped.suspect:
             warnings.warn(line, SuspectCodeWarning, stacklevel=3)
         not_lifted = shipped.not_lifted
@@ -201,13 +198,6 @@ class Elsewhere:
         pause = random.uniform(0.0, self._longest_pause)  # noqa: S311 - no secret
         self._longest_pause = min(2 * self._longest_pause, _MAX_BACKOFF_SECONDS)
         return pause
-
-
-def _earlier_state(processor: Any, changed: str) -> str:
-    return (
-        f"{processor.__qualname__} was shipped before, and {changed} has changed since: the state of that time is "
-        "registered; pass refresh=True to ship the present state"
-    )
 
 
 def _ref(reply: Any) -> ProcessorRef:

@@ -146,7 +146,6 @@ def register_request(
     signing_key: PathLike | None = None,
     dialect: str | None = None,
     lift: bool | None = None,
-    refresh: bool = False,
 ) -> tuple[registry_pb2.RegisterRequest, Shipped]:
     """Make the message for `Client.register`, and what it ships.
 
@@ -160,7 +159,7 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    shipped = reserialize(processor, lift=lifts() if lift is None else lift, refresh=refresh)
+    shipped = reserialize(processor, lift=lifts() if lift is None else lift)
     serialized = shipped.serialized
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)

@@ -90,17 +90,12 @@ class Client(BlockingClient):
         signing_key: PathLike | None = None,
         dialect: str | None = None,
         lift: bool | None = None,
-        refresh: bool = False,
     ) -> ProcessorRef:
         """Register a processor of any dialect, a program, or a serialized string, with the server.
 
         A `TensorProcessor` is registered as a program, and so is a class of another dialect that only does tensor work;
         `ProcessorRef.not_lifted` is the reason if another one is not. For that its code is run here, on tensors without
         values.
-
-        A class that this process has shipped before, in a call or in a request's chain, is registered in the state of
-        that time. If the class has changed since, or a global, a helper function or a base class that is shipped with
-        it, a `StaleProcessorWarning` names the first such change.
 
         A `SuspectCodeWarning` names each line that has no effect, and, in code that is not a program, each one that
         draws random numbers without a seed, or changes a global or a class attribute.
@@ -117,8 +112,6 @@ class Client(BlockingClient):
                 needs the extra `signing`.
             dialect: its dialect, where its base class or its arguments do not show that.
             lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
-            refresh: ship a class in its present state, even if it was shipped before; requests that are added later
-                use this state, too.
 
         Raises:
             NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.
@@ -136,7 +129,6 @@ class Client(BlockingClient):
             signing_key=signing_key,
             dialect=dialect,
             lift=lift,
-            refresh=refresh,
         )
         reply = self._reply(call)
         registered = call.decode(reply)

@@ -40,7 +40,7 @@
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-The warnings are not in the tree: `AllDeniedWarning`, `HookNameWarning`, `StaleProcessorWarning`, `SuspectCodeWarning`.
+The warnings are not in the tree: `AllDeniedWarning`, `HookNameWarning`, `SuspectCodeWarning`.
 
 An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
 gRPC statuses.
@@ -275,10 +275,6 @@ class RequestsFailed(LogitportError):
         super().__init__(f"{failed} got their result:\n{listed}")
         self.failures = dict(failures)
         self.result = result
-
-
-class StaleProcessorWarning(UserWarning):
-    """`Client.register` registers an earlier state of a class: that class, or code that it uses, has changed."""
 
 
 class SuspectCodeWarning(UserWarning):

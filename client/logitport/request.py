@@ -100,8 +100,7 @@ class Request:
             tensor of integers, [n], on any device.
         output_token_ids: ids sampled so far, oldest first.
         processors: (processor, parameters) pairs, in the order in which they run. Parameters must be JSON data;
-            tensors and arrays in them are sent as lists. A class is pickled at its first use; if it has changed since,
-            `Client.register(…, refresh=True)` pickles it again.
+            tensors and arrays in them are sent as lists. A class is shipped in its present state.
         request_id: the engine's name for it; need not be unique.
         sampling_params: the engine's (temperature, extra_args, ...); must be JSON data.
         tenant: the engine's customer that sent the request; the trust domain of processors shipped with it.

@@ -13,7 +13,7 @@ from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
 
 if TYPE_CHECKING:
-    from logitport.payload import Parts
+    from logitport.payload import State
 
 VARIABLE = "LOGITPORT_LIFT"
 
@@ -30,13 +30,11 @@ class Shipped(NamedTuple):
     Attributes:
         serialized: the payload.
         not_lifted: why it is not a program; "" if it is one, or if that was not tried.
-        changed: what has changed in the class since this payload was made; "" if nothing has.
         suspect: lines of the class that are probably mistakes, as messages.
     """
 
     serialized: str
     not_lifted: str = ""
-    changed: str = ""
     suspect: tuple[str, ...] = ()
 
 
@@ -46,22 +44,23 @@ class _Made(NamedTuple):
     Attributes:
         shipped: the payload.
         lift: whether a program was tried.
-        parts: the state of the class at that time; None if it is not known.
+        digest: of the state of the class at that time.
     """
 
     shipped: Shipped
     lift: bool
-    parts: Parts | None
+    digest: bytes
 
 
-# Caches the payload of a class, so that it is not made for each request; `reserialize` renews an entry.
+# Caches the payload of a class: to read its state takes less time, and for a program far less.
 _made: WeakKeyDictionary[type, _Made] = WeakKeyDictionary()
 
 
 def serialize(processor: Any) -> str:
     """Serialize a processor to a string; a string is returned unchanged.
 
-    A `TensorProcessor` becomes a program. One that cannot be captured is pickled, with a warning.
+    A class that `reserialize` has made a program of becomes a program again, and so does a `TensorProcessor`. One that
+    cannot be captured is pickled, with a warning.
 
     Raises:
         PayloadNotPortable: it cannot be pickled.
@@ -70,22 +69,22 @@ def serialize(processor: Any) -> str:
     if cls is None:
         return _unchanged(processor) or payload.dumps(processor)
     made = _made.get(cls)
-    if made is None:
-        made = _made[cls] = _made_for_chain(cls)
-    return made.shipped.serialized
+    try:
+        return reserialize(cls, lift=issubclass(cls, TensorProcessor) if made is None else made.lift).serialized
+    except NotCapturable as error:
+        logger.warning("%s is shipped as code, not as a program: %s", cls.__qualname__, error.message)
+        return reserialize(cls, lift=False).serialized
 
 
-def reserialize(processor: Any, *, lift: bool, refresh: bool = False) -> Shipped:
-    """Serialize like `serialize`, but make a program of it if it can be one. `serialize` then returns the same.
+def reserialize(processor: Any, *, lift: bool) -> Shipped:
+    """Serialize the present state of a processor; make a program of it if it can be one.
 
-    A class that was serialized before, in the same way, gives the payload of that time. `Shipped.changed` says what
-    has changed since.
+    `serialize` then makes the same of a class.
 
     Args:
         processor: as for `serialize`.
         lift: whether to make a program of a processor of any dialect, if it can be one. False: pickle it, also a
             `TensorProcessor`.
-        refresh: serialize a class in its present state in any case.
 
     Raises:
         NotCapturable: a `TensorProcessor` cannot be captured.
@@ -94,14 +93,14 @@ def reserialize(processor: Any, *, lift: bool, refresh: bool = False) -> Shipped
     if given := _unchanged(processor):
         return Shipped(given)
     lift = lift and (_tensor_processor(processor) is not None or not _reads_no_logits(processor))
-    parts = _parts_of(processor)
-    made = None if refresh or not isinstance(processor, type) else _made.get(processor)
-    if made is not None and made.lift == lift and made.parts is not None and parts is not None:
-        return made.shipped._replace(changed=parts.changed_since(made.parts))
-    shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, parts)
+    state = _state_of(processor)
+    made = _made.get(processor) if isinstance(processor, type) else None
+    if made is not None and state is not None and (made.lift, made.digest) == (lift, state.digest):
+        return made.shipped
+    shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, state)
     shipped = shipped._replace(suspect=(*shipped.suspect, *_suspect_lines(processor, shipped)))
     if isinstance(processor, type):
-        _made[processor] = _Made(shipped, lift, parts)
+        _made[processor] = _Made(shipped, lift, b"" if state is None else state.digest)
     return shipped
 
 
@@ -113,9 +112,9 @@ def _suspect_lines(processor: Any, shipped: Shipped) -> list[str]:
     return [str(one) for one in source_checks.find(processor, kinds)]
 
 
-def _parts_of(processor: Any) -> Parts | None:
+def _state_of(processor: Any) -> State | None:
     try:
-        return payload.parts_of(processor)
+        return payload.state_of(processor)
     except Exception:  # noqa: BLE001 - from any object's __reduce__; `dumps` reports it, if it is called
         return None
 
@@ -135,17 +134,7 @@ def _unchanged(processor: Any) -> str:
     return processor if isinstance(processor, str) else ""
 
 
-def _made_for_chain(cls: type) -> _Made:
-    parts = _parts_of(cls)
-    if issubclass(cls, TensorProcessor):
-        try:
-            return _Made(Shipped(_captured(cls)), lift=True, parts=parts)
-        except NotCapturable as error:
-            logger.warning("%s is shipped as code, not as a program: %s", cls.__qualname__, error.message)
-    return _Made(Shipped(payload.dumps(cls)), lift=False, parts=parts)
-
-
-def _lifted(processor: Any, parts: Parts | None) -> Shipped:
+def _lifted(processor: Any, state: State | None) -> Shipped:
     """Make a program of the processor, or a pickle with the reason.
 
     Raises:
@@ -157,8 +146,8 @@ def _lifted(processor: Any, parts: Parts | None) -> Shipped:
         return Shipped(_captured(cls))
     if isinstance(processor, TensorProcessor):
         return Shipped(payload.dumps(processor))
-    if parts is not None and parts.large:  # before torch is imported, and copies are made for the comparison
-        return Shipped(payload.dumps(processor), f"{parts.large}, {_LARGE}")
+    if state is not None and state.large:  # before torch is imported, and copies are made for the comparison
+        return Shipped(payload.dumps(processor), f"{state.large}, {_LARGE}")
     try:
         from logitport.programs.capture import is_identity  # imports torch
         from logitport.programs.lift import lift

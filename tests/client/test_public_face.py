@@ -19,7 +19,7 @@ PUBLIC = """
     NotInstalled NotPermitted NotSupported PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
     PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RecordOptions RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
-    SignatureRefused StaleProcessorWarning StateLost StepResult SuspectCodeWarning TensorHistory TensorProcessor Tls
+    SignatureRefused StateLost StepResult SuspectCodeWarning TensorHistory TensorProcessor Tls
     TokenIds Tokenizer UnknownProcessor UnknownRequest operator_tokenizer shipped_tokenizer
 """
 FOLDER = Path(logitport.__file__).parent

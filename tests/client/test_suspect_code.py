@@ -80,7 +80,7 @@ class Frozen(Base):
 @pytest.mark.parametrize("lift", [True, False])
 def test_registering_names_the_line(client: Client, processor: Any, line: str, lift: bool) -> None:
     with pytest.warns(SuspectCodeWarning) as warned:
-        client.register(processor, lift=lift, refresh=True)
+        client.register(processor, lift=lift)
     (warning,) = warned
     assert str(warning.message).startswith(f"{__file__}:")
     assert line in str(warning.message)

@@ -9,7 +9,7 @@ The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
     root_of       processor -> object     encode                            what dumps serializes of it
-    parts_of      processor -> Parts       parts                             what has changed since
+    state_of      processor -> State       state                             whether it must be serialized again
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
@@ -24,27 +24,27 @@ from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer, root_of
 from logitport.payload.envelope import PROGRAM, Payload, display_name_of, holds_program, parse, seal_program
 from logitport.payload.interpreter import check_python
-from logitport.payload.parts import Parts, parts_of
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
+from logitport.payload.state import State, state_of
 from logitport.payload.wire_names import wire_name
 
 __all__ = [
     "PROGRAM",
-    "Parts",
     "Payload",
     "Signature",
+    "State",
     "check_python",
     "dumps",
     "holds_program",
     "instantiate",
     "loads",
     "parse",
-    "parts_of",
     "refer",
     "root_of",
     "seal_program",
     "sign",
+    "state_of",
     "display_name_of",
     "wire_name",
 ]

@@ -58,7 +58,8 @@ _NUMBERS = {type(None), bool, int, float}  # and None: pickle memoizes none of t
 # A vocabulary may have 100,000 of them, and the checks take ten times as long as writing one.
 _PLAIN = {bytes, dict, frozenset, list, set, tuple}
 _MAX_SHORT_LENGTH = 0xFF
-_CONSTANTS = (type(None), bool, int, float, str, bytes)
+# Types of the attributes that a class is created with; the others are set afterwards.
+_CREATED_WITH = {type(None), bool, int, float, str, bytes}
 # Attributes that a class gets when it is created.
 _MADE_WITH = ("__module__", "__doc__", "__slots__", "__orig_bases__")
 # Attributes that Python sets itself, and annotations: they have no effect at run time, and refer to modules that a
@@ -71,9 +72,6 @@ _NOT_SHIPPED = {
 
 class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
     """Pickles one processor; `author` is its class or function, see `dialects.author_of`."""
-
-    # Types of the attributes that a class is created with; the others are set afterwards.
-    _created_with: frozenset[type] = frozenset(_CONSTANTS)
 
     def __init__(self, file: io.BytesIO, author: Any) -> None:
         # Sets every option that changes the bytes and that a user could otherwise change globally in dill's settings.
@@ -243,7 +241,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         body["__qualname__"] = cls.__qualname__
         rest: dict[str, Any] = {}
         for name, value in _attributes(cls):
-            (body if type(value) in self._created_with else rest)[name] = value
+            (body if type(value) in _CREATED_WITH else rest)[name] = value
         self._save_filled_later(cls, (type(cls), (cls.__name__, cls.__bases__, body)), rest)
         if isinstance(cls, abc.ABCMeta):
             self._call(abc.update_abstractmethods, cls)

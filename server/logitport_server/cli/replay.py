@@ -19,17 +19,15 @@ from logitport_server.cli.processor_file import read_processor
 from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import FlagOnly, Metavar
 from logitport_server.config.units import Size
-from logitport_server.play.token_texts import TokenTexts, read_tokenizer
+from logitport_server.play.token_texts import read_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from logitport.recording.reader import Recording
     from logitport.testing.replaying.chains import Replacement
 
 
 class Replay(BaseModel):
-    """Show, step by step, where another version of a processor would have differed from a recorded one.
+    """Count the rows in which another version of a processor would have differed from a recorded one.
 
     It runs on the recorded histories, in this process. Without --with, the requests of the recording are listed. Exits
     with status 1 where the versions differ, and 2 where they cannot be compared.
@@ -47,8 +45,7 @@ class Replay(BaseModel):
     request: Annotated[str | None, Metavar("ID")] = Field(None, description="only the requests with this id")
     tokenizer: Annotated[Path | None, Metavar("PATH")] = Field(
         None,
-        description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors, and the texts "
-        "of ids",
+        description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors",
     )
     run_payloads: Annotated[bool, FlagOnly] = Field(
         False,
@@ -75,7 +72,8 @@ class Replay(BaseModel):
 
         stubs.offer()
         recording = self._read()
-        texts: Mapping[int, str] = {} if self.tokenizer is None else TokenTexts(read_tokenizer(self.tokenizer))
+        if self.tokenizer is not None:
+            read_tokenizer(self.tokenizer)  # a file that cannot be read is an error, also if no processor uses it
         versions = [_replacement(one) for one in self.versions]
         result = replay(
             recording,
@@ -92,7 +90,7 @@ class Replay(BaseModel):
         if self.as_json:
             _print_json(result.to_json())
         else:
-            show(replay_lines(result, texts))
+            show(replay_lines(result))
         return result.differs
 
     def _read(self) -> Recording:

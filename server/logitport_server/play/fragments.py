@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.testing.view.charts import charts
 from logitport.testing.view.panes import pane
-from logitport.testing.view.tiles import legend, tiles
+from logitport.testing.view.tiles import step_tiles
 
 if TYPE_CHECKING:
     from logitport_server.play.runs import RunResult
@@ -32,7 +32,7 @@ def run_to_json(result: RunResult, lane: str) -> dict[str, Any]:
         "ended": simulation.ended if result.ended else "",
         "ended_because": _ended_because(result),
         "tokens": [step.token_id for step in steps],
-        "tiles": tiles(lane, simulation.prompt_token_ids, steps, texts, current=len(steps) - 1) + legend(),
+        "tiles": step_tiles(lane, simulation.prompt_token_ids, steps, texts, current=len(steps) - 1),
         "charts": charts(steps, [name for name, _ in simulation.chain]),
         "panes": panes,
         "errors": {} if last is None else {str(one.place): one.error for one in last.processors if one.error},

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.testing.view.replays import replay_charts, replay_tiles
-from logitport.testing.view.tiles import legend
 from logitport_server.play.replays import ReplaySpec
 from logitport_server.play.web import application, read
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from logitport.recording.events import RecordedProcessor
     from logitport_server.play.files import Files
-    from logitport_server.play.replays import ReplayResult, Replays
+    from logitport_server.play.replays import Replays
 
 _MAX_PARAMS = 300  # characters
 
@@ -63,19 +62,21 @@ class ReplayPlay:
 
     def replay(self, body: bytes) -> dict[str, Any]:
         """Run a request. Raises InvalidArgument or msgspec.DecodeError."""
-        result = self._replays.replay(read(body, ReplaySpec))
-        rows, began = result.rows, result.request.began
+        spec = read(body, ReplaySpec)
+        result = self._replays.replay(spec)
+        rows, began, outcome = result.rows, result.request.began, result.outcome
+        name = began.request_id or spec.request + 1
         prompt = [*began.prompt.tolist(), *began.output.tolist()]
         return {
             "since": result.since,
             "steps": len(rows),
             "ended": result.ended,
-            "error": result.error,
-            "tiles": replay_tiles("a", prompt, rows, self._replays.texts, len(rows) - 1) + legend(),
+            "error": outcome.error,
+            "tiles": replay_tiles("a", prompt, rows, self._replays.texts, len(rows) - 1),
             "charts": replay_charts(rows),
             "panes": [row.pane for row in rows[result.since :]],
             "differ": [index for index, row in enumerate(rows) if row.differs],
-            "summary": _summary(result),
+            "summary": f"request {name}: {outcome.summary}" if outcome.error else outcome.summary,
             "chain": [
                 _place(one, version, run_payloads=self._replays.run_payloads)
                 for one, version in zip(began.processors, result.versions, strict=True)
@@ -98,13 +99,3 @@ def _place(recorded: RecordedProcessor, version: str, *, run_payloads: bool) -> 
         "params": params if len(params) <= _MAX_PARAMS else f"{params[:_MAX_PARAMS]} \N{HORIZONTAL ELLIPSIS}",
         "version": version,
     }
-
-
-def _summary(result: ReplayResult) -> str:
-    rows = result.rows
-    differ, compared = sum(row.differs for row in rows), sum(row.compared for row in rows)
-    text = f"differs in {differ} of {compared} rows" if differ else f"no difference in {compared} rows"
-    if compared < len(rows):
-        text += f", {len(rows) - compared} without recorded edits or logits not compared"
-    denied = sum(row.chosen_denied for row in rows)
-    return text + (f", {denied} chosen ids denied" if denied else "")

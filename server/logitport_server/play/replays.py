@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Meta
 
 import logitport_builtins
-from logitport.errors import InvalidArgument, LogitportError, PayloadNotAllowed
+from logitport.errors import InvalidArgument, PayloadNotAllowed
 from logitport.testing.replaying.chains import Replacement, recorded_processor
-from logitport.testing.replaying.rows import PartPlayer, recorded_rows
+from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
+from logitport.testing.replaying.rows import recorded_rows
 from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
@@ -61,7 +62,7 @@ class ReplayResult:
         versions: as in `ReplaySpec`, chosen.
         rows: the rows so far.
         ended: whether there are no further rows.
-        error: why the chain cannot run, is refused or has failed; "" if it is not.
+        outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
         since: the first row that is new to the page.
     """
 
@@ -69,7 +70,7 @@ class ReplayResult:
     versions: Sequence[str]
     rows: Sequence[ShownRow]
     ended: bool
-    error: str
+    outcome: ReplayedRequest
     since: int
 
 
@@ -136,13 +137,14 @@ class Replays:
                 except PayloadNotAllowed as error:
                     not_run = str(error)
                 except InvalidArgument as error:
-                    return ReplayResult(request, versions, (), True, str(error), 0)
+                    outcome = ReplayedRequest(request.began.request_id, error=str(error))
+                    return ReplayResult(request, versions, (), True, outcome, 0)
                 if self._tokenizers:
                     opened = with_tokenizer(opened)
                 self._run = _Run(key, opened, request, chain, not_run, self.texts)
                 since = 0
             self._advance(self._run, deadline)
-            return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.error, since)
+            return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.outcome, since)
 
     def _advance(self, run: _Run, deadline: float) -> None:
         watched = Watched(partial(run.advance, deadline), self._files.paths)
@@ -217,24 +219,22 @@ class _Run:
         self.key = key
         self.rows: list[ShownRow] = []
         self.ended = False
-        self.error = ""
+        self.outcome = ReplayedRequest(request.began.request_id, error=not_run)
         self._texts = texts
-        self._not_run = not_run
         self._runner: Runner = load_backend().open_runner("here")
         self._play = (
-            _recorded_rows(opened, request, not_run) if chain is None else _rows(self._runner, opened, request, chain)
+            _recorded_rows(opened, request, not_run)
+            if chain is None
+            else replay_rows(self._runner, opened, request, chain, self.outcome)
         )
 
     def advance(self, deadline: float) -> None:
         """Run until this time, and at least one row."""
         while not self.ended:
-            try:
-                row = next(self._play, None)
-            except LogitportError as error:  # of the admission
-                self.error, row = str(error), None
+            row = next(self._play, None)
             if row is not None:
                 self.rows.append(show_row(row, self._texts))
-                self.error = row.error or self._not_run
+                self.outcome.add(row)
             self.ended = row is None or bool(row.error) or len(self.rows) == MAX_ROWS
             if time.perf_counter() > deadline:
                 break
@@ -242,16 +242,6 @@ class _Run:
     def close(self) -> None:
         """End all workers."""
         self._runner.close()
-
-
-def _rows(
-    runner: Runner,
-    opened: SessionOpened,
-    request: RecordedRequest,
-    chain: Sequence[tuple[Any, Mapping[str, Any]]],
-) -> Iterator[ComparedRow]:
-    for part in request.parts:
-        yield from PartPlayer(runner, opened, part, chain).rows()
 
 
 def _recorded_rows(opened: SessionOpened, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:

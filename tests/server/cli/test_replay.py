@@ -152,24 +152,27 @@ def test_differences_step_by_step(client: Client, path: Path, replay: Any) -> No
     assert [row["chosen"] for row in rows] == [10, 11, None, 13, 20, None, None]
     assert [row["chosen_denied"] for row in rows] == [False] * 4 + [True] + [False] * 2
     text = replay(body)
-    assert text.status == 1
-    assert "step 3 draft 1, after 6 ids: denies 20; allows 3; shifts 30 by +1.5" in text.output
-    assert "the engine chose 20, which the new version denies" in text.output
-    assert text.output.splitlines()[-1] == "1 of 1 requests differ, in 7 of 7 rows"
+    assert (text.status, text.output.splitlines()) == (
+        1,
+        ["request one: differs in 7 of 7 rows, 1 chosen ids denied", "1 of 1 requests differ, in 7 of 7 rows"],
+    )
 
 
 def test_forced_ids(client: Client, path: Path, replay: Any) -> None:
     record(client, path, {"one": [(Ban, {})]})
-    result = replay("edits.force(9)")
-    assert "leaves 9 instead of several ids; denies 0, 1, 2" in result.output
+    (request,) = replay("edits.force(9)", "--json").json["requests"]
+    difference = request["rows"][0]["difference"]
+    assert (difference["forced"], difference["was_forced"], difference["denied"][:3]) == (9, None, [0, 1, 2])
 
 
 def test_a_version_that_fails(client: Client, path: Path, replay: Any) -> None:
     record(client, path, {"one": [(Ban, {})]})
     result = replay("if len(request.history) == 4:\n    raise RuntimeError('at four')")
     assert result.status == 1
-    assert "step 1, after 4 ids: the new version fails: " in result.output
-    assert "at four" in result.output
+    (line, total) = result.output.splitlines()
+    assert line.startswith("request one: differs in 2 of 2 rows; the new version fails: processor Ban raised ")
+    assert "at four" in line
+    assert total == "1 of 1 requests differ, in 2 of 2 rows"
 
 
 REFUSES = """
@@ -190,8 +193,10 @@ def test_a_version_that_refuses_the_parameters(client: Client, path: Path, tmp_p
     (tmp_path / "refusing_ban.py").write_text(REFUSES)
     result = replay(None, "--with", f"{tmp_path / 'refusing_ban.py'}:Ban")
     assert result.status == 1
-    assert "the new version fails: " in result.output
-    assert "a is not known" in result.output
+    assert result.output.splitlines() == [
+        "request one: not compared: processor Ban: a is not known",
+        "1 of 1 requests were not compared",
+    ]
 
 
 def test_a_class_that_is_no_processor(client: Client, path: Path, tmp_path: Path, replay: Any) -> None:
@@ -372,8 +377,7 @@ def test_processors_have_the_tokenizer(path: Path, tmp_path: Path, replay: Any) 
     options = ["--request", "chat-edits", "--with", f"{tmp_path / 'with_text.py'}:NoRepeat"]
     found = replay(None, *options, "--tokenizer", str(STORY.tokenizer_path))
     assert found.status == 1
-    assert "  step 0, after 4 ids: denies 9 ' king'\n" in found.output
-    assert "    new       5 ' there' 0.9" in found.output
+    assert found.output.startswith("request chat-edits: differs in ")
     del sys.modules["with_text"]
     without = replay(None, *options)
     assert "the new version fails: no tokenizer is named" in without.output

@@ -50,6 +50,14 @@ class Cooler(CustomLogitProcessor):
         return logits * 2
 '''
 NEW = AS_RECORDED.replace("output_token_ids)", "output_token_ids[1:])").replace("* 2", "* 3")
+REFUSING = NEW.replace(
+    "    def edit",
+    """    @classmethod
+    def validate_params(cls, params):
+        raise ValueError("no strength")
+
+    def edit""",
+)
 
 
 def write_recording(path: Path) -> None:

@@ -14,7 +14,7 @@ from logitport_server.play.serving import PlayServer
 from tests.server.play.accessibility import CONTRAST, NAMELESS
 from tests.server.play.browser import executable, launched
 from tests.server.play.conftest import FILE
-from tests.server.play.recordings import AS_RECORDED, NEW, STEPS, write_recording
+from tests.server.play.recordings import AS_RECORDED, NEW, REFUSING, STEPS, write_recording
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[browser]'")
 if executable() is None:
@@ -352,6 +352,13 @@ def test_a_recording(recorded: Page, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(NEW)
     expect(facts).to_contain_text("differs")
     expect(page.locator(".problem")).to_have_count(0)
+
+    (tmp_path / "my.py").write_text(REFUSING)
+    expect(facts).to_have_text("request chat-edits: not compared: processor NoRepeat: no strength")
+    expect(alert).to_contain_text("processor NoRepeat: no strength")
+    expect(page.locator(".lp-tile")).to_have_count(0)
+    (tmp_path / "my.py").write_text(NEW)
+    expect(facts).to_contain_text("differs")
 
     page.get_by_label("request").select_option("1")
     expect(facts).to_have_text("differs in 4 of 4 rows, 4 without recorded edits or logits not compared")

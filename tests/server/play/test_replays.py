@@ -18,6 +18,7 @@ from tests.server.play.conftest import running
 from tests.server.play.recordings import (
     AS_RECORDED,
     NEW,
+    REFUSING,
     STEPS,
     STORY,
     write_hostile_recording,
@@ -148,11 +149,11 @@ def test_errors_of_the_new_version(page: Client, folder: Path) -> None:
     assert (result["steps"], result["ended"]) == (len(result["panes"]), True)
     assert "The new version fails: processor NoRepeat raised ZeroDivisionError" in result["panes"][-1]
     assert "edits.deny([1 //" in result["panes"][-1]
-    refusing = "    @classmethod\n    def validate_params(cls, params):\n        raise ValueError('no strength')\n\n"
-    (folder / "my.py").write_text(NEW.replace("    def edit", f"{refusing}    def edit"))
+    (folder / "my.py").write_text(REFUSING)
     refused = whole(page, EDITS)
     assert "no strength" in refused["error"]
     assert (refused["steps"], refused["ended"]) == (0, True)
+    assert refused["summary"] == "request chat-edits: not compared: processor NoRepeat: no strength"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,8 @@ def test_a_version_is_missing(page: Client, request_index: int, version: str, me
     result = whole(page, request_index, [version])
     assert message in result["error"]
     assert (result["steps"], result["ended"], result["chain"][0]["version"]) == (0, True, version)
+    name = ("chat-edits", "chat-reads", "chat-unknown")[request_index]
+    assert result["summary"] == f"request {name}: not compared: {result['error']}"
 
 
 def test_versions_are_chosen_by_class(folder: Path, tmp_path: Path) -> None:
@@ -200,8 +203,8 @@ def test_processors_have_the_tokenizer(folder: Path, tmp_path: Path) -> None:
     for tokenizer, error in ((STORY.tokenizer_path, ""), (None, "no tokenizer is named")):
         replays = Replays(read_recording(folder / "engine.lprec"), Files([tmp_path / "text.py"]), tokenizer)
         result = replays.replay(ReplaySpec(EDITS))
-        assert error in result.error
-        assert bool(result.error) == bool(error)
+        assert error in result.outcome.error
+        assert bool(result.outcome.error) == bool(error)
         replays.close()
 
 
@@ -214,11 +217,12 @@ def test_a_hostile_recording_runs_no_code(tmp_path: Path, place: str) -> None:
     replays.close()
     assert not (tmp_path / "marker").exists()
     assert result.versions == ["ban.py:Ban", ""]
-    assert result.error
+    assert result.outcome.error
     if place == "payload":
-        assert "Halves is code of the recording, which does not run by default" in result.error
+        assert "Halves is code of the recording, which does not run by default" in result.outcome.error
+        assert result.outcome.summary == f"not compared: {result.outcome.error}"
         assert len(result.rows) == STEPS
-        assert not any(row.compared for row in result.rows)
+        assert (result.outcome.compared, result.outcome.not_compared) == (0, STEPS)
         assert "--run-payloads" in result.rows[3].pane
         assert "denied" in result.rows[3].pane
 

@@ -15,7 +15,7 @@ from logitport.testing.replaying.tokenizers import session_tokenizers, with_toke
 from logitport.testing.runner import load_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from logitport.recording.events import SessionOpened
@@ -84,7 +84,8 @@ class ReplayedRequest:
         rows: the rows that differ.
         compared: number of rows that were compared.
         not_compared: number of rows without recorded edits or logits.
-        error: why the new version refuses or ends the request; "" if it does not.
+        chosen_denied: number of rows where the new version denies the id that the engine chose.
+        error: why the new version does not run, refuses or ends the request; "" if it does not.
     """
 
     request_id: str
@@ -92,12 +93,35 @@ class ReplayedRequest:
     rows: list[ReplayedRow] = field(default_factory=list)
     compared: int = 0
     not_compared: int = 0
+    chosen_denied: int = 0
     error: str = ""
 
     @property
     def differs(self) -> bool:
         """Whether the new version has another effect."""
         return bool(self.rows or self.error)
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        error = self.error.split("\n\n")[0]  # without a remote traceback
+        if not self.compared:
+            missing = f"{self.not_compared} rows without recorded edits or logits"
+            return f"not compared: {error or (missing if self.not_compared else 'no row was recorded')}"
+        differ = f"differs in {len(self.rows)} of" if self.rows else "no difference in"
+        parts = [f"{differ} {self.compared} rows"]
+        parts += [f"{self.not_compared} without recorded edits or logits not compared"] if self.not_compared else []
+        parts += [f"{self.chosen_denied} chosen ids denied"] if self.chosen_denied else []
+        return ", ".join(parts) + (f"; the new version fails: {error}" if error else "")
+
+    def add(self, row: ComparedRow) -> None:
+        """Count a row, and keep it if it differs."""
+        self.compared += row.compared
+        self.not_compared += not row.compared
+        self.chosen_denied += row.chosen_denied
+        self.error = self.error or row.error
+        if row.differs:
+            self.rows.append(_replayed(row))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -186,7 +210,10 @@ def replay(
             if chain is None:
                 result.left_out += 1
             else:
-                result.requests.append(_replay_request(runner, opened, request, chain))
+                replayed = ReplayedRequest(request.began.request_id)
+                result.requests.append(replayed)
+                for row in replay_rows(runner, opened, request, chain, replayed):
+                    replayed.add(row)
     if not result.requests:
         chains = {", ".join(one.display_name for one in request.began.processors) for _, request in chosen}
         raise InvalidArgument(
@@ -196,25 +223,32 @@ def replay(
     return result
 
 
-def _replay_request(
-    runner: Runner, opened: SessionOpened, request: RecordedRequest, chain: Sequence[tuple[Any, Any]]
-) -> ReplayedRequest:
-    result = ReplayedRequest(request.began.request_id)
-    for part in request.parts:
-        try:
+def replay_rows(
+    runner: Runner,
+    opened: SessionOpened,
+    request: RecordedRequest,
+    chain: Sequence[tuple[Any, Any]],
+    result: ReplayedRequest,
+) -> Iterator[ComparedRow]:
+    """Run a request with a chain, and yield its rows. A row with an error is the last one.
+
+    Args:
+        runner: runs the chain.
+        opened: the session.
+        request: the request.
+        chain: (processor, parameters) pairs.
+        result: gets the names of the chain, and the error of a version that refuses the request.
+    """
+    try:
+        for part in request.parts:
             player = PartPlayer(runner, opened, part, chain)
             result.chain = player.chain
             for row in player.rows():
-                result.compared += row.compared
-                result.not_compared += not row.compared
-                result.error = row.error
-                if row.differs:
-                    result.rows.append(_replayed(row))
-        except LogitportError as error:  # of the admission
-            result.error = str(error)
-        if result.error:
-            break
-    return result
+                yield row
+                if row.error:
+                    return
+    except LogitportError as error:  # of the admission
+        result.error = str(error)
 
 
 def _replayed(row: ComparedRow) -> ReplayedRow:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from logitport.testing.view.charts import charts
 from logitport.testing.view.markup import Markup, tag
 from logitport.testing.view.panes import pane
-from logitport.testing.view.tiles import legend, tiles
+from logitport.testing.view.tiles import step_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,8 +48,7 @@ def notebook(
     rest = f"The first {_MAX_STEPS} of {len(steps)} steps." if len(steps) > _MAX_STEPS else None
     left = tag(
         "div",
-        tiles(prefix, prompt, shown, texts),
-        legend(),
+        step_tiles(prefix, prompt, shown, texts),
         charts(shown, names),
         tag("p", rest, class_="lp-facts") if rest else None,
         tag("p", ended, class_="lp-facts") if ended else None,

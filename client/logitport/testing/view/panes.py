@@ -25,19 +25,24 @@ def pane(step: StepRecord, texts: Mapping[int, str], *, after: int | None = None
         after: the id before it; None if there is none.
         buttons: whether candidates are buttons, which force them.
     """
-    where = join(", after ", tag("code", token(after, texts))) if after is not None else None
-    heading = tag("h3", f"Step {step.index + 1}", where)
     facts = [
         f"moved {percent(step.moved)}",
         f"entropy {step.raw.entropy:.2f} \N{RIGHTWARDS ARROW} {step.final.entropy:.2f} nats",
         f"{step.final.allowed} of {step.raw.allowed} ids allowed",
     ]
     return join(
-        tag("div", heading, tag("p", " \N{MIDDLE DOT} ".join(facts), class_="lp-facts"), class_="lp-heading"),
+        heading(f"Step {step.index + 1}", after, facts, texts),
         tag("p", step.error, class_="lp-error") if step.error else None,
         candidates_table(step, texts, buttons=buttons),
         effects(step.processors, texts, step.candidates.ids.tolist()),
     )
+
+
+def heading(title: str, after: int | None, facts: Sequence[str], texts: Mapping[int, str]) -> Markup:
+    """The heading of a pane: its title, the id before the step, and facts."""
+    where = join(", after ", tag("code", token(after, texts))) if after is not None else None
+    shown = tag("p", " \N{MIDDLE DOT} ".join(facts), class_="lp-facts")
+    return tag("div", tag("h3", title, where), shown, class_="lp-heading")
 
 
 def ids_shown(step: StepRecord) -> set[int]:

@@ -13,9 +13,9 @@ from logitport.testing.runner import PlaceResult, ProcessorInfo
 from logitport.testing.view.charts import differences
 from logitport.testing.view.effects import effects, listed_ids, own_frames
 from logitport.testing.view.markup import Markup, join, tag
-from logitport.testing.view.panes import candidates_table
+from logitport.testing.view.panes import candidates_table, heading
 from logitport.testing.view.texts import level, percent, plain, signed, token
-from logitport.testing.view.tiles import tile, tile_group
+from logitport.testing.view.tiles import Tile, tiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,25 +36,19 @@ class ShownRow:
 
     Attributes:
         title: its step, with the number of the recording.
-        chosen: the id that the engine chose after it; None if this is not known.
         moved: the probability mass that the new version has elsewhere than the recorded one; None if the logits are not
             known.
         state: the words that describe it: whether it differs.
         differs: whether the new version has another effect.
-        chosen_denied: whether the new version denies the chosen id.
-        failed: whether the new version has failed.
-        compared: whether it was compared.
+        tile: the id that the engine chose after it.
         pane: the row in detail.
     """
 
     title: str
-    chosen: int | None
     moved: float | None
     state: str
     differs: bool
-    chosen_denied: bool
-    failed: bool
-    compared: bool
+    tile: Tile
     pane: Markup
 
 
@@ -68,7 +62,6 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
     offset = row.row.offset
     title = f"step {row.step.index}" + (f" draft {offset}" if offset else "")
     shown = _Stages(row)
-    after = join(", after ", tag("code", token(row.history[-1], texts))) if len(row.history) else None
     state = "differs" if row.differs else "no difference" if row.compared else "not compared"
     facts = [state]
     if shown.moved is not None:
@@ -78,12 +71,7 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
         facts.append(_NO_LOGITS)
     records, best = shown.records(), shown.ids.tolist()
     pane = join(
-        tag(
-            "div",
-            tag("h3", title.capitalize(), after),
-            tag("p", " \N{MIDDLE DOT} ".join(facts), class_="lp-facts"),
-            class_="lp-heading",
-        ),
+        heading(title.capitalize(), row.history[-1] if len(row.history) else None, facts, texts),
         _what(row, texts, best),
         tag("p", "The engine chose ", tag("code", token(row.chosen or 0, texts)), ", which the new version denies.")
         if row.chosen_denied
@@ -91,17 +79,7 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
         candidates_table(shown.step(records), texts, final=False) if row.has_logits else None,
         effects(records, texts, best, mass=row.has_logits),
     )
-    return ShownRow(
-        title,
-        row.chosen,
-        shown.moved,
-        state,
-        row.differs,
-        row.chosen_denied,
-        bool(row.error),
-        row.compared,
-        pane,
-    )
+    return ShownRow(title, shown.moved, state, row.differs, _tile(row, title, state, shown.moved, texts), pane)
 
 
 def replay_tiles(
@@ -117,8 +95,7 @@ def replay_tiles(
         current: the row to show.
     """
     label = "Recorded tokens. The color is the probability mass that the new version moves."
-    shown = [_tile(prefix, index, row, texts, checked=index == current) for index, row in enumerate(rows)]
-    return tile_group(label, prompt, shown, texts)
+    return tiles(prefix, prompt, [row.tile for row in rows], texts, label=label, current=current)
 
 
 def replay_charts(rows: Sequence[ShownRow]) -> Markup:
@@ -127,19 +104,18 @@ def replay_charts(rows: Sequence[ShownRow]) -> Markup:
     return differences([row.moved for row in rows], titles)
 
 
-def _tile(prefix: str, index: int, row: ShownRow, texts: Mapping[int, str], *, checked: bool) -> Markup:
+def _tile(row: ComparedRow, title: str, state: str, moved: float | None, texts: Mapping[int, str]) -> Tile:
     chosen = "the chosen id is not known" if row.chosen is None else plain(row.chosen, texts)
-    notes = [f"{row.title}: {chosen}", row.state]
-    notes += [f"moved {percent(row.moved)}"] if row.moved is not None else []
+    notes = [f"{title}: {chosen}", state]
+    notes += [f"moved {percent(moved)}"] if moved is not None else []
     notes += ["the new version denies it"] if row.chosen_denied else []
-    notes += ["the new version fails"] if row.failed else []
-    classes = [level(row.moved or 0.0)]
+    notes += ["the new version fails"] if row.error else []
+    classes = [level(moved or 0.0)]
     classes += ["lp-differs"] if row.differs else []
-    classes += ["lp-failed"] if row.failed or row.chosen_denied else []
+    classes += ["lp-failed"] if row.error or row.chosen_denied else []
     classes += [] if row.compared else ["lp-unknown"]
     unknown = tag("span", "\N{HORIZONTAL ELLIPSIS}", class_="lp-space")
-    shown = unknown if row.chosen is None else token(row.chosen, texts)
-    return tile(prefix, index, shown, notes, classes, checked=checked)
+    return Tile(unknown if row.chosen is None else token(row.chosen, texts), notes, classes)
 
 
 class _Stages:

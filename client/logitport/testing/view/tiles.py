@@ -2,68 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.texts import level, percent, plain, token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from logitport.testing.records import StepRecord
 
 _MAX_PROMPT = 400
 
 
+class Tile(NamedTuple):
+    """The token of a step of a simulation, or of a recorded row.
+
+    Attributes:
+        shown: its text.
+        notes: what it means, for its title and for screen readers.
+        classes: further classes.
+    """
+
+    shown: Markup
+    notes: Sequence[str]
+    classes: Sequence[str]
+
+
 def tiles(
     prefix: str,
     prompt: Sequence[int],
-    steps: Sequence[StepRecord],
+    shown: Sequence[Tile],
     texts: Mapping[int, str],
     *,
+    label: str,
     current: int = 0,
 ) -> Markup:
-    """Radio buttons, of which one is checked: its step is shown.
+    """Radio buttons, of which one is checked: its step is shown. Below them, the scale of the colors.
 
     Args:
         prefix: of the names and ids of the elements.
         prompt: its ids.
-        steps: the steps.
-        texts: the texts of ids.
-        current: the step to show.
-    """
-    label = "Tokens. The color is the probability mass that the chain moved."
-    return tile_group(
-        label, prompt, [_tile(prefix, step, texts, checked=step.index == current) for step in steps], texts
-    )
-
-
-def tile_group(label: str, prompt: Sequence[int], shown: Iterable[Markup], texts: Mapping[int, str]) -> Markup:
-    """The prompt and its tiles.
-
-    Args:
-        label: what they are, for screen readers.
-        prompt: its ids.
         shown: the tiles.
         texts: the texts of ids.
+        label: what they are, for screen readers.
+        current: the step to show.
     """
-    return tag("div", _prompt(prompt, texts), *shown, class_="lp-tokens", role="radiogroup", aria_label=label)
+    buttons = [_button(prefix, index, one, checked=index == current) for index, one in enumerate(shown)]
+    group = tag("div", _prompt(prompt, texts), *buttons, class_="lp-tokens", role="radiogroup", aria_label=label)
+    return join(group, _legend())
 
 
-def tile(
-    prefix: str, index: int, shown: Markup, notes: Sequence[str], classes: Sequence[str], *, checked: bool
+def step_tiles(
+    prefix: str, prompt: Sequence[int], steps: Sequence[StepRecord], texts: Mapping[int, str], *, current: int = 0
 ) -> Markup:
-    """A radio button.
+    """The tiles of a simulation; the arguments are those of `tiles`."""
+    label = "Tokens. The color is the probability mass that the chain moved."
+    return tiles(prefix, prompt, [_tile(step, texts) for step in steps], texts, label=label, current=current)
 
-    Args:
-        prefix: of its name and id.
-        index: its value.
-        shown: its text.
-        notes: what it means, for its title and for screen readers.
-        classes: further classes.
-        checked: whether it is chosen.
-    """
-    identity, title = f"{prefix}-s{index}", ", ".join(notes)
+
+def _button(prefix: str, index: int, tile: Tile, *, checked: bool) -> Markup:
+    identity, title = f"{prefix}-s{index}", ", ".join(tile.notes)
     radio = tag(
         "input",
         type="radio",
@@ -73,11 +72,11 @@ def tile(
         checked=checked,
         aria_label=title,
     )
-    return join(radio, tag("label", shown, for_=identity, class_=" ".join(["lp-tile", *classes]), title=title))
+    classes = " ".join(["lp-tile", *tile.classes])
+    return join(radio, tag("label", tile.shown, for_=identity, class_=classes, title=title))
 
 
-def legend() -> Markup:
-    """The scale of the colors."""
+def _legend() -> Markup:
     cells = [tag("span", class_=f"lp-key lp-m{number}") for number in range(0, 11, 2)]
     return tag("p", "mass moved 0\N{NO-BREAK SPACE}% ", *cells, " 100\N{NO-BREAK SPACE}%", class_="lp-legend")
 
@@ -91,7 +90,7 @@ def _prompt(prompt: Sequence[int], texts: Mapping[int, str]) -> Markup | None:
     return tag("span", shown, class_="lp-prompt")
 
 
-def _tile(prefix: str, step: StepRecord, texts: Mapping[int, str], *, checked: bool) -> Markup:
+def _tile(step: StepRecord, texts: Mapping[int, str]) -> Tile:
     nothing = step.token_id is None
     text = "no id is allowed" if step.token_id is None else plain(step.token_id, texts)
     failed = bool(step.error) or any(record.error for record in step.processors)
@@ -102,4 +101,4 @@ def _tile(prefix: str, step: StepRecord, texts: Mapping[int, str], *, checked: b
     classes += ["lp-given"] if step.given else []
     classes += ["lp-failed"] if failed else []
     shown = tag("span", "\N{EMPTY SET}", class_="lp-space") if nothing else token(step.token_id or 0, texts)
-    return tile(prefix, step.index, shown, notes, classes, checked=checked)
+    return Tile(shown, notes, classes)

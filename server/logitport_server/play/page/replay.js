@@ -14,7 +14,7 @@ class ReplayPage {
     this.differ = [];
     this.calls = Promise.resolve();
     this.problems = new Problems(byId("problems"));
-    this.viewer = new Viewer("a", "The request has no recorded step.");
+    this.viewer = new Viewer("a", "No row can be shown.");
     this.lane = document.querySelector(".lane");
     this.lane.append(this.viewer.element);
     byId("recording").textContent = state.recording;

@@ -1,9 +1,8 @@
-"""Registering a class that has changed since it was shipped."""
+"""A class is shipped in its present state."""
 
 from __future__ import annotations
 
 import asyncio
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,6 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     Request,
-    StaleProcessorWarning,
     payload,
 )
 from logitport.programs import lift
@@ -61,50 +59,34 @@ def denied(client: Client, ref: Any) -> list[int]:
     return logits[0].isinf().nonzero().flatten().tolist()
 
 
-def test_a_changed_class_is_registered_as_before_with_a_warning(client: Client) -> None:
+def test_a_changed_class(client: Client) -> None:
     first = client.register(Denies)
-    DENIED.append(2)
-    message = (
-        r"^Denies was shipped before, and the global 'DENIED' of ids has changed since: the state of that time is "
-        r"registered; pass refresh=True to ship the present state$"
-    )
-    with pytest.warns(StaleProcessorWarning, match=message) as warned:
-        assert client.register(Denies) == first
-    assert [one.filename for one in warned] == [__file__]
     assert denied(client, first) == denied(client, Denies) == [1]
-
-    second = client.register(Denies, refresh=True)
+    DENIED.append(2)
+    assert denied(client, Denies) == [1, 2]
+    second = client.register(Denies)
     assert second.digest != first.digest
     assert denied(client, second) == denied(client, Denies) == [1, 2]
-    assert client.register(Denies) == second  # warnings are errors
+    assert denied(client, first) == [1]
+    assert client.register(Denies) == second
 
 
-def test_a_class_of_a_chain_that_has_changed(client: Client) -> None:
-    assert denied(client, Denies) == [1]
-    DENIED.append(2)
-    with pytest.warns(StaleProcessorWarning, match="the global 'DENIED' of ids"):
-        assert denied(client, client.register(Denies)) == [1]
-
-
-def test_the_other_clients_warn_too(server: RunningServer) -> None:
-    def register_async(**options: bool) -> str:
+def test_the_other_clients(server: RunningServer) -> None:
+    def register_async() -> str:
         async def register() -> str:
             async with AsyncClient(server.target) as client:
-                return (await client.register(Denies, **options)).digest
+                return (await client.register(Denies)).digest
 
         return asyncio.run(register())
 
-    def register_as_admin(**options: bool) -> str:
+    def register_as_admin() -> str:
         with AdminClient(server.target) as admin:
-            return admin.servers()[0].register(Denies, **options).digest
+            return admin.servers()[0].register(Denies).digest
 
     for register in (register_async, register_as_admin):
-        first = register(refresh=True)
+        first = register()
         DENIED.append(2)
-        with pytest.warns(StaleProcessorWarning) as warned:
-            assert register() == first
-        assert [one.filename for one in warned] == [__file__]
-        assert register(refresh=True) != first
+        assert register() != first
 
 
 def test_an_unchanged_class_is_neither_pickled_nor_lifted_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,15 +101,14 @@ def test_a_program_of_which_a_global_has_changed(monkeypatch: pytest.MonkeyPatch
     first = reserialize(Scale, lift=True)
     assert payload.parse(first.serialized).is_program
     monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
-    assert reserialize(Scale, lift=True) == first._replace(changed="the global 'FACTOR' of Scale.__call__")
-    assert reserialize(Scale, lift=True, refresh=True).serialized != first.serialized
+    assert payload.parse(serialize(Scale)).is_program  # a chain ships what was registered, in its present state
+    assert reserialize(Scale, lift=True).serialized == serialize(Scale) != first.serialized
 
 
 def test_as_code_after_as_a_program_is_the_present_state(monkeypatch: pytest.MonkeyPatch) -> None:
     reserialize(Scale, lift=True)
     monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
     code = reserialize(Scale, lift=False)
-    assert not code.changed
     assert payload.instantiate(payload.loads(payload.parse(code.serialized)))(torch.ones(1))[0] == 3.0
     assert name_processor(Scale).payload == code.serialized
 
@@ -149,11 +130,3 @@ def test_a_class_with_a_large_container_is_not_lifted(monkeypatch: pytest.Monkey
     assert shipped.not_lifted.startswith("the global 'WORDS' of ")
     assert "is a list of 20,000 elements" in shipped.not_lifted
     assert "derive from TensorProcessor" in shipped.not_lifted
-
-
-def test_no_warning_without_a_change(client: Client) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        client.register(Denies)
-        client.register(Denies)
-        client.register(Denies, refresh=True)
-    assert not caught
