@@ -26,6 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
 
 
+@pytest.mark.timeout(1500)  # it starts a dozen servers, one after another
 def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balanced, "find_program", lambda name: None)
     found = Report(describe(), "2026-11-22 12:00")
