@@ -60,7 +60,6 @@ from logitport.tokenizers import Tokenizer, operator_tokenizer, shipped_tokenize
 
 if TYPE_CHECKING:
     from logitport.admin import AdminClient
-    from logitport.aio import AsyncClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
@@ -77,7 +76,6 @@ __all__ = [
     "AdminClient",
     "AllDeniedWarning",
     "ApplyResult",
-    "AsyncClient",
     "Bool",
     "Client",
     "CustomLogitProcessor",
@@ -153,7 +151,6 @@ __all__ = [
 _LAZY = {
     "AdminClient": "logitport.admin",
     "ApplyResult": "logitport.calls",
-    "AsyncClient": "logitport.aio",
     "Bool": "logitport.programs.declarations",
     "Client": "logitport.client",
     "Float": "logitport.programs.declarations",

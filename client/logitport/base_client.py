@@ -71,17 +71,17 @@ class BaseClient:
     """The servers, and the calls that all clients make. A subclass only sends a call, and closes the channels.
 
     Args:
-        library: `grpc` or `grpc.aio`. The other arguments are those of `Client`.
+        target, token, tls, timeout, max_message_bytes: see `Client`.
     """
 
     def __init__(
-        self, library: Any, target: Target, token: str | None, tls: Tls | None, timeout: float, max_message_bytes: int
+        self, target: Target, token: str | None, tls: Tls | None, timeout: float, max_message_bytes: int
     ) -> None:
         self.timeout = calls.seconds(timeout, "timeout")
         self._max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
         self._closed = False
         self._connection = Connection.prepare(token, tls)
-        self._servers = Servers.of(library, target, self._connection, self._max_message_bytes)
+        self._servers = Servers.of(target, self._connection, self._max_message_bytes)
         self.target = self._servers.text
 
     def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:

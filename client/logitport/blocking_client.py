@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
 from logitport import calls, trace_context
 from logitport.base_client import BaseClient
 
@@ -39,7 +37,7 @@ class BlockingClient(BaseClient):
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        super().__init__(grpc, target, token, tls, timeout, max_message_bytes)
+        super().__init__(target, token, tls, timeout, max_message_bytes)
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,4 +1,4 @@
-"""The synchronous client."""
+"""The client of engines."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    AccessError AdminClient AllDeniedWarning ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded
+    AccessError AdminClient AllDeniedWarning ApplyResult Bool Client CustomLogitProcessor DeadlineExceeded
     DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History HookNameWarning InDialect Int
     InternalError
     InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import torch
 
 from logitport import (
     AdminClient,
-    AsyncClient,
     Client,
     CustomLogitProcessor,
     EditProcessor,
@@ -86,25 +84,15 @@ def test_a_class_of_a_chain_that_has_changed(client: Client) -> None:
         assert denied(client, client.register(Denies)) == [1]
 
 
-def test_the_other_clients_warn_too(server: RunningServer) -> None:
-    def register_async(**options: bool) -> str:
-        async def register() -> str:
-            async with AsyncClient(server.target) as client:
-                return (await client.register(Denies, **options)).digest
-
-        return asyncio.run(register())
-
-    def register_as_admin(**options: bool) -> str:
-        with AdminClient(server.target) as admin:
-            return admin.servers()[0].register(Denies, **options).digest
-
-    for register in (register_async, register_as_admin):
-        first = register(refresh=True)
+def test_the_client_for_operators_warns_too(server: RunningServer) -> None:
+    with AdminClient(server.target) as admin:
+        (one,) = admin.servers()
+        first = one.register(Denies, refresh=True)
         DENIED.append(2)
         with pytest.warns(StaleProcessorWarning) as warned:
-            assert register() == first
-        assert [one.filename for one in warned] == [__file__]
-        assert register(refresh=True) != first
+            assert one.register(Denies) == first
+        assert [warning.filename for warning in warned] == [__file__]
+        assert one.register(Denies, refresh=True) != first
 
 
 def test_an_unchanged_class_is_neither_pickled_nor_lifted_again(monkeypatch: pytest.MonkeyPatch) -> None:
