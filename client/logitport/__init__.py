@@ -59,7 +59,6 @@ from logitport.session.pending_request import PendingRequest
 from logitport.tokenizers import Tokenizer, operator_tokenizer, shipped_tokenizer
 
 if TYPE_CHECKING:
-    from logitport.admin import AdminClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessError",
-    "AdminClient",
     "AllDeniedWarning",
     "ApplyResult",
     "Bool",
@@ -149,7 +147,6 @@ __all__ = [
 
 # Imported at first use: gRPC, which processors and their workers do not need, and programs, which few processors need.
 _LAZY = {
-    "AdminClient": "logitport.admin",
     "ApplyResult": "logitport.calls",
     "Bool": "logitport.programs.declarations",
     "Client": "logitport.client",

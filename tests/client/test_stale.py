@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from logitport import (
-    AdminClient,
     Client,
     CustomLogitProcessor,
     EditProcessor,
@@ -84,9 +83,9 @@ def test_a_class_of_a_chain_that_has_changed(client: Client) -> None:
         assert denied(client, client.register(Denies)) == [1]
 
 
-def test_the_client_for_operators_warns_too(server: RunningServer) -> None:
-    with AdminClient(server.target) as admin:
-        (one,) = admin.servers()
+def test_one_server_of_a_client_warns_too(server: RunningServer) -> None:
+    with Client(server.target) as client:
+        (one,) = client.servers()
         first = one.register(Denies, refresh=True)
         DENIED.append(2)
         with pytest.warns(StaleProcessorWarning) as warned:
