@@ -58,8 +58,6 @@ from logitport.session.pending_request import PendingRequest
 from logitport.tokenizers import Tokenizer, operator_tokenizer, shipped_tokenizer
 
 if TYPE_CHECKING:
-    from logitport.admin import AdminClient
-    from logitport.aio import AsyncClient
     from logitport.calls import ApplyResult
     from logitport.client import Client
     from logitport.connection import Tls
@@ -73,10 +71,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessError",
-    "AdminClient",
     "AllDeniedWarning",
     "ApplyResult",
-    "AsyncClient",
     "Bool",
     "Client",
     "CustomLogitProcessor",
@@ -149,9 +145,7 @@ __all__ = [
 
 # Imported at first use: gRPC, which processors and their workers do not need, and programs, which few processors need.
 _LAZY = {
-    "AdminClient": "logitport.admin",
     "ApplyResult": "logitport.calls",
-    "AsyncClient": "logitport.aio",
     "Bool": "logitport.programs.declarations",
     "Client": "logitport.client",
     "Float": "logitport.programs.declarations",

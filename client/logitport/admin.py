@@ -1,19 +1,21 @@
-"""Operation of servers: their state, their sessions, and changes that need the scope "admin"."""
+"""One server of a client: its state, its sessions, its processors, and changes that need the scope "admin"."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logitport.base_client import Call
-from logitport.blocking_client import BlockingClient
+from logitport import calls
+from logitport.base_client import Call, delete_call, get_call, list_call, register_call
+from logitport.request import ProcessorRef
 from logitport_proto import admin_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from logitport.base_client import CallSender
     from logitport.payload.signing import PathLike
-    from logitport.request import ProcessorLike, ProcessorRef
+    from logitport.request import ProcessorLike
     from logitport.servers import Server
 
 _Result = TypeVar("_Result")
@@ -220,31 +222,8 @@ class UnquarantineResult:
     was_quarantined: bool
 
 
-class AdminClient(BlockingClient):
-    """Operates the servers of a target, each of them. Most calls need the scope "admin".
-
-    Unlike `Client`, it never calls another server in place of one that fails. Safe to use from several threads; close
-    it, or use it in a `with` statement.
-
-    Args:
-        target, token, tls, timeout, max_message_bytes: see `Client`.
-
-    Raises:
-        InvalidArgument, ServerUnavailable: see `Client`.
-    """
-
-    def servers(self) -> list[ServerAdmin]:
-        """Return the servers that the target names now, in its order. Calls none of them.
-
-        Raises:
-            ServerUnavailable: the client is closed.
-        """
-        self._servers.refresh()
-        return [ServerAdmin(self, server) for server in self._servers.all()]
-
-
-class ServerAdmin:
-    """One server of an `AdminClient`.
+class ServerClient:
+    """One server of a `Client`. No other server is called in place of one that fails.
 
     Each method raises NotPermitted without the scope that it needs, ServerUnavailable, DeadlineExceeded, and
     NotSupported for an earlier version of the server that lacks the call.
@@ -253,8 +232,8 @@ class ServerAdmin:
         target: its address, HOST:PORT or unix:PATH.
     """
 
-    def __init__(self, client: AdminClient, server: Server) -> None:
-        self._client = client
+    def __init__(self, sender: CallSender, server: Server) -> None:
+        self._sender = sender
         self._server = server
         self.target = server.target
 
@@ -288,24 +267,30 @@ class ServerAdmin:
         )
 
     def unquarantine(self, name: str) -> UnquarantineResult:
-        """Lift the quarantine of a processor, as `Client.unquarantine`; succeeds if it is not quarantined, too."""
-        call = self._client._unquarantine(name)
+        """Lift the quarantine of a processor that failed too often, by registered name or digest, for all callers.
+
+        Servers with a common store share quarantines. Succeeds if the processor is not quarantined, too.
+
+        Raises:
+            NotPermitted: the caller lacks the scope "admin".
+            UnknownProcessor: no processor has this name or digest.
+        """
         return self._call(
             Call(
-                call.service,
-                call.method,
-                call.message,
-                lambda reply: UnquarantineResult(call.decode(reply), reply.was_quarantined),
+                "admin",
+                "Unquarantine",
+                calls.message(admin_pb2.UnquarantineRequest, processor=name),
+                lambda reply: UnquarantineResult(ProcessorRef.from_proto(reply.processor), reply.was_quarantined),
             )
         )
 
     def processors(self) -> list[ProcessorRef]:
         """List processors, as `Client.processors`. With the scope "admin", those of all owners."""
-        return self._call(self._client._list())
+        return self._call(list_call())
 
     def processor(self, name: str) -> ProcessorRef:
         """Look up a processor, as `Client.processor`."""
-        return self._call(self._client._get(name))
+        return self._call(get_call(name))
 
     def register(
         self,
@@ -317,9 +302,9 @@ class ServerAdmin:
         signing_key: PathLike | None = None,
         lift: bool | None = None,
     ) -> ProcessorRef:
-        """Register a processor, as `Client.register`. Needs the scope "register"."""
+        """Register a processor, as `Client.register`, with this server alone. Needs the scope "register"."""
         return self._call(
-            self._client._register(
+            register_call(
                 processor,
                 name,
                 replace=replace,
@@ -332,10 +317,10 @@ class ServerAdmin:
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a processor, as `Client.delete`."""
-        return self._call(self._client._delete(name))
+        return self._call(delete_call(name))
 
     def _call(self, call: Call[_Result]) -> _Result:
-        return call.decode(self._client._send(self._server, call))
+        return call.decode(self._sender.send(self._server, call))
 
 
 def _status(reply: Any) -> ServerStatus:

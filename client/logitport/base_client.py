@@ -1,18 +1,16 @@
-"""Base of all clients: arguments, messages, replies and errors of unary calls."""
+"""Unary calls of a client: their messages, the servers to which they are sent, and their errors."""
 
 from __future__ import annotations
 
 import random
 import time
 import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import grpc
 
-from logitport import calls
+from logitport import calls, trace_context
 from logitport.connection import Connection
 from logitport.errors import (
     DeadlineExceeded,
@@ -22,17 +20,15 @@ from logitport.errors import (
     ServerUnavailable,
     SuspectCodeWarning,
 )
-from logitport.output import ProcessorOutput
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
-from logitport_proto import admin_pb2, registry_pb2
+from logitport_proto import registry_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from logitport.calls import ApplyResult, LogitsT
     from logitport.connection import Tls
-    from logitport.request import ProcessorLike, Request
+    from logitport.request import ProcessorLike
     from logitport.servers import Server
     from logitport.targets import Target
 
@@ -66,138 +62,152 @@ class Call(Generic[_Result]):
         return getattr(getattr(server, self.service), self.method)
 
 
-class BaseClient:
-    """The servers, and the calls that all clients make. A subclass only sends a call, and closes the channels.
+class CallSender:
+    """Sends the unary calls of a client, and closes its channels. Safe to use from several threads.
 
     Args:
-        library: `grpc` or `grpc.aio`. The other arguments are those of `Client`.
+        target, token, tls, timeout, max_message_bytes: see `Client`.
+
+    Attributes:
+        servers: those that the target names.
+        connection: settings of the channels and calls.
+        timeout: longest duration of one call, in seconds.
+        max_message_bytes: the largest message in either direction.
+        closed: whether the client is closed. No call is sent, and no session opens or reconnects any more.
+
+    Raises:
+        InvalidArgument, ServerUnavailable: see `Client`.
     """
 
     def __init__(
-        self, library: Any, target: Target, token: str | None, tls: Tls | None, timeout: float, max_message_bytes: int
+        self, target: Target, token: str | None, tls: Tls | None, timeout: float, max_message_bytes: int
     ) -> None:
         self.timeout = calls.seconds(timeout, "timeout")
-        self._max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
-        self._closed = False
-        self._connection = Connection.prepare(token, tls)
-        self._servers = Servers.of(library, target, self._connection, self._max_message_bytes)
-        self.target = self._servers.text
+        self.max_message_bytes = calls.count(max_message_bytes, "max_message_bytes", 1)
+        self.closed = False
+        self.connection = Connection.prepare(token, tls)
+        self.servers = Servers.of(target, self.connection, self.max_message_bytes)
 
-    def _register(self, processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
-        """Make the call of `register`, which calls this directly: a warning has the line of the caller's caller."""
-        message, shipped = calls.register_request(processor, name, **options)
-        for line in shipped.suspect:
-            warnings.warn(line, SuspectCodeWarning, stacklevel=3)
-        not_lifted = shipped.not_lifted
-        return Call(
-            "registry",
-            "Register",
-            message,
-            lambda reply: replace(_ref(reply), not_lifted=not_lifted),
-            advice=f"; it is no program, because {not_lifted}" if not_lifted else "",
-        )
+    def result(self, call: Call[_Result]) -> _Result:
+        """Send a call to any server, and return its result. Raises LogitportError."""
+        return call.decode(self.reply(call))
 
-    def _get(self, name: str) -> Call[ProcessorRef]:
-        return Call("registry", "Get", calls.message(registry_pb2.GetRequest, processor=name), _ref)
+    def reply(self, call: Call[Any]) -> Any:
+        """Send a call to any server, and return the reply. If it fails there, it may go to others.
 
-    def _list(self) -> Call[list[ProcessorRef]]:
-        return Call(
-            "registry",
-            "List",
-            registry_pb2.ListRequest(),
-            lambda reply: list(map(ProcessorRef.from_proto, reply.processors)),
-        )
+        Raises:
+            LogitportError: the call failed at each server to which it may be sent, or the client is closed.
+        """
+        self.check_open()
+        server = self.servers.any()
+        try:
+            return self.send(server, call)
+        except LogitportError as error:
+            if not self._may_go_elsewhere(call, error):
+                raise
+            return self._send_elsewhere(server, call)
 
-    def _delete(self, name: str) -> Call[tuple[str, ...]]:
-        message = calls.message(registry_pb2.DeleteRequest, processor=name)
-        return Call("registry", "Delete", message, lambda reply: tuple(reply.names))
+    def send(self, server: Server, call: Call[Any]) -> Any:
+        """Send a call to this server, and return the reply. Raises LogitportError."""
+        self.check_open()
+        metadata = self.connection.metadata + trace_context.metadata()
+        try:
+            reply = call.on(server)(call.message, timeout=self.timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            # Not a local variable: the frame that raises an exception must not refer to it. That cycle would keep the
+            # client, and its connections, until the next garbage collection.
+            raise self._translated(error, server, call.advice) from None
+        self.servers.worked(server)
+        return reply
 
-    def _logs(self, name: str) -> Call[list[ProcessorOutput]]:
-        message = calls.message(registry_pb2.GetOutputRequest, processor=name)
-        return Call("registry", "GetOutput", message, lambda reply: list(ProcessorOutput.all_from_proto(reply.outputs)))
+    def check_open(self) -> None:
+        """Raise ServerUnavailable if the client is closed."""
+        if self.closed:
+            raise calls.client_closed(self.servers.text)
 
-    def _unquarantine(self, name: str) -> Call[ProcessorRef]:
-        message = calls.message(admin_pb2.UnquarantineRequest, processor=name)
-        return Call("admin", "Unquarantine", message, _ref)
+    def close(self) -> None:
+        """Send no call any more, and close the channels."""
+        self.closed = True
+        for channel in self.servers.close():
+            channel.close()
 
-    def _apply(
-        self, logits: LogitsT, requests: Sequence[Request], num_tokens_in_batch: int, *, check: bool
-    ) -> Call[ApplyResult[LogitsT]]:
-        message = calls.apply_request(logits, requests, num_tokens_in_batch)
-        return Call("processing", "Apply", message, partial(calls.apply_result, logits=logits, check=check))
+    def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
+        """Send a call that has failed at one server to others, until one replies.
 
-    def _any_server(self) -> Server:
-        """Return a server for a unary call. Raises ServerUnavailable if the client is closed."""
-        if self._closed:
-            raise calls.client_closed(self.target)
-        return self._servers.any()
+        Not tenacity: its objects refer to each other and to the exception, whose frames refer to the client. A client
+        that is dropped would keep its connections until the next garbage collection.
+        """
+        deadline = time.monotonic() + min(_ELSEWHERE_SECONDS, self.timeout)
+        longest_pause = _FIRST_BACKOFF_SECONDS
+        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
+        refusals = 1
+        while True:
+            self.servers.refresh()
+            failed = self.servers.any(excluded=failed)
+            try:
+                return self.send(failed, call)
+            except LogitportError as error:
+                refusals += isinstance(error, NotAuthenticated)
+                if (
+                    refusals >= len(self.servers)
+                    or not self._may_go_elsewhere(call, error)
+                    or time.monotonic() >= deadline
+                ):
+                    raise
+            time.sleep(random.uniform(0.0, longest_pause))  # noqa: S311 - no secret
+            longest_pause = min(2 * longest_pause, _MAX_BACKOFF_SECONDS)
 
-    def _may_go_elsewhere(self, call: Call[Any], error: BaseException) -> bool:
+    def _may_go_elsewhere(self, call: Call[Any], error: LogitportError) -> bool:
         """Whether a call that has failed with this error may be sent to another server."""
         return (
-            not (self._servers.single or self._closed)
+            not (self.servers.single or self.closed)
             and isinstance(error, (ServerUnavailable, NotAuthenticated))
             and (call.method in _IDEMPOTENT or isinstance(error, NotAuthenticated) or not error.was_connected)
         )
 
-    @contextmanager
-    def _translated_errors(self, server: Server, advice: str) -> Iterator[None]:
-        """Raise LogitportError for a failed call, and for a call on a closed client.
-
-        Args:
-            server: the server that is called.
-            advice: see `Call`.
-        """
-        if self._closed:
-            raise calls.client_closed(self.target)
-        try:
-            yield
-        except grpc.RpcError as error:
-            # Not a local variable: the frame that raises an exception must not refer to it. That cycle would keep the
-            # client, and its connections, until the next garbage collection.
-            raise self._translated(error, server, advice) from None
-        self._servers.worked(server)
-
     def _translated(self, error: grpc.RpcError, server: Server, advice: str) -> LogitportError:
-        translated = calls.translate(error, server.target, encrypted=self._connection.encrypted)
+        translated = calls.translate(error, server.target, encrypted=self.connection.encrypted)
         if isinstance(translated, (ServerUnavailable, DeadlineExceeded, NotAuthenticated)):
-            self._servers.failed(server)
+            self.servers.failed(server)
         if advice and isinstance(translated, PayloadNotAllowed):
             return PayloadNotAllowed(translated.message + advice)
         return translated
 
 
-class Elsewhere:
-    """Decides whether and when a call that has failed at one server is sent to another one.
+def register_call(processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
+    """Make the call of `register`, which calls this directly: a warning has the line of the caller's caller."""
+    message, shipped = calls.register_request(processor, name, **options)
+    for line in shipped.suspect:
+        warnings.warn(line, SuspectCodeWarning, stacklevel=3)
+    not_lifted = shipped.not_lifted
+    return Call(
+        "registry",
+        "Register",
+        message,
+        lambda reply: replace(_ref(reply), not_lifted=not_lifted),
+        advice=f"; it is no program, because {not_lifted}" if not_lifted else "",
+    )
 
-    Not tenacity: its objects refer to each other and to the exception, whose frames refer to the client. A client that
-    is dropped would keep its connections until the next garbage collection.
 
-    Args:
-        client: sends the call.
-        call: the call, which has failed once.
-    """
+def get_call(name: str) -> Call[ProcessorRef]:
+    """Make the call of `processor`."""
+    return Call("registry", "Get", calls.message(registry_pb2.GetRequest, processor=name), _ref)
 
-    def __init__(self, client: BaseClient, call: Call[Any]) -> None:
-        self._client = client
-        self._call = call
-        self._deadline = time.monotonic() + min(_ELSEWHERE_SECONDS, client.timeout)
-        self._longest_pause = _FIRST_BACKOFF_SECONDS
-        # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
-        self._refusals = 1
 
-    def pause_after(self, error: LogitportError) -> float | None:
-        """Return the seconds to wait before the next attempt, after one has failed; None if there is none."""
-        self._refusals += isinstance(error, NotAuthenticated)
-        if (
-            self._refusals >= len(self._client._servers)
-            or not self._client._may_go_elsewhere(self._call, error)
-            or time.monotonic() >= self._deadline
-        ):
-            return None
-        pause = random.uniform(0.0, self._longest_pause)  # noqa: S311 - no secret
-        self._longest_pause = min(2 * self._longest_pause, _MAX_BACKOFF_SECONDS)
-        return pause
+def list_call() -> Call[list[ProcessorRef]]:
+    """Make the call of `processors`."""
+    return Call(
+        "registry",
+        "List",
+        registry_pb2.ListRequest(),
+        lambda reply: list(map(ProcessorRef.from_proto, reply.processors)),
+    )
+
+
+def delete_call(name: str) -> Call[tuple[str, ...]]:
+    """Make the call of `delete`."""
+    message = calls.message(registry_pb2.DeleteRequest, processor=name)
+    return Call("registry", "Delete", message, lambda reply: tuple(reply.names))
 
 
 def _ref(reply: Any) -> ProcessorRef:

@@ -1,4 +1,4 @@
-"""Code shared by the synchronous and the asynchronous client: builds messages, reads replies, translates errors."""
+"""Messages, replies and errors of a client's calls."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def apply_result(response: processing_pb2.ApplyResponse, logits: LogitsT, *, che
     if failures and check:
         raise RequestsFailed(failures, result)
     if check:
-        AllDeniedWarning.warn(result.all_denied_rows, stacklevel=4)  # above the client's method; not for AsyncClient
+        AllDeniedWarning.warn(result.all_denied_rows, stacklevel=4)  # above the client's method
     return result
 
 

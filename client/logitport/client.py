@@ -1,51 +1,49 @@
-"""The synchronous client."""
+"""The client of engines, and of programs that operate servers."""
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
-from logitport import calls, trace_context
-from logitport.base_client import Call, Elsewhere
-from logitport.blocking_client import BlockingClient
+from logitport import calls
+from logitport.admin import ServerClient
+from logitport.base_client import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
 from logitport.core.history import listed_ids
-from logitport.errors import DeadlineExceeded, LimitExceeded, LogitportError, ServerUnavailable
-from logitport.recording.options import options_of
-from logitport.session.program_trust import ProgramTrust
+from logitport.errors import DeadlineExceeded, ServerUnavailable
+from logitport.output import ProcessorOutput
 from logitport.session.registrations import Registrations
-from logitport.session.server_choice import ServerChoice
-from logitport.session.session import Session
-from logitport.session.transports.stream import GrpcStream
-from logitport_proto import processing_pb2
+from logitport_proto import processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from logitport.calls import ApplyResult, LogitsT
     from logitport.connection import Tls
     from logitport.core.history import TokenIds
-    from logitport.output import ProcessorOutput
     from logitport.payload.signing import PathLike
     from logitport.recording.options import Record
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import Server
     from logitport.session.program_trust import Mode
+    from logitport.session.server_choice import ServerChoice
+    from logitport.session.session import Session
     from logitport.targets import Target
 
-_Result = TypeVar("_Result")
 
-
-class Client(BlockingClient):
+class Client:
     """A client of one server or several. Safe to use from several threads; close it, or use it in a `with` statement.
 
     With several servers, a session is on the less loaded of two random ones, and moves to another one if it loses its
     server. Other calls go to any server that has not just failed; one that may be made twice (`processor`,
-    `processors`, `apply`), or that was not sent, is tried on others for up to 3 s.
+    `processors`, `apply`), or that was not sent, is tried on others for up to 3 s. `servers` returns an object for each
+    server, for calls to this one alone.
 
     Args:
         target: one address (HOST:PORT, unix:PATH, or another name that gRPC understands); several, as a sequence or
@@ -75,10 +73,11 @@ class Client(BlockingClient):
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        super().__init__(target, token=token, tls=tls, timeout=timeout, max_message_bytes=max_message_bytes)
-        self._sessions: WeakSet[Session] = WeakSet()
-        self._choices: WeakSet[ServerChoice] = WeakSet()
+        self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
+        self._sessions: WeakKeyDictionary[Session, ServerChoice] = WeakKeyDictionary()
         self._registrations = Registrations()
+        self.timeout = self._sender.timeout
+        self.target = self._sender.servers.text
 
     def register(
         self,
@@ -121,7 +120,7 @@ class Client(BlockingClient):
             InvalidName, NameTaken: the name cannot be bound.
             LimitExceeded: the registry is full, or the payload too large.
         """
-        call = self._register(
+        call = register_call(
             processor,
             name,
             replace=replace,
@@ -130,23 +129,23 @@ class Client(BlockingClient):
             dialect=dialect,
             lift=lift,
         )
-        reply = self._reply(call)
+        reply = self._sender.reply(call)
         registered = call.decode(reply)
         self._registrations.remember(call.message, registered, reply.registry_id)
         # The servers of open sessions may have registries of their own.
         for server in self._session_servers():
             with suppress(ServerUnavailable, DeadlineExceeded):  # the session registers it when it has a server again
-                registry_id = self._send(server, call).registry_id
+                registry_id = self._sender.send(server, call).registry_id
                 self._registrations.registered_in(registry_id, registered.digest, name)
         return registered
 
     def processor(self, name: str) -> ProcessorRef:
         """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
-        return self._call(self._get(name))
+        return self._sender.result(get_call(name))
 
     def processors(self) -> list[ProcessorRef]:
         """List all built-ins, then all registered processors, by name."""
-        return self._call(self._list())
+        return self._sender.result(list_call())
 
     def logs(self, processor: str | ProcessorRef) -> list[ProcessorOutput]:
         """Return what a processor has printed and logged for requests of this client's principal, oldest first.
@@ -162,31 +161,28 @@ class Client(BlockingClient):
             UnknownProcessor: there is none that this client may use.
             NotSupported: the server is an earlier version.
         """
-        call = self._logs(processor if isinstance(processor, str) else processor.digest)
+        name = processor if isinstance(processor, str) else processor.digest
+        call = Call(
+            "registry",
+            "GetOutput",
+            calls.message(registry_pb2.GetOutputRequest, processor=name),
+            lambda reply: list(ProcessorOutput.all_from_proto(reply.outputs)),
+        )
         servers = self._session_servers()
         if not servers:
-            return self._call(call)
+            return self._sender.result(call)
         # Each server keeps the output of its own workers.
         found: list[ProcessorOutput] = []
         for server in servers:
             with suppress(ServerUnavailable, DeadlineExceeded):
-                found += call.decode(self._send(server, call))
+                found += call.decode(self._sender.send(server, call))
         return sorted(found, key=attrgetter("time"))
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
-        names = self._call(self._delete(name))
+        names = self._sender.result(delete_call(name))
         self._registrations.forget(name)
         return names
-
-    def unquarantine(self, name: str) -> ProcessorRef:
-        """Lift the quarantine of a processor that failed too often, by registered name or digest.
-
-        Raises:
-            NotPermitted: the caller lacks the scope "admin".
-            UnknownProcessor: no processor has this name or digest.
-        """
-        return self._call(self._unquarantine(name))
 
     def apply(
         self, logits: LogitsT, requests: Sequence[Request], *, num_tokens_in_batch: int = 1, check: bool = True
@@ -204,7 +200,9 @@ class Client(BlockingClient):
             InvalidArgument or a subclass: the call as a whole is invalid, and nothing was processed; also if the logits
                 require gradients and grad mode is on, because the result has none.
         """
-        return self._call(self._apply(logits, requests, num_tokens_in_batch, check=check))
+        message = calls.apply_request(logits, requests, num_tokens_in_batch)
+        decode = partial(calls.apply_result, logits=logits, check=check)
+        return self._sender.result(Call("processing", "Apply", message, decode))
 
     def session(
         self,
@@ -253,7 +251,8 @@ class Client(BlockingClient):
             InvalidArgument, InvalidLogits: an argument is invalid, or the file of `record` cannot be opened.
             ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
-        trust = ProgramTrust(programs, self._registrations.has)
+        from logitport.session_opening import open_session  # commands need no session: their start must not wait for it
+
         opening = calls.message(
             processing_pb2.OpenSession,
             vocab_size=vocab_size,
@@ -265,98 +264,46 @@ class Client(BlockingClient):
             max_requests=max_requests,
             max_draft_tokens=max_draft_tokens,
             engine=engine,
-            runs_programs=trust.runs_programs,
-            can_move=not self._servers.single,
         )
-
-        def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
-            if self._closed:
-                raise calls.client_closed(self.target)
-            return GrpcStream(
-                server.channel,
-                server.target,
-                self.timeout,
-                metadata=self._connection.metadata + trace_context.metadata(),
-                encrypted=self._connection.encrypted,
-                max_message_bytes=self._max_message_bytes,
-                wait_seconds=wait_seconds,
-                open_seconds=open_seconds,
-            )
-
-        def register(server: Server, method: str, message: Any) -> Any:
-            return self._send(server, Call("registry", method, message, lambda reply: reply))
-
-        choice = ServerChoice(self._servers, stream, self._registrations, register)
-        open_session = partial(
-            self._session_class(record, opening),
-            choice.connect,
+        session, choice = open_session(
+            self._sender,
+            self._registrations,
             opening,
-            restore=choice.restore,
-            refused=choice.refused,
             with_torch=tensors.is_torch(dtype),
-            local=transport,
-            timeout=self.timeout,
-            reconnect_seconds=self.timeout if reconnect_seconds is None else reconnect_seconds,
-            trust=trust,
-            answers=None if self._servers.single else choice.answers,
-            elsewhere=None if self._servers.single else choice.elsewhere,
+            transport=transport,
+            reconnect_seconds=reconnect_seconds,
+            programs=programs,
+            record=record,
         )
-        try:
-            session = open_session()
-        except (LimitExceeded, ServerUnavailable):
-            if self._servers.single or self._closed:
-                raise
-            session = open_session()  # on another server: the first one has changed since it reported its load
-        if not self._servers.single:
-            with suppress(ServerUnavailable, DeadlineExceeded):  # the session then reconnects, and repeats it
-                choice.restore()
-        self._sessions.add(session)
-        self._choices.add(choice)
+        self._sessions[session] = choice
         return session
+
+    def servers(self) -> list[ServerClient]:
+        """Return the servers that the target names now, in its order. Calls none of them.
+
+        Raises:
+            ServerUnavailable: the client is closed.
+        """
+        self._sender.servers.refresh()
+        return [ServerClient(self._sender, server) for server in self._sender.servers.all()]
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
-        self._closed = True  # first: from now on, no session opens or reconnects
+        self._sender.closed = True  # first: from now on, no session opens or reconnects
         for session in list(self._sessions):
             session.close()
-        super().close()
+        self._sender.close()
 
-    def _session_class(self, record: Record, opening: processing_pb2.OpenSession) -> Callable[..., Session]:
-        """Return what makes a session, recorded or not."""
-        options = options_of(record)
-        if options is None:
-            return Session
-        from logitport.session.recorded import RecordedSession
+    def __enter__(self) -> Self:
+        return self
 
-        return RecordedSession.recording(options, opening, self._registrations.payload, required=record is not None)
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _session_servers(self) -> set[Server]:
         """Return the servers of open sessions, if there are several servers."""
-        if self._servers.single:
+        if self._sender.servers.single:
             return set()
-        return {choice.server for choice in self._choices if choice.server is not None}
-
-    def _call(self, call: Call[_Result]) -> _Result:
-        return call.decode(self._reply(call))
-
-    def _reply(self, call: Call[Any]) -> Any:
-        server = self._any_server()
-        try:
-            return self._send(server, call)
-        except LogitportError as error:
-            if not self._may_go_elsewhere(call, error):
-                raise
-            return self._send_elsewhere(server, call)
-
-    def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
-        elsewhere = Elsewhere(self, call)
-        while True:
-            self._servers.refresh()
-            failed = self._servers.any(excluded=failed)
-            try:
-                return self._send(failed, call)
-            except LogitportError as error:
-                pause = elsewhere.pause_after(error)
-                if pause is None:
-                    raise
-            time.sleep(pause)
+        return {choice.server for choice in list(self._sessions.values()) if choice.server is not None}

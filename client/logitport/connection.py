@@ -169,12 +169,11 @@ class Connection:
             )
 
     def channel(
-        self, library: Any, target: str, max_message_bytes: int, *, server_name: str = "", retries: bool = True
-    ) -> Any:
+        self, target: str, max_message_bytes: int, *, server_name: str = "", retries: bool = True
+    ) -> grpc.Channel:
         """Create a channel.
 
         Args:
-            library: `grpc`, or `grpc.aio` for asyncio.
             target: the server's address, which `check` has accepted.
             max_message_bytes: the largest message in either direction.
             server_name: the name in the server's certificate, unless `Tls.server_name` is set; "" for the host.
@@ -185,10 +184,10 @@ class Connection:
             # The connection may be unencrypted, so it must not go through a proxy on another machine.
             options.append(("grpc.enable_http_proxy", 0))
         if self.credentials is None:
-            return library.insecure_channel(target, options=options)
+            return grpc.insecure_channel(target, options=options)
         if server_name := self.server_name or server_name:
             options.append(("grpc.ssl_target_name_override", server_name))
-        return library.secure_channel(target, self.credentials, options=options)
+        return grpc.secure_channel(target, self.credentials, options=options)
 
 
 def channel_options(max_message_bytes: int, *, retries: bool = True) -> list[tuple[str, Any]]:

@@ -63,7 +63,7 @@ class Server:
         admin, registry, processing: stubs of its services.
     """
 
-    def __init__(self, address: Address, channel: Any, connection: Connection) -> None:
+    def __init__(self, address: Address, channel: grpc.Channel, connection: Connection) -> None:
         self.address = address
         self.target = address.target
         self.channel = channel
@@ -155,8 +155,8 @@ class Servers:
         self._closed = False
 
     @classmethod
-    def of(cls, library: Any, target: Target, connection: Connection, max_message_bytes: int) -> Servers:
-        """Make the servers of a target. `library` is `grpc`, or `grpc.aio` for asyncio.
+    def of(cls, target: Target, connection: Connection, max_message_bytes: int) -> Servers:
+        """Make the servers of a target.
 
         Raises:
             InvalidArgument, ServerUnavailable: as `AddressList`.
@@ -170,15 +170,13 @@ class Servers:
 
         def connect(address: Address) -> Server:
             channel = connection.channel(
-                library,
                 address.target,
                 max_message_bytes,
                 server_name=address.server_name,
                 retries=addresses.single,
             )
             server = Server(address, channel, connection)
-            if library is grpc:  # a channel of asyncio closes itself
-                weakref.finalize(server, channel.close).atexit = False
+            weakref.finalize(server, channel.close).atexit = False
             return server
 
         return cls(addresses, connect)
@@ -276,7 +274,7 @@ class Servers:
         """Read the list again, unless it is new. A slow read goes on in the background."""
         self._list.refresh()
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[grpc.Channel]:
         """Return no server any more. Returns the channels, which the caller closes."""
         with self._lock:
             self._closed = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from logitport import AsyncClient, Client, LogitportError, NotAuthenticated, ServerUnavailable
+from logitport import Client, LogitportError, NotAuthenticated, ServerUnavailable
 from logitport.errors import METADATA_KEY
 from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.conftest import free_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class Registry(registry_pb2_grpc.ProcessorRegistryServicer):
@@ -57,32 +56,19 @@ def serving(address: str, registry: Registry) -> Iterator[None]:
             server.stop(None).wait()
 
 
-def call_sync(targets: list[str], method: str, *arguments: str) -> Any:
+def call(targets: list[str], method: str, *arguments: str) -> Any:
     with Client(targets) as client:
         return getattr(client, method)(*arguments)
 
 
-def call_async(targets: list[str], method: str, *arguments: str) -> Any:
-    async def call() -> Any:
-        async with AsyncClient(targets) as client:
-            return await getattr(client, method)(*arguments)
-
-    return asyncio.run(call())
-
-
-@pytest.fixture(params=[call_sync, call_async], ids=["Client", "AsyncClient"])
-def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    return request.param  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("method", [("processors",), ("delete", "team/x")])
-def test_one_of_many_servers_can_be_reached(call: Callable[..., Any], method: tuple[str, ...]) -> None:
+def test_one_of_many_servers_can_be_reached(method: tuple[str, ...]) -> None:
     good = free_address()
     with serving(good, Registry()):
         assert not call([good, *(free_address() for _ in range(5))], *method)
 
 
-def test_a_server_comes_back_while_the_other_one_goes(call: Callable[..., Any]) -> None:
+def test_a_server_comes_back_while_the_other_one_goes() -> None:
     """As in a rolling restart. gRPC waits before it connects again, and calls fail meanwhile."""
     targets = [free_address(), free_address()]
     ended = threading.Event()
@@ -101,12 +87,12 @@ def test_a_server_comes_back_while_the_other_one_goes(call: Callable[..., Any]) 
         coming.join()
 
 
-def test_no_server_can_be_reached(call: Callable[..., Any]) -> None:
+def test_no_server_can_be_reached() -> None:
     with pytest.raises(ServerUnavailable, match="no connection to"):
         call([free_address(), free_address()], "processors")
 
 
-def test_a_call_that_must_not_be_made_twice(call: Callable[..., Any]) -> None:
+def test_a_call_that_must_not_be_made_twice() -> None:
     """The server may have received it before the connection was lost."""
     targets = [free_address(), free_address()]
     registries = [Registry(grpc.StatusCode.UNAVAILABLE) for _ in targets]
@@ -117,7 +103,7 @@ def test_a_call_that_must_not_be_made_twice(call: Callable[..., Any]) -> None:
         call(targets, "processors")
 
 
-def test_an_error_of_the_server_is_not_repeated(call: Callable[..., Any]) -> None:
+def test_an_error_of_the_server_is_not_repeated() -> None:
     targets = [free_address(), free_address()]
     registry = Registry(grpc.StatusCode.UNIMPLEMENTED)
     with serving(targets[0], registry), serving(targets[1], registry):
@@ -127,7 +113,7 @@ def test_an_error_of_the_server_is_not_repeated(call: Callable[..., Any]) -> Non
 
 
 @pytest.mark.parametrize("method", [("processors",), ("delete", "team/x")])
-def test_a_server_that_does_not_know_the_token_yet(call: Callable[..., Any], method: tuple[str, ...]) -> None:
+def test_a_server_that_does_not_know_the_token_yet(method: tuple[str, ...]) -> None:
     """It has not done anything, so every call may be sent to another server."""
     targets = [free_address() for _ in range(3)]
     refusing = Registry(*[grpc.StatusCode.UNAUTHENTICATED] * 100)
@@ -138,7 +124,7 @@ def test_a_server_that_does_not_know_the_token_yet(call: Callable[..., Any], met
     assert len(good.calls) == 5
 
 
-def test_a_token_that_no_server_knows(call: Callable[..., Any]) -> None:
+def test_a_token_that_no_server_knows() -> None:
     targets = [free_address() for _ in range(3)]
     refusing = Registry(*[grpc.StatusCode.UNAUTHENTICATED] * 100)
     with serving(targets[0], refusing), serving(targets[1], refusing), serving(targets[2], refusing):
@@ -156,35 +142,21 @@ class WrongMetadata(Registry):
         raise AssertionError("abort raises")
 
 
-def test_an_error_that_cannot_be_read(call: Callable[..., Any]) -> None:
+def test_an_error_that_cannot_be_read() -> None:
     target = free_address()
     with serving(target, WrongMetadata()), pytest.raises(LogitportError, match="FAILED_PRECONDITION: something else"):
         call([target], "processors")
 
 
-async def _call_and_drop_async(targets: list[str]) -> weakref.ref[AsyncClient]:
-    client = AsyncClient(targets)
-    with suppress(LogitportError):
-        await client.processors()
-    return weakref.ref(client)
-
-
-def call_and_drop_async(targets: list[str]) -> weakref.ref[Any]:
-    return asyncio.run(_call_and_drop_async(targets))
-
-
-def call_and_drop_sync(targets: list[str]) -> weakref.ref[Any]:
+def call_and_drop(targets: list[str]) -> weakref.ref[Client]:
     client = Client(targets)
     with suppress(LogitportError):
         client.processors()
     return weakref.ref(client)
 
 
-@pytest.mark.parametrize("call_and_drop", [call_and_drop_sync, call_and_drop_async], ids=["Client", "AsyncClient"])
 @pytest.mark.parametrize(("bad", "good"), [(1, 0), (2, 0), (1, 1)], ids=["fails", "fails elsewhere", "works elsewhere"])
-def test_a_dropped_client_is_deleted_at_once(
-    call_and_drop: Callable[[list[str]], weakref.ref[Any]], bad: int, good: int
-) -> None:
+def test_a_dropped_client_is_deleted_at_once(bad: int, good: int) -> None:
     """Its connections are open until then. The garbage collector may not run for long."""
     targets = [free_address() for _ in range(bad + good)]
     with ExitStack() as stack:

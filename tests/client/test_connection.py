@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import AsyncClient, Client, InvalidArgument, Tls
+from logitport import Client, InvalidArgument, Tls
 from logitport.connection import TOKEN_VARIABLE, Connection
 
 if TYPE_CHECKING:
@@ -48,14 +48,13 @@ def test_a_token_is_not_sent_unencrypted_to_another_machine(target: str) -> None
     assert not prepared(target, None, None).metadata
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_the_token_is_read_from_the_environment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     assert prepared("127.0.0.1:1", None, None).metadata == (("authorization", "Bearer secret"),)
     assert prepared("127.0.0.1:1", "other", None).metadata == (("authorization", "Bearer other"),)
     assert prepared("example.com:1", "", None).metadata == ()
     with pytest.raises(InvalidArgument, match="unset LOGITPORT_TOKEN"):
-        client("example.com:1")
+        Client("example.com:1")
 
 
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "tokën", "tab\t"])
@@ -65,25 +64,22 @@ def test_an_invalid_token_is_refused(token: str) -> None:
     assert token not in str(refused.value)
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "https://example.com"])
-def test_a_url_is_refused_as_a_target(client: Any, target: str) -> None:
+def test_a_url_is_refused_as_a_target(target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is a URL; write HOST:PORT"):
-        client(target)
+        Client(target)
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize(
     "target",
     ["", "localhost", "example.com:", "127.0.0.1", "[::1]", "[::1]:", "::1", "2001:db8::1", "unix:", "/run/lp"],
 )
-def test_a_target_without_a_port_is_refused(client: Any, target: str) -> None:
+def test_a_target_without_a_port_is_refused(target: str) -> None:
     with pytest.raises(InvalidArgument, match=r"has no port; write HOST:PORT .* unix:PATH") as refused:
-        client(target)
+        Client(target)
     assert repr(target) in str(refused.value)
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize(
     "target",
     [
@@ -91,20 +87,19 @@ def test_a_target_without_a_port_is_refused(client: Any, target: str) -> None:
         *("127.0.0.1:1 127.0.0.1:2", "127.0.0.1:1;127.0.0.1:2", " 127.0.0.1:1", "127.0.0.1:1\n", "[::1:1", "a/b:1"),
     ],
 )
-def test_a_target_that_is_not_one_address_is_refused(client: Any, target: str) -> None:
+def test_a_target_that_is_not_one_address_is_refused(target: str) -> None:
     """gRPC accepts it, and tries to resolve it at each call."""
     for given in (target, [target, "127.0.0.1:1"]):
         if given in (" 127.0.0.1:1", "127.0.0.1:1\n"):  # white space around the elements of one text is ignored
             continue
         with pytest.raises(InvalidArgument, match=r"is not one address; write HOST:PORT .* unix:PATH") as refused:
-            client(given)
+            Client(given)
         assert repr(target) in str(refused.value)
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_an_address_of_a_list_is_one_address(client: Any) -> None:
+def test_an_address_of_a_list_is_one_address() -> None:
     with pytest.raises(InvalidArgument, match=r"'a:1,b:1' is not one address"):
-        client(["a:1,b:1"])
+        Client(["a:1,b:1"])
 
 
 def test_unreadable_or_incomplete_tls_files_are_refused(tmp_path: Path) -> None:

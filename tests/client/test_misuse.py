@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from logitport import AsyncClient, Client, InvalidArgument, MalformedPayload, Request, UnknownRequest
+from logitport import Client, InvalidArgument, MalformedPayload, Request, UnknownRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 NOWHERE = "127.0.0.1:1"
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -31,9 +29,9 @@ NOWHERE = "127.0.0.1:1"
         ({"max_message_bytes": "1"}, r"max_message_bytes is '1'; pass a whole number"),
     ],
 )
-def test_wrong_arguments_of_a_client(client: Any, wrong: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_client(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message) as refused:
-        client(**{"target": NOWHERE, **wrong})
+        Client(**{"target": NOWHERE, **wrong})
     assert "secret" not in str(refused.value)
 
 
@@ -109,13 +107,6 @@ def test_a_string_that_is_not_a_serialized_processor(given: str, quoted: str) ->
     message = rf"^{quoted} is not a serialized processor: pass a class, or a string made by to_str\(\)$"
     with Client(NOWHERE) as client, pytest.raises(MalformedPayload, match=message):
         client.register(given, name="me/c")
-
-    async def register() -> None:
-        async with AsyncClient(NOWHERE) as client:
-            await client.register(given)
-
-    with pytest.raises(MalformedPayload, match=message):
-        asyncio.run(register())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import logitport
 
 PUBLIC = """
-    AccessError AdminClient AllDeniedWarning ApplyResult AsyncClient Bool Client CustomLogitProcessor DeadlineExceeded
+    AccessError AllDeniedWarning ApplyResult Bool Client CustomLogitProcessor DeadlineExceeded
     DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History HookNameWarning InDialect Int
     InternalError
     InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken
@@ -50,6 +50,13 @@ def test_import_loads_neither_torch_nor_the_server() -> None:
         "prometheus_client",
         "transformers",
     }
+
+
+def test_a_client_imports_sessions_only_when_it_opens_one() -> None:
+    """Commands open none, and must not wait for the import."""
+    imported = in_a_fresh_interpreter("import sys, logitport.client; print(*sys.modules, sep='\\n')").split()
+    assert "logitport.client" in imported
+    assert not {"logitport.session.session", "logitport.session_opening"} & set(imported)
 
 
 def test_numpy_logits_need_no_torch() -> None:

@@ -15,7 +15,6 @@ import grpc
 import pytest
 
 from logitport import (
-    AsyncClient,
     Client,
     InvalidArgument,
     LogitportError,
@@ -235,7 +234,7 @@ def test_the_answer_of_a_server_without_a_load(status: grpc.StatusCode, kind: ty
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(Refusing(), running)  # type: ignore[no-untyped-call]
         port = running.add_insecure_port("127.0.0.1:0")
         running.start()
-        servers = Servers.of(grpc, f"127.0.0.1:{port}", Connection.prepare("", None), 1 << 20)
+        servers = Servers.of(f"127.0.0.1:{port}", Connection.prepare("", None), 1 << 20)
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         servers.any().request_load(answers.put)
         answer = answers.get(timeout=30)
@@ -476,7 +475,7 @@ def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> Non
 
 def test_the_only_server_of_a_session_is_waited_for() -> None:
     streams = []
-    servers = Servers.of(grpc, "127.0.0.1:1", Connection.prepare("", None), 1 << 20)
+    servers = Servers.of("127.0.0.1:1", Connection.prepare("", None), 1 << 20)
 
     def stream(*arguments: Any) -> Any:
         streams.append(arguments)
@@ -527,16 +526,15 @@ def test_a_later_address_to_which_the_token_must_not_be_sent(caplog: pytest.LogC
     assert "a token would be sent to 10.0.0.1:2 unencrypted" in caplog.text
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("target", ["127.0.0.1:1,b", ["127.0.0.1:1", "http://a/x"], "127.0.0.1:1,file:/x", [5]])
-def test_a_list_with_an_invalid_address(client: Any, target: Any) -> None:
+def test_a_list_with_an_invalid_address(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="target "):
-        client(target)
+        Client(target)
 
 
 def test_a_channel_is_closed_when_no_session_uses_it() -> None:
     listed = ["127.0.0.1:1", "127.0.0.1:2"]
-    servers = Servers.of(grpc, lambda: listed, Connection.prepare("", None), 1 << 20)
+    servers = Servers.of(lambda: listed, Connection.prepare("", None), 1 << 20)
     one = servers.any()
     channel = one.channel
     del servers, one

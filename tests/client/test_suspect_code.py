@@ -3,18 +3,14 @@
 # ruff: noqa: PLW0603, PLW2901
 from __future__ import annotations
 
-import asyncio
 import random
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from logitport import AsyncClient, Client, CustomLogitProcessor, EditProcessor, NotCapturable, SuspectCodeWarning
+from logitport import Client, CustomLogitProcessor, EditProcessor, NotCapturable, SuspectCodeWarning
 from logitport import TensorProcessor as Base
-
-if TYPE_CHECKING:
-    from tests.conftest import RunningServer
 
 CALLS = 0
 
@@ -87,15 +83,6 @@ def test_registering_names_the_line(client: Client, processor: Any, line: str, l
     assert warning.filename == __file__
     with pytest.warns(SuspectCodeWarning):  # from the payload that was made before
         client.register(processor, lift=lift)
-
-
-def test_the_asynchronous_client_warns_too(server: RunningServer) -> None:
-    async def register() -> None:
-        async with AsyncClient(server.target) as client:
-            await client.register(CountsGlobally)
-
-    with pytest.warns(SuspectCodeWarning, match="CALLS"):
-        asyncio.run(register())
 
 
 def test_state_of_an_instance_is_permitted_in_code_and_refused_in_a_program(client: Client) -> None:

@@ -15,18 +15,13 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from logitport import ApplyResult, AsyncClient, Client, Handle, Request, Session
+from logitport import ApplyResult, Client, Handle, Request, Session
 
 
 def applied(client: Client, tensor: torch.Tensor, array: NDArray[np.float32]) -> None:
     assert_type(client.apply(tensor, [Request([1])]), ApplyResult[torch.Tensor])
     assert_type(client.apply(tensor, []).logits, torch.Tensor)
     assert_type(client.apply(array, [], check=False).logits, NDArray[np.float32])
-
-
-async def applied_asynchronously(client: AsyncClient, tensor: torch.Tensor, array: NDArray[np.float16]) -> None:
-    assert_type((await client.apply(tensor, [])).logits, torch.Tensor)
-    assert_type((await client.apply(array, [])).logits, NDArray[np.float16])
 
 
 def ids(session: Session, handle: Handle, tensor: torch.Tensor, array: NDArray[np.int32]) -> None:

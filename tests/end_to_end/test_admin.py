@@ -1,4 +1,4 @@
-"""The service Admin, as `AdminClient` calls it."""
+"""The service Admin, as `ServerClient` calls it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from logitport import (
-    AdminClient,
     Client,
     CustomLogitProcessor,
-    InvalidArgument,
     NotAuthenticated,
     NotPermitted,
     NotSupported,
@@ -30,7 +28,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport.admin import ServerAdmin
+    from logitport.admin import ServerClient
     from tests.conftest import RunningServer
 
 VOCAB = 32
@@ -63,12 +61,12 @@ def engine(strict: RunningServer) -> Iterator[Client]:
 
 
 @pytest.fixture
-def operated(strict: RunningServer) -> Iterator[ServerAdmin]:
-    with AdminClient(strict.target, token=TOKENS["operator"][0]) as client:
+def operated(strict: RunningServer) -> Iterator[ServerClient]:
+    with Client(strict.target, token=TOKENS["operator"][0]) as client:
         yield client.servers()[0]
 
 
-def test_the_status_of_a_server(operated: ServerAdmin, engine: Client) -> None:
+def test_the_status_of_a_server(operated: ServerClient, engine: Client) -> None:
     before = operated.status()
     assert (before.version, before.device, before.isolation, before.draining) == (VERSION, "cpu", "process", False)
     assert before.accepts_code
@@ -107,7 +105,7 @@ def test_the_status_of_a_server(operated: ServerAdmin, engine: Client) -> None:
     wait_until(lambda: [one.state for one in operated.status().workers] == ["idle"])
 
 
-def test_the_open_sessions(operated: ServerAdmin, engine: Client) -> None:
+def test_the_open_sessions(operated: ServerClient, engine: Client) -> None:
     options: dict[str, Any] = {"vocab_size": VOCAB, "model_name": "tiny", "device": "cuda:3", "max_requests": 4}
     with (
         engine.session(engine="toy 1.0", dtype="bfloat16", transport="local", **options) as local,
@@ -153,7 +151,7 @@ def test_sessions_come_in_pages(strict: RunningServer, engine: Client) -> None:
             session.close()
 
 
-def test_a_quarantine_is_listed_and_lifted(operated: ServerAdmin, engine: Client) -> None:
+def test_a_quarantine_is_listed_and_lifted(operated: ServerClient, engine: Client) -> None:
     ref = engine.register(Exits, name="team/exits")
     lost = operated.status().workers_lost
     request = Request(prompt_token_ids=[1], processors=[(ref, {})], tenant="acme")
@@ -176,7 +174,7 @@ def test_a_quarantine_is_listed_and_lifted(operated: ServerAdmin, engine: Client
 
 def test_all_calls_need_the_scope_admin(strict: RunningServer) -> None:
     for token, error in ((TOKENS["engine"][0], NotPermitted), ("logitport_unknown", NotAuthenticated)):
-        with AdminClient(strict.target, token=token) as client:
+        with Client(strict.target, token=token) as client:
             (server,) = client.servers()
             calls: list[Callable[[], object]] = [
                 server.status,
@@ -190,7 +188,7 @@ def test_all_calls_need_the_scope_admin(strict: RunningServer) -> None:
 
 
 def test_each_server_of_a_target_is_called(server: RunningServer, server_without_flag: RunningServer) -> None:
-    with AdminClient(f"{server.target},127.0.0.1:1,{server_without_flag.target}") as client:
+    with Client(f"{server.target},127.0.0.1:1,{server_without_flag.target}") as client:
         with_flag, missing, without_flag = client.servers()
         assert [one.target for one in (with_flag, missing)] == [server.target, "127.0.0.1:1"]
         assert with_flag.status().accepts_code
@@ -207,16 +205,10 @@ def test_each_server_of_a_target_is_called(server: RunningServer, server_without
         with_flag.status()
 
 
-def test_invalid_targets() -> None:
-    for target in ("localhost", "", "http://127.0.0.1:50051"):
-        with pytest.raises(InvalidArgument):
-            AdminClient(target)
-
-
 def test_a_server_without_the_call(server: RunningServer) -> None:
     """An earlier version answers calls that it lacks as any gRPC server does."""
     with Client(server.target) as client, pytest.raises(NotSupported, match="earlier version"):
-        client._send(client._any_server(), Missing())  # type: ignore[arg-type]
+        client._sender.reply(Missing())  # type: ignore[arg-type]
 
 
 class Missing:

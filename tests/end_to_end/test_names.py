@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 from logitport import (
-    AsyncClient,
     Client,
     CustomLogitProcessor,
     EditProcessor,
@@ -122,18 +120,6 @@ def test_the_description_has_class_and_dialect(client: Client) -> None:
     assert client.register(lambda input_ids, scores: scores).dialect == "transformers"
     assert client.processor("grammar").dialect == "edits"
     client.delete(ref.digest)
-
-
-def test_the_asynchronous_client_gives_the_same_description(server: RunningServer) -> None:
-    async def ask() -> None:
-        async with AsyncClient(server.target) as client:
-            ref = await client.register(Ban)
-            assert (ref.class_name, ref.dialect) == ("Ban", "edits")
-            request = Request([1], processors=[(Ban, {"token_ids": [1]})])
-            result = await client.apply(torch.zeros(1, VOCAB), [request])
-        assert result.rows_applied == {ref.display_name: 1}
-
-    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("how", ["class", "digest", "name"])

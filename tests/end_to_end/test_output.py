@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from logitport import (
-    AsyncClient,
     Client,
     CustomLogitProcessor,
     EditProcessor,
@@ -264,20 +263,6 @@ def test_breakpoint_says_what_to_do(alice: Client) -> None:
     error = apply(alice, Stops, {}).failures[0]
 
     assert "logitport.testing.simulate" in error.message
-
-
-async def _logs(target: str, name: str) -> list[Any]:
-    async with AsyncClient(target, token=TOKENS["alice"][0]) as client:
-        return await client.logs(name)
-
-
-def test_async_client_reads_the_same(alice: Client, isolating_server: RunningServer) -> None:
-    import asyncio
-
-    registered = alice.register(Prints)
-    apply(alice, registered, {})
-
-    assert asyncio.run(_logs(isolating_server.target, registered.digest)) == alice.logs(registered)
 
 
 class Raises(EditProcessor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from logitport import (
-    AsyncClient,
     Client,
     CustomLogitProcessor,
     EditProcessor,
@@ -159,29 +157,6 @@ def test_a_deleted_processor_still_works_for_existing_requests(client: Client) -
         logits = torch.zeros(1, 32)
         session.step({handle: [1]}).apply(logits)
         assert denied(logits[0]) == DIGITS
-
-
-def test_the_asynchronous_client(server: Any) -> None:
-    async def use() -> None:
-        async with AsyncClient(server.target) as client:
-            ref = await client.register(BanDigits, name="quickstart/async")
-            assert await client.processor("quickstart/async") == ref
-            assert ref in await client.processors()
-            out = await client.apply(torch.zeros(1, 32), [Request(processors=[(ref, {})])])
-            assert denied(out.logits[0]) == DIGITS
-            assert await client.delete("quickstart/async") == ("quickstart/async",)
-            with pytest.raises(UnknownProcessor):
-                await client.processor("quickstart/async")
-
-    asyncio.run(use())
-
-
-def test_both_clients_have_the_same_calls() -> None:
-    def calls(cls: type) -> set[str]:
-        return {name for name in vars(cls) if not name.startswith("_")}
-
-    assert calls(Client) - calls(AsyncClient) == {"session"}
-    assert calls(AsyncClient) <= calls(Client)
 
 
 def test_edits_can_be_read_without_logits(client: Client) -> None:

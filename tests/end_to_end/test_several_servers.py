@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from logitport import (
-    AsyncClient,
     Client,
     EditProcessor,
     EditRequest,
@@ -167,16 +165,6 @@ def test_calls_go_to_another_server(cluster: list[RunningServer]) -> None:
         for _ in range(10):
             assert np.isinf(client.apply(logits, [request]).logits[0, 3])
             assert client.processor("disallowed_tokens").builtin
-
-    async def apply() -> None:
-        async with AsyncClient(targets(cluster)) as client:
-            for _ in range(10):
-                await client.processors()
-            kill(cluster[1])
-            for _ in range(10):
-                assert np.isinf((await client.apply(logits, [request])).logits[0, 3])
-
-    asyncio.run(apply())
 
 
 def test_all_addresses_of_a_name_over_tls(start_server: Callable[..., RunningServer], authority: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from logitport import (
-    AsyncClient,
     Client,
     InvalidName,
     Request,
@@ -70,15 +68,6 @@ def test_a_signed_payload_is_accepted(client: Client, folder: Path) -> None:
     inline = payload.sign(AddOne.to_str(), read_private_key(key))
     for processor in ("team/plus", digest, inline):
         assert torch.equal(apply(client, processor), torch.ones(1, VOCAB))
-
-
-def test_asyncio(strict: RunningServer, folder: Path) -> None:
-    async def register() -> str:
-        async with AsyncClient(strict.target) as client:
-            ref = await client.register(AddOne, name="team/async", signing_key=folder / "keys" / "team")
-            return ref.names[-1]
-
-    assert asyncio.run(register())
 
 
 def test_an_unsigned_payload_is_refused(client: Client, folder: Path) -> None:

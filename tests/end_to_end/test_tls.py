@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 from cryptography import x509
 
-from logitport import AsyncClient, Client, NotAuthenticated, NotPermitted, Request, ServerUnavailable, Tls
+from logitport import Client, NotAuthenticated, NotPermitted, Request, ServerUnavailable, Tls
 from logitport_server.access import new_token
 from logitport_server.access.tokens import Grant
 from tests.conftest import COMMAND
@@ -70,14 +69,6 @@ def test_a_client_that_trusts_the_authority(encrypted: RunningServer, authority:
         assert logits[0, 2] == float("-inf")
 
 
-def test_asyncio(encrypted: RunningServer, authority: Authority) -> None:
-    async def count_processors() -> int:
-        async with AsyncClient(encrypted.target, tls=Tls(ca=authority.ca)) as client:
-            return len(await client.processors())
-
-    assert asyncio.run(count_processors())
-
-
 def test_a_server_of_an_untrusted_authority_is_refused(
     encrypted: RunningServer, untrusted_authority: Authority
 ) -> None:
@@ -133,13 +124,6 @@ def test_a_client_without_tls_is_refused(encrypted: RunningServer) -> None:
             pytest.raises(ServerUnavailable, match=r"If it uses TLS, pass tls=Tls\(ca=\.\.\.\), with cert and key"),
         ):
             call(client)
-
-    async def count_processors() -> int:
-        async with AsyncClient(encrypted.target, timeout=30) as client:
-            return len(await client.processors())
-
-    with pytest.raises(ServerUnavailable, match="If it uses TLS, pass tls="):
-        asyncio.run(count_processors())
 
 
 def test_the_principal_of_a_certificate(mutual: RunningServer, authority: Authority) -> None:

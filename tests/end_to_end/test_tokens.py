@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -15,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from logitport import (
-    AsyncClient,
     Client,
     NameTaken,
     NotAuthenticated,
@@ -193,16 +191,6 @@ def test_an_engine_without_the_scope_cannot_ship_processors(
         with pytest.raises(NotPermitted, match="'engine' may not ship a processor with a request"):
             session.add(Request([1], processors=[(AddOneInPlace, {})]))
         assert session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})]))
-
-
-def test_asyncio(token_server: RunningServer) -> None:
-    async def list_as(token: str) -> int:
-        async with AsyncClient(token_server.target, token=token) as client:
-            return len(await client.processors())
-
-    assert asyncio.run(list_as(TOKENS["engine"][0]))
-    with pytest.raises(NotAuthenticated):
-        asyncio.run(list_as("x"))
 
 
 def test_revoking_a_token_ends_its_open_sessions(start_server: Callable[..., RunningServer], tmp_path: Path) -> None:

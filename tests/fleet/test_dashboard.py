@@ -74,7 +74,7 @@ class Load:
                     with suppress(LogitportError):
                         stranger.processors()
                     with suppress(LogitportError):
-                        client.unquarantine("without/permission")
+                        client.servers()[0].unquarantine("without/permission")
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
 

@@ -149,7 +149,7 @@ def test_two_servers_are_one_registry(
         assert not isinstance(crash(other), ProcessorQuarantined)
         delays.wait_until(lambda: one.processor("team/leaves").quarantined)
         assert isinstance(crash(one), ProcessorQuarantined)
-        one.unquarantine("team/leaves")
+        one.servers()[0].unquarantine("team/leaves")
         delays.wait_until(lambda: not other.processor("team/leaves").quarantined)
         assert not isinstance(crash(other), ProcessorQuarantined)
 

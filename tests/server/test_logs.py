@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from logitport import (
-    AdminClient,
     Client,
     EditProcessor,
     EditRequest,
@@ -102,7 +101,7 @@ def test_a_call_without_its_scope_has_its_principal(
     (tmp_path / "tokens").write_text(grant.line)
     with serving("--log-format", "json", "--tokens", str(tmp_path / "tokens")) as server:
         for sent, error in ((token, NotPermitted), ("unknown", NotAuthenticated)):
-            with AdminClient(server.target, token=sent) as client, pytest.raises(error):
+            with Client(server.target, token=sent) as client, pytest.raises(error):
                 client.servers()[0].status()
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     refused = [line for line in lines if line.get("event") == "call_refused"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from logitport.admin import ServerAdmin
+    from logitport.admin import ServerClient
     from logitport.request import ProcessorRef
 
 _DIGEST_LENGTH = 12
@@ -135,7 +135,7 @@ class RegisterProcessor(JsonCommand):
         end(answers)
 
     def _register(self, processor: Any) -> list[Answer]:
-        def register(server: ServerAdmin) -> ProcessorRef:
+        def register(server: ServerClient) -> ProcessorRef:
             return server.register(
                 processor, name=self.name, replace=self.replace, shared=self.shared, signing_key=self.sign_key
             )

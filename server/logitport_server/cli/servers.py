@@ -21,7 +21,8 @@ from logitport_server.config.option import FlagOnly
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.admin import AdminClient, ServerAdmin
+    from logitport.admin import ServerClient
+    from logitport.client import Client
 
 _T = TypeVar("_T")
 
@@ -61,16 +62,16 @@ class ServersCommand(RemoteCommand):
         """The target, as the client reads it."""
         return self.target
 
-    def client(self, timeout: float = _TIMEOUT_SECONDS) -> AdminClient:
+    def client(self, timeout: float = _TIMEOUT_SECONDS) -> Client:
         """Make a client of the servers. Raises UsageError for a target that is none."""
-        from logitport.admin import AdminClient
+        from logitport.client import Client
 
         try:
-            return AdminClient(self.addresses(), tls=self.tls(), timeout=timeout)
+            return Client(self.addresses(), tls=self.tls(), timeout=timeout)
         except InvalidArgument as error:
             raise UsageError(with_flags(str(error))) from error
 
-    def call(self, work: Callable[[ServerAdmin], _T], timeout: float = _TIMEOUT_SECONDS) -> list[Answer]:
+    def call(self, work: Callable[[ServerClient], _T], timeout: float = _TIMEOUT_SECONDS) -> list[Answer]:
         """Do the work at each server, at the same time. Returns the answers in the order of the servers."""
         with self.client(timeout) as client:
             return call_each(client.servers(), work)
@@ -122,10 +123,10 @@ class TableCommand(JsonCommand):
             show(lines_of(columns, (cells for _, cells in rows)))
 
 
-def call_each(servers: Sequence[ServerAdmin], work: Callable[[ServerAdmin], _T]) -> list[Answer]:
+def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T]) -> list[Answer]:
     """Do the work at each of the servers, at the same time. Returns the answers in their order."""
 
-    def answer(server: ServerAdmin) -> Answer:
+    def answer(server: ServerClient) -> Answer:
         try:
             return Answer(server.target, work(server), None)
         except LogitportError as error:

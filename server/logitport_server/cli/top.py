@@ -34,7 +34,8 @@ from logitport_server.config.units import Seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport.admin import AdminClient, ServerAdmin
+    from logitport.admin import ServerClient
+    from logitport.client import Client
     from logitport_server.cli.activity import Activity, ProcessorActivity, ServerActivity, SessionActivity
     from logitport_server.cli.latencies import Quantile
 
@@ -105,7 +106,7 @@ class Top(JsonCommand):
             with suppress(KeyboardInterrupt):
                 self._watch(client, console, looks)
 
-    def _watch(self, client: AdminClient, console: Console, looks: Sequence[Look]) -> None:
+    def _watch(self, client: Client, console: Console, looks: Sequence[Look]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))  # leaves the terminal as it was
         with Live(console=console, screen=True, auto_refresh=False) as live:
             earlier: Sequence[Look] = ()
@@ -117,10 +118,10 @@ class Top(JsonCommand):
                 earlier, looks = looks, _look(client)
 
 
-def _look(client: AdminClient) -> list[Look]:
+def _look(client: Client) -> list[Look]:
     """Look at each server that the target names now."""
 
-    def look(server: ServerAdmin) -> tuple[Any, Any]:
+    def look(server: ServerClient) -> tuple[Any, Any]:
         return server.status(), list(server.sessions())
 
     return [

@@ -30,7 +30,7 @@ class HealthCheck:
 
     def __init__(self, address: str) -> None:
         connection = Connection.prepare("", None)
-        self._channel = connection.channel(grpc, address, calls.DEFAULT_MAX_MESSAGE_BYTES, retries=False)
+        self._channel = connection.channel(address, calls.DEFAULT_MAX_MESSAGE_BYTES, retries=False)
         self._stub = health_pb2_grpc.HealthStub(self._channel)
 
     def check(self) -> Health:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from logitport import Client, Tls, calls
+from logitport import Tls, calls
+from logitport.connection import Connection
 from logitport.errors import InvalidArgument
 from logitport_server.cli.advice import with_flags
 
@@ -57,6 +58,6 @@ def test_the_list_of_processors() -> None:
 
 
 def test_a_url() -> None:
-    with Client(CLOSED, tls=Tls()) as client, pytest.raises(InvalidArgument) as refused:
-        client._connection.check("http://logits.example")
+    with pytest.raises(InvalidArgument) as refused:
+        Connection.prepare(None, Tls()).check("http://logits.example")
     assert "pass --tls-ca FILE for an encrypted connection" in with_flags(str(refused.value))

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from logitport import ProcessorRef
-from logitport.admin import ServerAdmin, UnquarantineResult
+from logitport.admin import ServerClient, UnquarantineResult
 from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def test_a_quarantine_is_lifted_only_where_there_is_one(
     logitport: Any, monkeypatch: pytest.MonkeyPatch, was_quarantined: bool, line: str
 ) -> None:
     processor = ProcessorRef("0" * 64, names=("team/one",))
-    monkeypatch.setattr(ServerAdmin, "unquarantine", lambda *_: UnquarantineResult(processor, was_quarantined))
+    monkeypatch.setattr(ServerClient, "unquarantine", lambda *_: UnquarantineResult(processor, was_quarantined))
     assert logitport("unquarantine", "127.0.0.1:1", "team/one") == (0, line, "")
 
 

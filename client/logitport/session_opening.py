@@ -1,0 +1,112 @@
+"""Opening a session. Imported when a client opens its first one: other calls need none of what a session needs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from logitport import trace_context
+from logitport.base_client import Call
+from logitport.errors import DeadlineExceeded, LimitExceeded, ServerUnavailable
+from logitport.recording.options import options_of
+from logitport.session.program_trust import ProgramTrust
+from logitport.session.server_choice import ServerChoice
+from logitport.session.session import Session
+from logitport.session.transports.stream import GrpcStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport.base_client import CallSender
+    from logitport.recording.options import Record
+    from logitport.servers import Server
+    from logitport.session.program_trust import Mode
+    from logitport.session.registrations import Registrations
+    from logitport_proto import processing_pb2
+
+
+def open_session(
+    sender: CallSender,
+    registrations: Registrations,
+    opening: processing_pb2.OpenSession,
+    *,
+    with_torch: bool,
+    transport: Literal["auto", "grpc", "local"],
+    reconnect_seconds: float | None,
+    programs: Mode | None,
+    record: Record,
+) -> tuple[Session, ServerChoice]:
+    """Open a session, and return it with the choice of its server.
+
+    Args:
+        sender: that of the client.
+        registrations: those of the client.
+        opening: the first message, without `runs_programs` and `can_move`, which are set here.
+        with_torch: whether logits are torch tensors.
+        transport: see `Client.session`.
+        reconnect_seconds: see `Client.session`.
+        programs: see `Client.session`.
+        record: see `Client.session`.
+
+    Raises:
+        InvalidArgument, InvalidLogits, ServerUnavailable: see `Client.session`.
+    """
+    servers = sender.servers
+    trust = ProgramTrust(programs, registrations.has)
+    opening.runs_programs = trust.runs_programs
+    opening.can_move = not servers.single
+
+    def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
+        sender.check_open()
+        return GrpcStream(
+            server.channel,
+            server.target,
+            sender.timeout,
+            metadata=sender.connection.metadata + trace_context.metadata(),
+            encrypted=sender.connection.encrypted,
+            max_message_bytes=sender.max_message_bytes,
+            wait_seconds=wait_seconds,
+            open_seconds=open_seconds,
+        )
+
+    def register(server: Server, method: str, message: Any) -> Any:
+        return sender.send(server, Call("registry", method, message, lambda reply: reply))
+
+    choice = ServerChoice(servers, stream, registrations, register)
+    opened = partial(
+        _session_class(record, opening, registrations),
+        choice.connect,
+        opening,
+        restore=choice.restore,
+        refused=choice.refused,
+        with_torch=with_torch,
+        local=transport,
+        timeout=sender.timeout,
+        reconnect_seconds=sender.timeout if reconnect_seconds is None else reconnect_seconds,
+        trust=trust,
+        answers=None if servers.single else choice.answers,
+        elsewhere=None if servers.single else choice.elsewhere,
+    )
+    try:
+        session = opened()
+    except (LimitExceeded, ServerUnavailable):
+        if servers.single or sender.closed:
+            raise
+        session = opened()  # on another server: the first one has changed since it reported its load
+    if not servers.single:
+        with suppress(ServerUnavailable, DeadlineExceeded):  # the session then reconnects, and repeats it
+            choice.restore()
+    return session, choice
+
+
+def _session_class(
+    record: Record, opening: processing_pb2.OpenSession, registrations: Registrations
+) -> Callable[..., Session]:
+    """Return what makes a session, recorded or not."""
+    options = options_of(record)
+    if options is None:
+        return Session
+    from logitport.session.recorded import RecordedSession
+
+    return RecordedSession.recording(options, opening, registrations.payload, required=record is not None)
