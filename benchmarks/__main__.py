@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from benchmarks import (
     axes,
     bar,
-    compiled_programs,
     costs,
     domains,
     engine_thread,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 _PROGRAMS = (
     programs.programs,
-    compiled_programs.compiled_programs,
     program_sessions.tenants_of_a_program,
     program_sessions.transports_of_a_program,
     program_sessions.mix_with_a_program,
