@@ -55,6 +55,5 @@ PARTS = (
     _job("faults", 90, "workers that break CUDA: a bad index, an endless kernel, no memory"),
     _job("generation", 120, "a transformers model with random weights, with and without the hook"),
     _job("sampling", 75, "SGLang's sampler with its own processors, and with the hook"),
-    _job("prices", 30, "the prices of programs on this GPU"),
     Part("bench-cuda", 150, ("-m", "benchmarks.cuda"), "steps in place, through pinned memory, and in SGLang"),
 )

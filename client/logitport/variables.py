@@ -27,7 +27,7 @@ OF_THE_SDK = frozenset(
             "RECONNECT_SECONDS",
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
-        *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT"),
+        *("PROGRAMS", "PROGRAM_KEYS", "LIFT"),
         *("RECORD", "RECORD_OPTIONS"),
         "PURE_PYTHON",
     )

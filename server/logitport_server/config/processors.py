@@ -52,8 +52,7 @@ class Processors(OpsOptions):
         DEFAULT_LIMIT_MS,
         gt=0,
         le=1e6,
-        description="longest time of one core that a program may take for one row, in the worst case that is computed "
-        "for this machine",
+        description="longest time of one core that a program may take for one row, in the worst case",
     )
     tokenizer: list[NamedTokenizer] = Field(
         default=[],

@@ -16,7 +16,6 @@ from benchmarks.gpu.jobs import (
     generation,
     memory,
     mix,
-    prices,
     sampling,
     temperature,
     workers,
@@ -120,10 +119,6 @@ def test_generation(tmp_path: Path) -> None:
     lines = run(generation, tmp_path)
     assert_correct(lines)
     assert bars.GENERATION in {line.quantity for line in lines}
-
-
-def test_prices(tmp_path: Path) -> None:
-    assert all(line.value and line.value > 0 for line in run(prices, tmp_path))
 
 
 def test_environment(tmp_path: Path) -> None:
