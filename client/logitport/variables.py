@@ -29,6 +29,7 @@ OF_THE_SDK = frozenset(
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
         *("PROGRAMS", "PROGRAM_KEYS", "LIFT"),
         *("RECORD", "RECORD_OPTIONS"),
+        "CUSTOM_OPS",
         "PURE_PYTHON",
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from logitport.ops.registry import Replaceable, full_name, load_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+VARIABLE = "LOGITPORT_CUSTOM_OPS"
 
 # NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
 PLATFORMS = ("cpu", "cuda", "hip", "xpu", "tpu", "oot")
@@ -54,18 +57,42 @@ class OpsConfig:
         return True, "custom_ops is all by default"
 
 
-_config = OpsConfig()
+# None until the first op is created, or `configure` is called.
+_config: OpsConfig | None = None
 
 
-def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -> None:
-    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed."""
+def configure(custom_ops: Sequence[str] | None = None, *, compile_native: bool = False) -> None:
+    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed.
+
+    Args:
+        custom_ops: see `OpsConfig`; None for LOGITPORT_CUSTOM_OPS, its entries separated by commas.
+        compile_native: see `OpsConfig`.
+    """
     global _config  # noqa: PLW0603 - one configuration for each process
-    config = OpsConfig(tuple(custom_ops), compile_native)
-    load_plugins()  # a plugin may register an op that `custom_ops` names
-    if unknown := sorted({entry[1:] for entry in custom_ops if entry[0] in "+-"} - set(LogitOp.names())):
-        raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
-    _config = config
+    _config = _read_config(custom_ops, compile_native=compile_native)
     LogitOp.get.cache_clear()
+
+
+def _current_config() -> OpsConfig:
+    global _config  # noqa: PLW0603
+    if _config is None:
+        _config = _read_config(None)
+    return _config
+
+
+def _read_config(custom_ops: Sequence[str] | None, *, compile_native: bool = False) -> OpsConfig:
+    load_plugins()  # a plugin may register an op that `custom_ops` names
+    prefix = ""
+    if custom_ops is None:
+        value, prefix = os.environ.get(VARIABLE, ""), f"{VARIABLE}: "
+        custom_ops = [entry.strip() for entry in value.split(",")] if value else []
+    try:
+        config = OpsConfig(tuple(custom_ops), compile_native)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{prefix}{error.message}") from None
+    if unknown := sorted({entry[1:] for entry in custom_ops if entry[0] in "+-"} - set(LogitOp.names())):
+        raise InvalidArgument(f"{prefix}custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
+    return config
 
 
 class LogitOp(Replaceable, ABC):
@@ -85,9 +112,10 @@ class LogitOp(Replaceable, ABC):
     requires: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *, enforce_enable: bool = False) -> None:
-        self._enabled, self._reason = (True, "enforced") if enforce_enable else _config.decide(self.name)
+        config = _current_config()
+        self._enabled, self._reason = (True, "enforced") if enforce_enable else config.decide(self.name)
         self._methods: dict[Any, Callable[..., Any]] = {}  # by device
-        self.compiled: Callable[[Any], Any] = cache(_compile) if _config.compile_native else lambda kernel: kernel
+        self.compiled: Callable[[Any], Any] = cache(_compile) if config.compile_native else lambda kernel: kernel
 
     def __call__(self, *args: Any) -> Any:
         """Run the implementation of the device that has the last argument, the logits."""

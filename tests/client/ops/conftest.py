@@ -106,4 +106,4 @@ def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     monkeypatch.setattr(torch.version, "hip", None)
     yield
-    ops.configure()
+    ops.configure([])
