@@ -6,12 +6,12 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import ops
-from logitport.ops import LogitOp, PipelineStage, logit_op, registry
+from logitport.ops import LogitOp, logit_op
 from logitport.ops.logit_op import PLATFORMS
 from logitport_server.cli.root import run
 from tests.plugin_process import run_beside_plugin
@@ -39,7 +39,7 @@ def rows_of(title: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_replacements", dict(registry._replacements))
+    monkeypatch.setattr(logit_op, "_replacements", dict(logit_op._replacements))
     yield
     ops.configure([])
 
@@ -109,19 +109,8 @@ def test_an_implementation_out_of_tree(tmp_path: Path) -> None:
     (manifest,) = blocks("Add an implementation out of tree", "toml")
     plugin, comparison = blocks("Add an implementation out of tree", "python")
     ((group, entry_point, module),) = re.findall(r'entry-points\."([\w.]+)"\]\n(\S+) = "(\w+)"', manifest)
-    assert group == registry.PLUGINS
+    assert group == logit_op.PLUGINS
     assert f"`{module}.py`" in section("Add an implementation out of tree")
     program = f"{comparison}\nfrom logitport import ops\nprint(ops.list_ops()[0].implementation)\n"
     ran = run_beside_plugin(tmp_path, plugin, program, module=module, entry_point=entry_point)
     assert ran.stdout == "fast_edits.FastEdits.forward_cpu\n", ran.stderr
-
-
-def test_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {"__name__": "here"}
-    exec(blocks("Replace a stage", "python")[0], made)
-    calls = []
-    monkeypatch.setattr(made["RunChains"], "__call__", lambda self, *args: calls.append(args))
-    stage = PipelineStage.get("run_chains")
-    stage("rows", "drafts")
-    assert isinstance(stage, made["TimedRunChains"])
-    assert calls == [("rows", "drafts")]
