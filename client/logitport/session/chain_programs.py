@@ -70,7 +70,7 @@ class ChainPrograms:
         """
         if not self._trust.runs_programs or not self._with_torch or "torch" not in sys.modules:
             return None
-        # Not a daemon: that could end in the middle of an operator of torch.
+        # Not a daemon: that could end in the middle of an import.
         thread = threading.Thread(target=_import_runtime, name="logitport-programs")
         thread.start()
         return thread
