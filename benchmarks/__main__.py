@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from benchmarks import (
     axes,
     bar,
-    compiled_programs,
     costs,
     domains,
     engine_thread,
@@ -44,7 +43,6 @@ _BAR = (
     isolation.isolation,
     domains.trust_domains,
     programs.programs,
-    compiled_programs.compiled_programs,
     program_sessions.tenants_of_a_program,
     program_sessions.transports_of_a_program,
     program_sessions.mix_with_a_program,

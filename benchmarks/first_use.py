@@ -7,10 +7,8 @@ from the first `Session.add` of 64 requests to the end of their first `apply`.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -38,32 +36,24 @@ _BAN = ("disallowed_tokens", {"token_ids": [1]})
 
 
 def first_use(server: Server, client: Client) -> Findings:
-    """In engines that are processes of their own. The first one measures the prices of the machine, others read them.
+    """In engines that are processes of their own.
 
     Later uses pass through the same admission, step and program with requests of their own.
     """
     uses = []
-    with tempfile.TemporaryDirectory() as cache:
-        for number in range(_ENGINES):
-            # Of another name for each engine, so that the server has not used it either.
-            cls = type(f"MinP{number}", (MinP,), {"__module__": __name__})
-            uses.append(_run_engine(server.target, client.register(cls).digest, cache))
+    for number in range(_ENGINES):
+        # Of another name for each engine, so that the server has not used it either.
+        cls = type(f"MinP{number}", (MinP,), {"__module__": __name__})
+        uses.append(_run_engine(server.target, client.register(cls).digest))
     table = np.array(uses)
     added = table[:, 0] - np.quantile(table[:, 1:], LOWER_QUARTILE, axis=1)
-    summary = over_rounds(added[1:])._replace(value=float(np.quantile(added[1:], LOWER_QUARTILE)))
-    case = "min-p as a program, 64 rows: first use - later use"
-    return Findings(
-        [],
-        [
-            BarLine(f"{case}, prices on disk", summary, 20.0, "ms"),
-            BarLine(f"{case}, the machine's first session", over_rounds(added[:1]), None, "ms"),
-        ],
-    )
+    summary = over_rounds(added)._replace(value=float(np.quantile(added, LOWER_QUARTILE)))
+    return Findings([], [BarLine("min-p as a program, 64 rows: first use - later use", summary, 20.0, "ms")])
 
 
-def _run_engine(target: str, digest: str, cache: str) -> list[float]:
+def _run_engine(target: str, digest: str) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.first_use", target, str(Workload().vocab_size), digest]
-    ran = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": cache}, capture_output=True, check=True)
+    ran = subprocess.run(command, capture_output=True, check=True)
     used: list[float] = json.loads(ran.stdout)
     return used
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 # gRPC closes descriptors on threads of its own, after the call that ends a channel.
 _SECONDS = 60.0
-# Of the process, by design: torch's thread, those that build programs, those of `logitport play` that run code which
-# cannot be stopped, and what gRPC waits with.
+# Of the process, by design: torch's thread, those of `logitport play` that run code which cannot be stopped, and what
+# gRPC waits with.
 _PERMANENT = (
-    *("thread logitport-fuse", "thread logitport-play", "thread tqdm_monitor"),
+    *("thread logitport-play", "thread tqdm_monitor"),
     *("anon_inode:[eventfd]", "anon_inode:[eventpoll]"),
 )
 _EXCLUDED = "engines/"  # engines keep threads of their own, and hooks live as long as they do

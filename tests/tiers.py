@@ -47,8 +47,6 @@ SLOW_FILES = frozenset(
         "client/programs/test_captured_results.py",
         "client/programs/lift/test_lift.py",
         "examples/test_programs.py",
-        # A compiler for each case.
-        "client/programs/fused/test_drawn_programs.py",
         # A worker, and a hundred examples of each law for each case.
         "client/testing/test_planted_defects.py",
         # A pytest with a server for each case.

@@ -27,8 +27,9 @@ OF_THE_SDK = frozenset(
             "RECONNECT_SECONDS",
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
-        *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT", "FUSE"),
+        *("PROGRAMS", "PROGRAM_KEYS", "LIFT"),
         *("RECORD", "RECORD_OPTIONS"),
+        "CUSTOM_OPS",
         "PURE_PYTHON",
     )
 )

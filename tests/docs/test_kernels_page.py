@@ -6,12 +6,12 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import ops
-from logitport.ops import LogitOp, PipelineStage, logit_op, registry
+from logitport.ops import LogitOp, logit_op
 from logitport.ops.logit_op import PLATFORMS
 from logitport_server.cli.root import run
 from tests.plugin_process import run_beside_plugin
@@ -39,9 +39,9 @@ def rows_of(title: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_replacements", dict(registry._replacements))
+    monkeypatch.setattr(logit_op, "_replacements", dict(logit_op._replacements))
     yield
-    ops.configure()
+    ops.configure([])
 
 
 @pytest.fixture
@@ -79,12 +79,12 @@ def test_what_a_configuration_runs(custom_ops: str, compiled: str, runs: str) ->
     assert f"`forward_{LogitOp.get('apply_edits').choose('cpu')[0]}`" == runs
 
 
-@pytest.mark.parametrize("command", [line for line in blocks("Configuration", "")[0].splitlines() if "--" in line])
-def test_the_commands_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, verb, *arguments = shlex.split(command)
-    assert verb == "serve"
-    run(["ops", *arguments])  # takes the option that serve takes
-    assert "custom_ops has " in capsys.readouterr().out
+def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable, *command = shlex.split(blocks("Configuration", "")[0])
+    assert command == ["logitport", "serve"]
+    monkeypatch.setenv(*variable.split("=", 1))
+    ops.configure()
+    assert LogitOp.get("apply_edits").choose("cpu") == ("cpu", "custom_ops has +apply_edits")
 
 
 def test_configuring_an_engine() -> None:
@@ -97,8 +97,10 @@ def test_the_output_of_the_command(
 ) -> None:
     (block,) = blocks("`logitport ops`", "")
     command, _, output = block.partition("\n")
+    _, variable, *arguments = shlex.split(command)
     monkeypatch.setenv("COLUMNS", str(max(map(len, output.splitlines()))))
-    run(shlex.split(command)[2:])
+    monkeypatch.setenv(*variable.split("=", 1))
+    run(arguments[1:])
     assert capsys.readouterr().out == output
 
 
@@ -107,19 +109,8 @@ def test_an_implementation_out_of_tree(tmp_path: Path) -> None:
     (manifest,) = blocks("Add an implementation out of tree", "toml")
     plugin, comparison = blocks("Add an implementation out of tree", "python")
     ((group, entry_point, module),) = re.findall(r'entry-points\."([\w.]+)"\]\n(\S+) = "(\w+)"', manifest)
-    assert group == registry.PLUGINS
+    assert group == logit_op.PLUGINS
     assert f"`{module}.py`" in section("Add an implementation out of tree")
     program = f"{comparison}\nfrom logitport import ops\nprint(ops.list_ops()[0].implementation)\n"
     ran = run_beside_plugin(tmp_path, plugin, program, module=module, entry_point=entry_point)
     assert ran.stdout == "fast_edits.FastEdits.forward_cpu\n", ran.stderr
-
-
-def test_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {"__name__": "here"}
-    exec(blocks("Replace a stage", "python")[0], made)
-    calls = []
-    monkeypatch.setattr(made["RunChains"], "__call__", lambda self, *args: calls.append(args))
-    stage = PipelineStage.get("run_chains")
-    stage("rows", "drafts")
-    assert isinstance(stage, made["TimedRunChains"])
-    assert calls == [("rows", "drafts")]

@@ -2,6 +2,5 @@
 
 from logitport.ops.apply_edits import apply_edits
 from logitport.ops.logit_op import LogitOp, OpRow, OpsConfig, configure, list_ops
-from logitport.ops.registry import PipelineStage
 
-__all__ = ["apply_edits", "configure", "list_ops", "LogitOp", "OpRow", "OpsConfig", "PipelineStage"]
+__all__ = ["apply_edits", "configure", "list_ops", "LogitOp", "OpRow", "OpsConfig"]

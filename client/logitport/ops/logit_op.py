@@ -1,21 +1,28 @@
-"""Ops on logits, and the choice of the implementation that runs on each platform."""
+"""Ops on logits, and the choice of the implementation that runs on each platform.
+
+Ops are looked up by name. An installed package can replace them.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, InvalidLogits
-from logitport.ops.registry import Replaceable, full_name, load_plugins
+from logitport.errors import InvalidArgument, InvalidLogits, LoadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+VARIABLE = "LOGITPORT_CUSTOM_OPS"
+PLUGINS = "logitport.plugins"  # entry point group; each entry is a module that registers or replaces ops
 
 # NVIDIA's GPUs are "cuda", AMD's "hip", Intel's "xpu"; devices whose torch backend is out of tree are "oot".
 PLATFORMS = ("cpu", "cuda", "hip", "xpu", "tpu", "oot")
@@ -54,40 +61,72 @@ class OpsConfig:
         return True, "custom_ops is all by default"
 
 
-_config = OpsConfig()
+_Op = TypeVar("_Op", bound="type[LogitOp]")
+
+_ops: dict[str, type[LogitOp]] = {}
+_replacements: dict[str, type[LogitOp]] = {}
+
+# None until the first op is created, or `configure` is called.
+_config: OpsConfig | None = None
 
 
-def configure(custom_ops: Sequence[str] = (), *, compile_native: bool = False) -> None:
-    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed."""
+def configure(custom_ops: Sequence[str] | None = None, *, compile_native: bool = False) -> None:
+    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed.
+
+    Args:
+        custom_ops: see `OpsConfig`; None for LOGITPORT_CUSTOM_OPS, its entries separated by commas.
+        compile_native: see `OpsConfig`.
+    """
     global _config  # noqa: PLW0603 - one configuration for each process
-    config = OpsConfig(tuple(custom_ops), compile_native)
-    load_plugins()  # a plugin may register an op that `custom_ops` names
-    if unknown := sorted({entry[1:] for entry in custom_ops if entry[0] in "+-"} - set(LogitOp.names())):
-        raise InvalidArgument(f"custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
-    _config = config
+    _config = _read_config(custom_ops, compile_native=compile_native)
     LogitOp.get.cache_clear()
 
 
-class LogitOp(Replaceable, ABC):
+def _current_config() -> OpsConfig:
+    global _config  # noqa: PLW0603
+    if _config is None:
+        _config = _read_config(None)
+    return _config
+
+
+def _read_config(custom_ops: Sequence[str] | None, *, compile_native: bool = False) -> OpsConfig:
+    load_plugins()  # a plugin may register an op that `custom_ops` names
+    prefix = ""
+    if custom_ops is None:
+        value, prefix = os.environ.get(VARIABLE, ""), f"{VARIABLE}: "
+        custom_ops = [entry.strip() for entry in value.split(",")] if value else []
+    try:
+        config = OpsConfig(tuple(custom_ops), compile_native)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{prefix}{error.message}") from None
+    if unknown := sorted({entry[1:] for entry in custom_ops if entry[0] in "+-"} - set(LogitOp.names())):
+        raise InvalidArgument(f"{prefix}custom_ops names {unknown}; the ops are: {', '.join(LogitOp.names())}")
+    return config
+
+
+class LogitOp(ABC):
     """One operation on logits. The device of its last argument, a torch tensor or numpy array, selects the method.
 
     Register a subclass with `@LogitOp.register("name")` and call `LogitOp.get("name")`. Implement `forward_native`
-    in plain PyTorch, and `forward_<platform>` where a platform can do better.
+    in plain PyTorch, and `forward_<platform>` where a platform can do better. A wrong name raises InvalidArgument.
 
     Args:
         enforce_enable: run the kernel of the platform, whatever the configuration is.
 
     Attributes:
+        name: set by registration.
         requires: the package that a platform's implementation needs; without it the native one runs.
         compiled: takes a function of tensors, and compiles it with inductor if it is configured so.
     """
 
+    name: ClassVar[str] = ""
     requires: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *, enforce_enable: bool = False) -> None:
-        self._enabled, self._reason = (True, "enforced") if enforce_enable else _config.decide(self.name)
+        config = _current_config()
+        self._enabled, self._reason = (True, "enforced") if enforce_enable else config.decide(self.name)
         self._methods: dict[Any, Callable[..., Any]] = {}  # by device
-        self.compiled: Callable[[Any], Any] = cache(_compile) if _config.compile_native else lambda kernel: kernel
+        self.compiled: Callable[[Any], Any] = cache(_compile) if config.compile_native else lambda kernel: kernel
 
     def __call__(self, *args: Any) -> Any:
         """Run the implementation of the device that has the last argument, the logits."""
@@ -112,6 +151,57 @@ class LogitOp(Replaceable, ABC):
     def _implements(self, platform: str) -> bool:
         method = f"forward_{platform}"
         return getattr(type(self), method) is not getattr(LogitOp, method)
+
+    @classmethod
+    @cache
+    def get(cls, name: str) -> Any:
+        """Return the single instance of an op or of its replacement. Raises LoadFailed for a broken plugin."""
+        load_plugins()
+        cls._check_registered(name)
+        return _replacements.get(name, _ops[name])()
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the registered names, sorted."""
+        return sorted(_ops)
+
+    @classmethod
+    def register(cls, name: str) -> Callable[[_Op], _Op]:
+        """Decorate a class to register it."""
+        if name in _ops:
+            raise InvalidArgument(f"LogitOp {name!r} is registered already; to replace it, use register_oot")
+        return cls._enter(_ops, name)
+
+    @classmethod
+    def register_oot(cls, name: str) -> Callable[[_Op], _Op]:
+        """Decorate a class to replace the registered one (oot: out of tree)."""
+        cls._check_registered(name)
+        if name in _replacements:
+            raise InvalidArgument(f"{name!r} is replaced already, by {_full_name(_replacements[name])}")
+        return cls._enter(_replacements, name)
+
+    @classmethod
+    def unregister_oot(cls, name: str) -> None:
+        """Remove a replacement."""
+        if _replacements.pop(name, None) is None:
+            raise InvalidArgument(f"{name!r} is not replaced")
+        cls.get.cache_clear()
+
+    @classmethod
+    def _enter(cls, table: dict[str, type[LogitOp]], name: str) -> Callable[[_Op], _Op]:
+        def decorate(member: _Op) -> _Op:
+            if not issubclass(member, LogitOp):
+                raise InvalidArgument(f"{member.__qualname__} cannot be {name!r}: derive it from LogitOp")
+            table[name], member.name = member, name
+            cls.get.cache_clear()
+            return member
+
+        return decorate
+
+    @classmethod
+    def _check_registered(cls, name: str) -> None:
+        if name not in _ops:
+            raise InvalidArgument(f"no LogitOp is named {name!r}; there are: {', '.join(cls.names()) or 'none'}")
 
     @abstractmethod
     def forward_native(self, *args: Any) -> Any:
@@ -144,10 +234,20 @@ def list_ops() -> list[OpRow]:
     for op in map(LogitOp.get, LogitOp.names()):
         for platform in PLATFORMS:
             implementation, why = op.choose(platform)
-            method = f"{full_name(type(op))}.forward_{implementation}"
+            method = f"{_full_name(type(op))}.forward_{implementation}"
             absent = "" if platform in here else f"; no {platform} device here"
             rows.append(OpRow(op.name, platform, method, platform in here, why + absent))
     return rows
+
+
+@cache
+def load_plugins() -> None:
+    """Import the installed plugins, once. Raises LoadFailed if one cannot be imported."""
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as error:
+            raise LoadFailed(f"plugin {plugin.name!r} ({plugin.value}) could not be imported: {error!r}") from error
 
 
 def platform_of(device: Any) -> str:
@@ -158,6 +258,10 @@ def platform_of(device: Any) -> str:
 
         return "hip" if torch.version.hip else "cuda"
     return {"cpu": "cpu", "xpu": "xpu", "xla": "tpu"}.get(kind, "oot")
+
+
+def _full_name(member: type[Any]) -> str:
+    return f"{member.__module__}.{member.__qualname__}"
 
 
 def _platforms_here() -> set[str]:

@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,12 @@ import orjson
 
 from logitport.errors import InternalError, InvalidProgram, LimitExceeded
 from logitport.programs.cost.limits import check_cost
-from logitport.programs.cost.prices import NUMPY, known_prices, prices
+from logitport.programs.cost.prices import NUMPY, TORCH
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport.session.program_call import ProgramCall
-from logitport.session.program_trust import LIMIT_VARIABLE, LeftToServer
+from logitport.session.program_trust import LeftToServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,29 +49,29 @@ class ChainPrograms:
     Args:
         vocab_size: width of the logits.
         trust: which programs this process runs.
-        device: where they run, for `logitport.programs.cost.prices`.
+        with_torch: whether they run on torch; otherwise the numpy interpreter runs them.
         rows: the most rows of a request in one step.
     """
 
-    def __init__(self, vocab_size: int, trust: ProgramTrust, device: str, rows: int = 1) -> None:
+    def __init__(self, vocab_size: int, trust: ProgramTrust, *, with_torch: bool, rows: int = 1) -> None:
         self._vocab_size = vocab_size
         self._rows = rows
         self._trust = trust
-        self._device = device
+        self._with_torch = with_torch
         self._verified: OrderedDict[str, tuple[Verified, float]] = OrderedDict()
         # Programs that take too long here, by digest: they are not fetched for every request.
         self._expensive: OrderedDict[str, None] = OrderedDict()
 
     def prepare(self) -> threading.Thread | None:
-        """Begin what a first program needs, in a thread: the runtime's modules, and the prices of the device.
+        """Begin to import the runtime, which a first program needs, in a thread.
 
         Returns:
             The thread; None if no program runs here, or none on torch.
         """
-        if not self._trust.runs_programs or self._device == NUMPY or "torch" not in sys.modules:
+        if not self._trust.runs_programs or not self._with_torch or "torch" not in sys.modules:
             return None
-        # Not a daemon: that could end in the middle of an operator of torch.
-        thread = threading.Thread(target=self._prepare, name="logitport-programs")
+        # Not a daemon: that could end in the middle of an import.
+        thread = threading.Thread(target=_import_runtime, name="logitport-programs")
         thread.start()
         return thread
 
@@ -123,14 +122,6 @@ class ChainPrograms:
         while len(self._verified) > _MAX_KEPT:  # requests keep theirs
             self._verified.popitem(last=False)
 
-    def _prepare(self) -> None:
-        try:
-            from logitport.programs.runtime import runner  # noqa: F401
-
-            prices(self._device)
-        except Exception as error:  # noqa: BLE001 - such as a missing device: the first program raises it again
-            logger.debug("the runtime of programs on %s could not be prepared: %r", self._device, error)
-
     def _fetch_missing(self, digests: Sequence[str], fetch: Fetch) -> None:
         missing = []
         for digest in digests:
@@ -164,18 +155,18 @@ class ChainPrograms:
     def _check_cost(self, verified: Verified) -> float:
         """Leave programs that may take long here to the server, which has a limit of its own.
 
-        A program that is cheap at assumed prices does not wait until those of this machine are measured.
-
         Returns:
             The longest time for a row, in milliseconds.
         """
-        with suppress(LimitExceeded):
-            return check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=known_prices(self._device))
         try:
-            return check_cost(verified, self._vocab_size, self._trust.limit_ms, priced=prices(self._device))
+            return check_cost(verified, self._vocab_size, priced=TORCH if self._with_torch else NUMPY)
         except LimitExceeded as error:
-            logger.warning("the server is to run a program: %s (%s)", error.message, LIMIT_VARIABLE)
+            logger.warning("the server is to run a program: %s", error.message)
             self._expensive[verified.program.digest] = None
             if len(self._expensive) > _MAX_EXPENSIVE:
                 self._expensive.popitem(last=False)
             raise LeftToServer(verified.program.digest) from error
+
+
+def _import_runtime() -> None:
+    from logitport.programs.runtime import runner  # noqa: F401

@@ -9,7 +9,6 @@ from logitport.core import tensors
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.ops import apply_edits
 from logitport.programs.columns import Columns
-from logitport.programs.fused import fusing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,8 +61,6 @@ class ProgramRuns:
     """Groups the rows of a step by program, and keeps the groups while the requests of the rows stay the same."""
 
     def __init__(self) -> None:
-        """Raise InvalidArgument as `fusing.of_environment`."""
-        self._fusing = fusing.of_environment()
         self._runners: dict[bool, Runner] = {}
         self._key: list[tuple[Handle, int, tuple[ProgramCall, ...]]] = []
         self._places: list[list[_Group]] = []
@@ -154,7 +151,7 @@ class ProgramRuns:
     def _runner(self, logits: Any) -> Runner:
         is_torch = tensors.is_torch(logits)
         if is_torch not in self._runners:
-            self._runners[is_torch] = _torch_runner(self._fusing) if is_torch else _numpy_runner()
+            self._runners[is_torch] = _torch_runner() if is_torch else _numpy_runner()
         return self._runners[is_torch]
 
     def _grouped(self, rows: Placed) -> list[list[_Group]]:
@@ -196,10 +193,10 @@ def _without(group: _Group, failed: Mapping[Handle, LogitportError]) -> _Group:
     )
 
 
-def _torch_runner(compiled: fusing.Fusing | None) -> Runner:
+def _torch_runner() -> Runner:
     from logitport.programs.runtime.runner import Runner as TorchRunner
 
-    return TorchRunner(compiled=compiled)
+    return TorchRunner()
 
 
 def _numpy_runner() -> Runner:

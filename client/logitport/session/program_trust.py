@@ -12,13 +12,11 @@ import orjson
 from logitport.errors import InvalidArgument, MalformedPayload, SignatureRefused
 from logitport.payload import Payload, Signature
 from logitport.payload.signing import check_not_expired, read_public_keys, verify
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE, KEYS_VARIABLE = "LOGITPORT_PROGRAMS", "LOGITPORT_PROGRAM_KEYS"
-LIMIT_VARIABLE = "LOGITPORT_PROGRAM_MILLISECONDS"
 
 # Not imported as a module of the SDK would be: the SDK must not depend on it.
 _BUILTINS = "logitport_builtins"
@@ -40,11 +38,9 @@ class ProgramTrust:
 
     Attributes:
         runs_programs: whether any program runs here.
-        limit_ms: how long a program may take here for one row, in the worst case: LOGITPORT_PROGRAM_MILLISECONDS.
 
     Raises:
-        InvalidArgument: the mode is unknown, the folder LOGITPORT_PROGRAM_KEYS has a file *.pub that is no key, or the
-            limit is no number.
+        InvalidArgument: the mode is unknown, or the folder LOGITPORT_PROGRAM_KEYS has a file *.pub that is no key.
     """
 
     def __init__(self, mode: Mode | None = None, is_own: Callable[[str], bool] = lambda _: False) -> None:
@@ -57,7 +53,6 @@ class ProgramTrust:
         self.runs_programs = chosen != "off"
         self._trusts_all = chosen == "all"
         self._is_own = is_own
-        self.limit_ms = _limit_ms()
         folder = os.environ.get(KEYS_VARIABLE)
         self._keys = read_public_keys(folder) if folder and chosen == "trusted" else {}
 
@@ -94,14 +89,3 @@ def _builtin_digests() -> frozenset[str]:
     except ImportError:
         return frozenset()
     return frozenset(program.digest for program in module.BUILTIN_PROGRAMS.values())
-
-
-def _limit_ms() -> float:
-    value = os.environ.get(LIMIT_VARIABLE)
-    try:
-        limit = float(value) if value else DEFAULT_LIMIT_MS
-    except ValueError:
-        limit = 0.0
-    if not limit > 0:
-        raise InvalidArgument(f"{LIMIT_VARIABLE} is {value!r}; set it to milliseconds, such as {DEFAULT_LIMIT_MS:g}")
-    return limit

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import compiled
 from logitport.calls import count
-from logitport.programs.cost.prices import NUMPY
 from logitport.session.chain_programs import ChainPrograms
 from logitport.session.channel import FrameChannel
 from logitport.session.logits_buffer import LogitsTransfer
@@ -73,8 +72,8 @@ class Session:
         programs = ChainPrograms(
             self.vocab_size,
             trust or ProgramTrust("off"),
-            opening.device or "cpu" if with_torch else NUMPY,
-            1 + opening.max_draft_tokens,
+            with_torch=with_torch,
+            rows=1 + opening.max_draft_tokens,
         )
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
         moves = None if elsewhere is None else Moves(elsewhere, self._channel.connector())

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
-from logitport_server.config.option import Metavar, OptionGroup
+from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Milliseconds
 from logitport_server.config.values import Device, NamedTokenizer, ProcessorPath, check_unique_names
 
 
-class OpsOptions(OptionGroup):
-    """Which implementations of ops run."""
+class Processors(OptionGroup):
+    """Installed and shipped processors, and programs."""
 
     heading: ClassVar[str] = "Processors"
-
-    custom_ops: list[Annotated[str, Metavar("OP")]] = Field(
-        default=[],
-        description='ops that use the kernels of their platform: "all" or "none" first, then exceptions as "+op" or '
-        '"-op", for example none,+apply_edits',
-    )
-
-
-class Processors(OpsOptions):
-    """Installed and shipped processors, and programs."""
 
     device: Device = Field("auto", description="where processors that read logits run: auto, cpu, cuda or cuda:INDEX")
     logits_processors: list[ProcessorPath] = Field(
@@ -52,8 +42,7 @@ class Processors(OpsOptions):
         DEFAULT_LIMIT_MS,
         gt=0,
         le=1e6,
-        description="longest time of one core that a program may take for one row, in the worst case that is computed "
-        "for this machine",
+        description="longest time of one core that a program may take for one row, in the worst case",
     )
     tokenizer: list[NamedTokenizer] = Field(
         default=[],

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import LimitExceeded
 from logitport.programs.columns import Columns
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost
-from logitport.programs.cost.prices import prices
 from logitport.programs.parameters import check_params
 from logitport.programs.request_tokens import RequestTokens
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner
 from logitport_server.principals import Party
-from logitport_server.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -110,21 +108,20 @@ class ProgramDialect(Dialect):
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         self.check_width(context.vocab_size)
-        self._check_cost(context.vocab_size, context.device)
+        self._check_cost(context.vocab_size)
         values = check_params(self.verified.program.parameters, params)
         principal = context.caller.principal if isinstance(context.caller, Party) else ""
         tokens = RequestTokens(context.history) if self._reads_history else None
         return _State(values, context.history, principal, tokens)
 
-    def _check_cost(self, vocab_size: int, device: str) -> None:
+    def _check_cost(self, vocab_size: int) -> None:
         """Check that the program may take as long as it needs here. Raises LimitExceeded."""
         if self._priced_width != vocab_size:
-            with Released():  # the first call on a machine measures the prices
-                priced = prices(device)
             try:
-                check_cost(self.verified, vocab_size, self._limit_ms, priced=priced)
+                check_cost(self.verified, vocab_size, self._limit_ms)
             except LimitExceeded as error:
-                raise LimitExceeded(f"{error.message} (--program-milliseconds)", processor=self.name) from None
+                message = f"{error.message}, or raise the limit (--program-milliseconds)"
+                raise LimitExceeded(message, processor=self.name) from None
             self._priced_width = vocab_size
 
     def token_callback(self, state: _State) -> None:  # noqa: ARG002 - new ids are counted when the program runs

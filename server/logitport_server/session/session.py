@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from logitport.compiled import core
 from logitport.core.cuda_ipc import open_cuda
-from logitport.ops import PipelineStage
 from logitport_proto import processing_pb2
 from logitport_server.principals import ANONYMOUS
 from logitport_server.session.columns import unpack_int32
@@ -21,7 +20,6 @@ from logitport_server.session.persistent_batch import PersistentBatch
 from logitport_server.session.reply_deadlines import ReplyDeadlines
 from logitport_server.session.session_admissions import SessionAdmissions
 from logitport_server.session.session_steps import SessionSteps
-from logitport_server.session.step import RunChains
 from logitport_server.session.step_limits import check_size
 from logitport_server.shared_memory.regions import Regions
 
@@ -92,10 +90,7 @@ class EngineSession:
         engine.max_requests = self.max_requests
         self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
         self._lending = Lending(self.regions)
-        run_chains = PipelineStage.get(RunChains.name)
-        compiled = None
-        if core is not None and type(run_chains) is RunChains:  # a replacement gets all requests
-            compiled = CompiledBatch(opening.vocab_size, opening.max_draft_tokens, limits)
+        compiled = None if core is None else CompiledBatch(opening.vocab_size, opening.max_draft_tokens, limits)
         self.batch = PersistentBatch(compiled, opening.max_draft_tokens, limits)
         self._processors = HostedProcessors(registry, executor, principal)
         self._memory = memory or MemoryAccounts(limits.max_principal_memory)
@@ -112,9 +107,7 @@ class EngineSession:
             limits,
             self._account,
         )
-        self.steps = SessionSteps(
-            engine, self.batch, self._pending, self.regions, self._lending, run_chains, device, limits
-        )
+        self.steps = SessionSteps(engine, self.batch, self._pending, self.regions, self._lending, device, limits)
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
 
     def __len__(self) -> int:

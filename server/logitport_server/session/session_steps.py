@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, InvalidLogits
+from logitport_server.session import step
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import StepColumns, pack_int32, write_outcome
 from logitport_server.session.compiled_batch import TRANSPORTS
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from logitport_server.session.lending import Lending
     from logitport_server.session.pending_admissions import PendingAdmissions
     from logitport_server.session.persistent_batch import PersistentBatch
-    from logitport_server.session.step import RunChains
     from logitport_server.session.step_trace import StepTrace
     from logitport_server.shared_memory.regions import Regions
 
@@ -45,7 +45,6 @@ class SessionSteps:
         pending_admissions: the admissions in the background.
         regions: the memory that the session shares.
         lending: lends it to workers.
-        run_chains: runs the chains of a step; see `RunChains`.
         device: where logits are processed that are not sent to workers.
         limits: the server's options.
 
@@ -62,7 +61,6 @@ class SessionSteps:
         pending_admissions: PendingAdmissions,
         regions: Regions,
         lending: Lending,
-        run_chains: RunChains,
         device: torch.device,
         limits: ServerConfig,
     ) -> None:
@@ -77,7 +75,6 @@ class SessionSteps:
         self._lending = lending
         self._device = device
         self._limits = limits
-        self._run_chains = run_chains
         # Of the last step: whether its replies include what processors print.
         self._wants_output = False
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
@@ -104,7 +101,7 @@ class SessionSteps:
         outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(limits.processor_timeout_seconds)
-        self._run_chains(batch.logits_free, drafts, vocab_size, None, outcome, self._step_time)
+        step.run(batch.logits_free, drafts, vocab_size, None, outcome, self._step_time)
         parts = outcome.pack_around_programs(vocab_size) if batch.has_engine_programs else [outcome.pack(vocab_size)]
         leaves_ids = all(part.leaves_every_row_an_id(vocab_size // len(parts)) for part in parts)
         denied_rows = [] if leaves_ids else outcome.all_denied(vocab_size)
@@ -195,7 +192,7 @@ class SessionSteps:
             else:
                 renumbered = (Row(index, row.request, row.draft_offset) for index, row in enumerate(pending))
                 rows = Rows(renumbered, greedy=pending.greedy)
-            self._run_chains(rows, drafts, self._vocab_size, logits, outcome, self._step_time)
+            step.run(rows, drafts, self._vocab_size, logits, outcome, self._step_time)
             with Released():
                 if not in_region:
                     tensors.write(reply.logits, logits)
@@ -215,7 +212,7 @@ class SessionSteps:
         requests = ((index, by_slot.get(index // rows_per_request)) for index in range(num_rows))
         greedy = all(request.greedy for request in by_slot.values())
         rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
-        self._run_chains(rows, {}, self._vocab_size, logits, outcome, self._step_time)
+        step.run(rows, {}, self._vocab_size, logits, outcome, self._step_time)
         with Released():
             tensors.write(reply.logits, logits)
         write_outcome(reply, outcome, outcome.all_denied(self._vocab_size))

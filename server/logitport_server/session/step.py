@@ -10,7 +10,7 @@ import torch
 
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import ProcessorFailed, ProcessorTimedOut
-from logitport.ops import PipelineStage, apply_edits
+from logitport.ops import apply_edits
 from logitport_server.dialects.base import States, by_row
 from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
 from logitport_server.dialects.results import check_result
@@ -68,13 +68,6 @@ def run(
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
-
-
-@PipelineStage.register("run_chains")
-class RunChains(PipelineStage):
-    """`run` as a pipeline stage, which an installed package can replace."""
-
-    __call__ = staticmethod(run)
 
 
 class _Timed:

@@ -4,7 +4,7 @@ import pytest
 
 from logitport import ops
 from logitport.errors import InvalidArgument
-from logitport.ops import LogitOp, OpsConfig
+from logitport.ops import LogitOp, OpsConfig, logit_op
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,40 @@ def test_an_unknown_op_is_refused_and_nothing_changes() -> None:
     before = LogitOp.get("apply_edits")
     with pytest.raises(InvalidArgument, match=r"\['aply_edits'\]; the ops are: .*apply_edits"):
         ops.configure(["all", "+aply_edits"])
+    assert LogitOp.get("apply_edits") is before
+
+
+@pytest.mark.usefixtures("restore")
+@pytest.mark.parametrize(
+    ("value", "runs"),
+    [
+        ("", "cpu"),
+        ("none", "native"),
+        ("none,+apply_edits", "cpu"),
+        ("none, +apply_edits", "cpu"),
+        ("-apply_edits", "native"),
+    ],
+)
+def test_the_variable(value: str, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", value)
+    ops.configure()
+    assert LogitOp.get("apply_edits").choose("cpu")[0] == runs
+    ops.configure([])
+    assert LogitOp.get("apply_edits").choose("cpu")[0] == "cpu", "an argument overrules the variable"
+
+
+@pytest.mark.usefixtures("restore")
+def test_the_variable_is_read_at_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logit_op, "_config", None)
+    LogitOp.get.cache_clear()
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
+    assert LogitOp.get("apply_edits").choose("cpu") == ("native", "custom_ops has none")
+
+
+@pytest.mark.parametrize("value", ["all,none", "+aply_edits", "none,,", "apply_edits"])
+def test_an_invalid_variable_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", value)
+    before = LogitOp.get("apply_edits")
+    with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS: custom_ops "):
+        ops.configure()
     assert LogitOp.get("apply_edits") is before

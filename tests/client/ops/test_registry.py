@@ -10,7 +10,7 @@ import torch
 from logitport import ops
 from logitport.core.edits import Edits
 from logitport.errors import InvalidArgument
-from logitport.ops import LogitOp, PipelineStage
+from logitport.ops import LogitOp
 from logitport.ops.apply_edits import ApplyEdits
 from tests.plugin_process import run_beside_plugin
 
@@ -41,32 +41,13 @@ def test_a_package_replaces_an_op_and_the_replacement_can_be_undone() -> None:
         LogitOp.unregister_oot("apply_edits")
 
 
-def test_a_package_replaces_a_pipeline_stage() -> None:
-    @PipelineStage.register("stage")
-    class Ours(PipelineStage):
-        def __call__(self, value: int) -> int:
-            return value + 1
-
-    assert PipelineStage.get("stage")(1) == 2
-
-    @PipelineStage.register_oot("stage")
-    class Theirs(PipelineStage):
-        def __call__(self, value: int) -> int:
-            return value + 10
-
-    assert PipelineStage.get("stage")(1) == 11
-    PipelineStage.unregister_oot("stage")
-    assert PipelineStage.get("stage")(1) == 2
-    assert "stage" not in LogitOp.names()
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda: LogitOp.register("apply_edits")(ApplyEdits), "'apply_edits' is registered already"),
         (lambda: LogitOp.get("nothing"), "no LogitOp is named 'nothing'; there are: .*apply_edits"),
         (lambda: LogitOp.register_oot("nothing"), "no LogitOp is named 'nothing'"),
-        (lambda: LogitOp.register_oot("apply_edits")(PipelineStage), "derive it from LogitOp"),
+        (lambda: LogitOp.register_oot("apply_edits")(object), "derive it from LogitOp"),
         (lambda: LogitOp.unregister_oot("nothing"), "'nothing' is not replaced"),
     ],
 )

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, InternalError, InvalidArgument, InvalidParams, InvalidProgram, LimitExceeded, Request
-from logitport.programs.cost import prices
-from logitport.programs.cost.prices import NUMPY
+from logitport import Client, InternalError, InvalidParams, InvalidProgram, LimitExceeded, Request
 from logitport.programs.program import Program, Value
 from logitport.session import chain_programs
 from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
@@ -52,7 +50,7 @@ def chain(*programs: Program | None) -> processing_pb2.AdmittedChain:
 
 
 def test_each_program_is_fetched_once() -> None:
-    chains, server = ChainPrograms(100, ProgramTrust("all"), "cpu"), Server(MIN_P, TEMPERATURE)
+    chains, server = ChainPrograms(100, ProgramTrust("all"), with_torch=True), Server(MIN_P, TEMPERATURE)
     one = handle({"min_p": 0.5}, {"token_ids": [1]}, {})
     chains.bind(one, chain(MIN_P, None, TEMPERATURE), server)
     assert [(call.verified.program.name, call.values) for call in one.programs] == [
@@ -75,7 +73,7 @@ def test_programs_that_do_not_fit_into_one_reply() -> None:
         return server(digests)
 
     one = handle({"min_p": 0.5}, {}, {})
-    ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, chain(MIN_P, TEMPERATURE, other), fetch)
+    ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(one, chain(MIN_P, TEMPERATURE, other), fetch)
     assert [call.verified.program for call in one.programs] == [MIN_P, TEMPERATURE, other]
     assert requested == [3, 1, 2, 1, 1]
 
@@ -83,20 +81,22 @@ def test_programs_that_do_not_fit_into_one_reply() -> None:
         raise LimitExceeded("one is too large")
 
     with pytest.raises(LimitExceeded, match="one is too large"):
-        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), chain(MIN_P), refuse)
+        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(MIN_P), refuse)
 
 
 def test_a_wrong_digest_is_shown_in_one_line() -> None:
     forged = processing_pb2.AdmittedChain(processors=["key"], programs=["\n\x1b[2J" * 1000])
     with pytest.raises(InvalidProgram) as refused:
-        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), forged, Server(reply=[b""]))
+        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), forged, Server(reply=[b""]))
     assert refused.value.message.isprintable()
     assert len(refused.value.message) < 200
 
 
 def test_a_chain_without_programs() -> None:
     server, one = Server(), handle({})
-    ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, processing_pb2.AdmittedChain(processors=["key"]), server)
+    ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(
+        one, processing_pb2.AdmittedChain(processors=["key"]), server
+    )
     assert (one.programs, server.requested) == ((), [])
 
 
@@ -116,94 +116,62 @@ UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
 def test_programs_that_are_refused(program: Program, reply: Any, error: Any, message: str) -> None:
     one = handle({"min_p": 0.5})
     with pytest.raises(error, match=message):
-        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(one, chain(program), Server(program, reply=reply))
+        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(one, chain(program), Server(program, reply=reply))
     assert one.programs == ()
 
 
 def test_a_chain_of_another_length() -> None:
     with pytest.raises(InternalError, match="2 programs for a chain of 1"):
-        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({}), chain(MIN_P, None), Server(MIN_P))
+        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(MIN_P, None), Server(MIN_P))
 
 
 def test_parameters_are_checked_here_too() -> None:
     with pytest.raises(InvalidParams, match="min_p"):
-        ChainPrograms(100, ProgramTrust("all"), "cpu").bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
+        ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
 
 
-@pytest.mark.parametrize("device", ["cpu", NUMPY])
-def test_programs_that_may_take_long_are_left_to_the_server(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    chains = ChainPrograms(100_000, ProgramTrust("all"), device)
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_programs_that_may_take_long_are_left_to_the_server(with_torch: bool, caplog: pytest.LogCaptureFixture) -> None:
+    chains = ChainPrograms(151_936, ProgramTrust("all"), with_torch=with_torch)
     write = build.Writer()
     slow = write("logits")
-    for _ in range(100):
+    for _ in range(500):
         slow = write("cumsum", slow, axis=1)
     one, program = handle({}), write.verified(name="slow").program
-    monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", "0.01")
-    limited, server = ChainPrograms(100_000, ProgramTrust("all"), device), Server(program)
+    server = Server(program)
     for _ in range(2):
         with pytest.raises(LeftToServer):
-            limited.bind(one, chain(program), server)
+            chains.bind(one, chain(program), server)
     assert server.requested == [[program.digest]]
-    chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))  # within the default limit
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices whose prices were looked up. They are as assumed."""
-    devices: list[str] = []
-    with prices._lock:  # the thread of an earlier session may still measure
-        monkeypatch.setattr(prices, "_found", {})
-    monkeypatch.setattr(prices, "_load_or_measure", lambda device: devices.append(device) or prices.ASSUMED)
-    return devices
-
-
-def test_cheap_programs_do_not_wait_for_prices(found: list[str]) -> None:
-    """Only a program that is expensive at assumed prices does."""
-    chains = ChainPrograms(151_936, ProgramTrust("all"), "cpu")
+    (record,) = caplog.records
+    assert "the server is to run a program: program 'slow' may take" in record.message
     chains.bind(handle({"min_p": 0.1}), chain(MIN_P), Server(MIN_P))
-    assert found == []
-    top_k = build.top_k(50).program
+
+
+def test_a_program_may_be_too_slow_for_numpy_alone() -> None:
+    program = build.top_k(50).program
+    ChainPrograms(151_936, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(program), Server(program))
     with pytest.raises(LeftToServer):
-        chains.bind(handle({}), chain(top_k), Server(top_k))
-    assert found == ["cpu"]
+        ChainPrograms(151_936, ProgramTrust("all"), with_torch=False).bind(handle({}), chain(program), Server(program))
 
 
 @pytest.mark.parametrize(
-    ("mode", "device", "expected"), [("all", "cpu", ["cpu"]), ("off", "cpu", []), ("all", NUMPY, [])]
+    ("mode", "with_torch", "expected"), [("all", True, True), ("off", True, False), ("all", False, False)]
 )
-def test_prices_are_found_in_the_background(mode: Any, device: str, expected: list[str], found: list[str]) -> None:
-    thread = ChainPrograms(100, ProgramTrust(mode), device).prepare()
-    assert (thread is not None) == bool(expected)
+def test_the_runtime_is_imported_in_the_background(mode: Any, with_torch: bool, expected: bool) -> None:
+    thread = ChainPrograms(100, ProgramTrust(mode), with_torch=with_torch).prepare()
+    assert (thread is not None) == expected
     if thread is not None:
         thread.join()
-    assert found == expected
 
 
 def test_nothing_is_prepared_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
-    assert ChainPrograms(100, ProgramTrust("all"), "cpu").prepare() is None
-
-
-@pytest.mark.usefixtures("found")
-def test_a_device_that_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: str) -> None:
-        raise RuntimeError("no such device")
-
-    monkeypatch.setattr(prices, "_load_or_measure", fail)
-    thread = ChainPrograms(100, ProgramTrust("all"), "cpu").prepare()
-    assert thread is not None
-    thread.join()  # an error in a thread would be a warning, which fails
-
-
-@pytest.mark.parametrize("value", ["x", "0", "-1", "nan"])
-def test_a_limit_that_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_PROGRAM_MILLISECONDS", value)
-    with pytest.raises(InvalidArgument, match="LOGITPORT_PROGRAM_MILLISECONDS"):
-        ProgramTrust("all")
+    assert ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare() is None
 
 
 def test_the_number_of_kept_programs_is_limited() -> None:
-    chains = ChainPrograms(10_000, ProgramTrust("all"), "cpu")
+    chains = ChainPrograms(10_000, ProgramTrust("all"), with_torch=True)
     programs = [build.top_k(k).program for k in range(1, _MAX_KEPT + 2)]
     server = Server(*programs)
     for program in programs:
@@ -214,18 +182,17 @@ def test_the_number_of_kept_programs_is_limited() -> None:
     assert len(server.requested) == _MAX_KEPT + 2
 
 
-def test_a_session_prepares_programs(server: RunningServer, found: list[str]) -> None:
+def test_a_session_prepares_programs(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = threading.Event()
+    monkeypatch.setattr(chain_programs, "_import_runtime", imported.set)
     with Client(server.target) as client, client.session(vocab_size=10, dtype=torch.float32):
-        for thread in threading.enumerate():
-            if thread.name == "logitport-programs":
-                thread.join()
-    assert found == ["cpu"]
+        assert imported.wait(60)
 
 
 def test_the_programs_of_a_step_may_take_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """All requests of an engine wait for a step."""
     monkeypatch.setattr(chain_programs, "check_cost", lambda *_, **__: 150.0)
-    chains, server = ChainPrograms(100, ProgramTrust("all"), "cpu", rows=4), Server(MIN_P)
+    chains, server = ChainPrograms(100, ProgramTrust("all"), with_torch=True, rows=4), Server(MIN_P)
     held = [handle({"min_p": 0.1}) for _ in range(4)]
     for one in held[:3]:
         chains.bind(one, chain(MIN_P), server, held)

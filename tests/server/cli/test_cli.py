@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from logitport import ops
 from logitport_server.access import TokenFile
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
@@ -76,18 +77,18 @@ def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: 
     assert logitport("serve") == (2, message)
 
 
-def test_ops_reads_the_variable_of_serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", '["none"]')
+def test_ops_reads_its_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
     monkeypatch.setenv("COLUMNS", "200")
     run(["ops"])
     assert "custom_ops has none" in capsys.readouterr().out
-    run(["ops", "--custom-ops", "all"])
-    assert "custom_ops has all" in capsys.readouterr().out
+    ops.configure([])
 
 
 def test_an_invalid_variable_of_ops(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
-    assert logitport("ops") == (2, 'logitport: LOGITPORT_CUSTOM_OPS: write a JSON list, such as ["none"]\n')
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
+    message, _ = logitport("ops")
+    assert str(message).startswith("logitport: LOGITPORT_CUSTOM_OPS: custom_ops ['apply_edits']: 'apply_edits' is none")
 
 
 @pytest.mark.parametrize(

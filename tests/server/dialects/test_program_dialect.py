@@ -241,7 +241,7 @@ def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_program_that_may_take_too_long_is_refused_at_its_start() -> None:
     dialect = make_program_dialect(build.min_p(), "slow", limit_ms=1e-6)
-    with pytest.raises(LimitExceeded, match=r"the limit is 1e-06 ms.*\(--program-milliseconds\)"):
+    with pytest.raises(LimitExceeded, match=r"the limit is 1e-06 ms.*, or raise the limit \(--program-milliseconds\)"):
         dialect.start(context(History()), {"min_p": 0.1})
     deferred = dialect.for_engine()
     assert deferred is not None

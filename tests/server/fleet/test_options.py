@@ -53,8 +53,8 @@ def test_only_the_size_can_change() -> None:
 
 def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_STORE", "/of/the/node")
-    config = parse_serve_options(["--tls-cert", "c", "--tls-key", "k", "--custom-ops", '["none","+apply_edits"]'])
-    assert (config.tls_cert, config.store, config.custom_ops) == (Path("c"), "/of/the/node", ["none", "+apply_edits"])
+    config = parse_serve_options(["--tls-cert", "c", "--tls-key", "k", "--logits-processors", '["a:B","c:D"]'])
+    assert (config.tls_cert, config.store, config.logits_processors) == (Path("c"), "/of/the/node", ["a:B", "c:D"])
     with pytest.raises(StartupError, match=r"after --: .*--nonsense"):
         parse_serve_options(["--nonsense"])
     with pytest.raises(StartupError, match=r"after --: unknown option --max-sesions; did you mean --max-sessions\?$"):
@@ -68,7 +68,7 @@ def test_arguments_after_the_dashes_are_kept_as_they_are(monkeypatch: pytest.Mon
 
     given: list[list[str]] = []
     monkeypatch.setattr(ray.Up, "cli_cmd", lambda self: given.append(self.serve_options))
-    kept = ["--custom-ops", '["a","b"]', "--store", "a,b", "--servers", "--", '"x', ""]
+    kept = ["--logits-processors", '["a","b"]', "--store", "a,b", "--servers", "--", '"x', ""]
     run(["ray", "up", "--servers", "3", "--", *kept])
     run(["ray", "up"])
     assert given == [kept, []]

@@ -1,90 +1,87 @@
-"""The prices of this machine: measured once, and then read from a file."""
+"""Nanoseconds of operators on one core, for the inputs on which they are slow.
+
+Those of torch are rounded from measurements with torch 2.13 on AMD EPYC processors with AVX-512, for subnormal numbers,
+ties, ascending numbers, random indices and strided memory: each is that of the slowest input and dtype.
+"""
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.errors import InvalidArgument
-from logitport.programs.cost import cache
-from logitport.programs.cost.measurement import Price
-from logitport.programs.cost.operands import keys
-from logitport.programs.cost.work import FILLED, SORTS, key_of
-from logitport.programs.program import OPERATORS_VERSION
-from logitport.programs.rules import OPERATORS
+from logitport.programs.cost.work import SORTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_found: dict[str, Prices] = {}
-_lock = Lock()
+
+class Price(NamedTuple):
+    """Time of an operator, in nanoseconds.
+
+    Attributes:
+        plain: for each unit of work, if inputs and result are contiguous, with one axis at most.
+        strided: for each unit of work otherwise.
+        call: for each call, besides its units.
+    """
+
+    plain: float
+    strided: float
+    call: float = 3_500.0
 
 
 class Prices(NamedTuple):
-    """The prices of one device of the runtime.
+    """The prices of one runtime.
 
     Attributes:
-        operators, byte, value: see `Measured`.
+        operators: of single operators, by name.
+        others: of each other operator.
+        byte: of a byte that is read or written, in nanoseconds.
+        value: time of a run for each value besides its operator, in nanoseconds.
     """
 
     operators: Mapping[str, Price]
+    others: Price
     byte: float
     value: float
 
 
-NUMPY = "numpy"
-
-# For 151,936 elements on one core, numpy needed 11 to 14 ns an element for `softmax` and `cumsum`, and 65 ns for `exp`
-# with subnormal results. Measuring it would delay engines without torch.
-_UNIT_NS, _SORTED_NS, _CALL_NS = 50.0, 500.0, 50_000.0
-ASSUMED = Prices(
+TORCH = Prices(
     {
-        key: Price(_SORTED_NS if operator in SORTS and plain else _UNIT_NS, _CALL_NS)
-        for key, operator, _, plain in keys()
-    }
-    | {key_of(operator, (), plain=True): Price(_UNIT_NS, _CALL_NS) for operator in FILLED},
-    byte=1.0,
-    value=_CALL_NS,
+        "amin": Price(1.0, 60.0),
+        "argmax": Price(4.0, 45.0),
+        "argsort": Price(5.0, 25.0, 8_000.0),
+        "cast": Price(4.0, 10.0, 20_000.0),  # to int64, which searches for numbers that do not fit
+        "concatenate": Price(0.5, 1.5, 9_000.0),
+        "cumsum": Price(0.8, 26.0),  # 9 to 26 ns where each step is in another page
+        "exp": Price(21.0, 21.0),  # with subnormal results; with others 0.4 ns
+        "gather_or": Price(25.0, 15.0, 60_000.0),
+        "log": Price(9.0, 10.0),
+        "log_softmax": Price(2.0, 60.0, 5_000.0),
+        "mean": Price(0.4, 4.0, 10_000.0),
+        "pad": Price(0.5, 8.0, 25_000.0),
+        "parameter": Price(50.0, 50.0, 8_000.0),
+        "power": Price(8.0, 20.0),
+        "scatter_drop": Price(40.0, 60.0, 200_000.0),
+        "sigmoid": Price(2.5, 8.0),
+        "softmax": Price(2.0, 60.0, 5_000.0),
+        "sqrt": Price(0.6, 1.6, 9_000.0),
+        "std": Price(5.0, 80.0, 11_000.0),
+        "tanh": Price(5.0, 6.0),
+        "token_counts": Price(5.0, 5.0, 40_000.0),
+        "token_mask": Price(5.0, 5.0, 40_000.0),
+        "top_k": Price(11.0, 80.0, 100_000.0),
+        "where": Price(2.5, 5.0),
+    },
+    others=Price(1.0, 9.0),
+    byte=0.03,
+    value=1_000.0,
 )
 
-
-def prices(device: str = "cpu") -> Prices:
-    """The prices of a device. The first call in a process reads them from a file, or measures them.
-
-    Measuring takes about a second of one core. The file is in the folder `logitport` of the user's cache,
-    `$XDG_CACHE_HOME`. The prices of the numpy interpreter are assumed.
-
-    Args:
-        device: of torch; or `NUMPY`.
-
-    Raises:
-        InvalidArgument: torch is not installed.
-    """
-    if device == NUMPY:
-        return ASSUMED
-    with _lock:
-        if device not in _found:
-            _found[device] = _load_or_measure(device)
-        return _found[device]
-
-
-def known_prices(device: str) -> Prices:
-    """The prices of a device if they are known, else `ASSUMED`, which are higher. Returns at once."""
-    return _found.get(device, ASSUMED)
-
-
-def _load_or_measure(device: str) -> Prices:
-    try:
-        import torch
-    except ImportError as error:
-        raise InvalidArgument("prices are those of torch, which is not installed: pip install torch") from error
-    kind = torch.device(device).type
-    model = cache.cpu_model() if kind == "cpu" else torch.get_device_module(kind).get_device_name(device)
-    path = cache.path_of(str(OPERATORS_VERSION), *OPERATORS, torch.__version__, kind, model)
-    measured = cache.load(path)
-    if measured is None:
-        from logitport.programs.cost.torch_engine import measure_torch
-
-        measured = measure_torch(torch.device(device))
-        cache.store(path, measured)
-    return Prices(*measured)
+# Of the numpy interpreter, for engines without torch. For 151,936 elements on one core, numpy needed 11 to 14 ns an
+# element for `softmax` and `cumsum`, and 65 ns for `exp` with subnormal results.
+_NUMPY_CALL = 50_000.0
+NUMPY = Prices(
+    dict.fromkeys(SORTS, Price(500.0, 50.0, _NUMPY_CALL)),
+    others=Price(50.0, 50.0, _NUMPY_CALL),
+    byte=1.0,
+    value=_NUMPY_CALL,
+)

@@ -21,8 +21,6 @@ from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
 from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
-from logitport.programs.runtime.compiled import run_compiled
-from logitport.programs.runtime.failures import nan_error, unfit_error
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
 from logitport.programs.runtime.parts import are_worthwhile, divided, even_parts
 from logitport.programs.runtime.plan import DEFAULT_MAX_BYTES, SOURCES, VIEW, Plan, make_plan
@@ -32,23 +30,10 @@ if TYPE_CHECKING:
 
     from logitport.programs.program import Value
     from logitport.programs.request_tokens import RequestTokens
-    from logitport.programs.runtime.compiled import CompiledProgram, CompiledPrograms
     from logitport.programs.runtime.plan import Step
     from logitport.programs.verifier import Verified
 
 _MAX_PLANS = 64
-
-
-class _RowFacts(NamedTuple):
-    """Properties of a program's plan for one row.
-
-    Attributes:
-        bytes: memory of its intermediate values.
-        may_be_nan: as `Plan.may_be_nan`.
-    """
-
-    bytes: int
-    may_be_nan: bool
 
 
 class _Part(NamedTuple):
@@ -115,15 +100,13 @@ class Runner:
 
     Args:
         max_bytes: limit of the memory of one run, and of the constants of all programs that are kept.
-        compiled: compiled programs, which run instead of the operators of torch.
     """
 
-    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES, compiled: CompiledPrograms | None = None) -> None:
+    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._compiled = compiled
         self._arenas: dict[torch.device, Arena] = {}
         self._bound: OrderedDict[Any, _Bound] = OrderedDict()
-        self._row_facts: OrderedDict[tuple[str, int, torch.dtype], _RowFacts] = OrderedDict()
+        self._row_bytes: OrderedDict[tuple[str, int, torch.dtype], int] = OrderedDict()
 
     @property
     def allocations(self) -> int:
@@ -178,8 +161,7 @@ class Runner:
             return {}
         columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
         _check_lengths(verified, len(indices), columns, histories)
-        compiled = self._find_compiled(verified, logits)
-        parts = self._parts(verified, indices, logits) if compiled is None else []
+        parts = self._parts(verified, indices, logits)
         failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
             try:
@@ -188,9 +170,6 @@ class Runner:
                 return dict.fromkeys(indices, error)
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
-                if compiled is not None:
-                    may_be_nan = self._facts(verified, logits).may_be_nan
-                    failed |= run_compiled(compiled, verified, logits, indices, columns, may_be_nan=may_be_nan)
                 for part in parts:
                     begin, end = part.begin, part.end
                     failed |= self._apply(
@@ -203,12 +182,6 @@ class Runner:
             for row in failed.keys() & originals.keys():
                 logits[row] = originals[row]
         return failed
-
-    def _find_compiled(self, verified: Verified, logits: torch.Tensor) -> CompiledProgram | None:
-        if self._compiled is None:
-            return None
-        self._facts(verified, logits)  # raises as a plan does
-        return self._compiled.find(verified, logits, torch.get_num_threads())
 
     def _apply(
         self,
@@ -251,18 +224,18 @@ class Runner:
             copied_bytes = len(indices) * logits.shape[1] * logits.element_size()
             if not are_worthwhile(parts, len(verified.program.values), copied_bytes):
                 return [_Part(0, len(indices), None)]
-        parts = divided(parts, self._facts(verified, logits).bytes)
+        parts = divided(parts, self._bytes_of_row(verified, logits))
         return [_Part(begin, end, even_span(indices[begin:end])) for begin, end in parts]
 
-    def _facts(self, verified: Verified, logits: torch.Tensor) -> _RowFacts:
-        """Raises as `make_plan` for one row."""
+    def _bytes_of_row(self, verified: Verified, logits: torch.Tensor) -> int:
+        """Memory of the intermediate values of one row. Raises as `make_plan`."""
         key = verified.program.digest, logits.shape[1], logits.dtype
-        if key not in self._row_facts:
+        if key not in self._row_bytes:
             plan = make_plan(verified, 1, logits.shape[1], logits.dtype, max_bytes=self._max_bytes)
-            while len(self._row_facts) >= _MAX_PLANS:
-                self._row_facts.popitem(last=False)
-            self._row_facts[key] = _RowFacts(plan.arena_bytes, plan.may_be_nan)
-        return self._row_facts[key]
+            while len(self._row_bytes) >= _MAX_PLANS:
+                self._row_bytes.popitem(last=False)
+            self._row_bytes[key] = plan.arena_bytes
+        return self._row_bytes[key]
 
     def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
         width, dtype, device = logits.shape[1], logits.dtype, logits.device
@@ -339,10 +312,12 @@ def _failures(
     name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
     for offset in rows_with_nan(selected) if plan.may_be_nan else ():
-        failed[indices[offset]] = nan_error(name)
+        message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
+        failed[indices[offset]] = ProcessorFailed(message, processor=name)
     for rows in unfit:
         for offset in rows.nonzero().flatten().tolist():
-            failed[indices[offset]] = unfit_error(name)
+            message = f"program {name} casts a number to int64 that does not fit in it; limit the number first"
+            failed[indices[offset]] = ProcessorFailed(message, processor=name)
     return dict(sorted(failed.items()))
 
 
