@@ -246,8 +246,7 @@ class AdminClient(BlockingClient):
 class ServerAdmin:
     """One server of an `AdminClient`.
 
-    Each method raises NotPermitted without the scope that it needs, ServerUnavailable, DeadlineExceeded, and
-    NotSupported for an earlier version of the server that lacks the call.
+    Each method raises NotPermitted without the scope that it needs, ServerUnavailable and DeadlineExceeded.
 
     Attributes:
         target: its address, HOST:PORT or unix:PATH.

@@ -24,7 +24,6 @@ from logitport.errors import (
     LogitportError,
     MalformedPayload,
     NotAuthenticated,
-    NotSupported,
     RequestsFailed,
     ServerUnavailable,
     from_proto,
@@ -274,9 +273,9 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
     if status is grpc.StatusCode.UNAUTHENTICATED:  # from a proxy: a server sends an error of its own
         return NotAuthenticated(f"{target}: {details}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return NotSupported(
-            f"{target} does not support this call ({status.name}: {details}): it runs an earlier version of logitport, "
-            "or is another service; upgrade it, or correct the address"
+        return LogitportError(
+            f"{target} does not have this call ({status.name}: {details}): it is another service, or its version of "
+            "logitport differs; correct the address, or install the same version"
         )
     return LogitportError(f"{target}: {status.name}: {details}")
 

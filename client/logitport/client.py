@@ -168,7 +168,6 @@ class Client(BlockingClient):
 
         Raises:
             UnknownProcessor: there is none that this client may use.
-            NotSupported: the server is an earlier version.
         """
         call = self._logs(processor if isinstance(processor, str) else processor.digest)
         servers = self._session_servers()

@@ -14,9 +14,9 @@ from logitport import (
     Client,
     CustomLogitProcessor,
     InvalidArgument,
+    LogitportError,
     NotAuthenticated,
     NotPermitted,
-    NotSupported,
     Request,
     RequestsFailed,
     ServerUnavailable,
@@ -214,8 +214,8 @@ def test_invalid_targets() -> None:
 
 
 def test_a_server_without_the_call(server: RunningServer) -> None:
-    """An earlier version answers calls that it lacks as any gRPC server does."""
-    with Client(server.target) as client, pytest.raises(NotSupported, match="earlier version"):
+    """It answers as any gRPC server does."""
+    with Client(server.target) as client, pytest.raises(LogitportError, match="it is another service, or its version"):
         client._send(client._any_server(), Missing())  # type: ignore[arg-type]
 
 
