@@ -95,7 +95,7 @@ def custom_params(headers: list[tuple[bytes, bytes]] | None, sent: Any, **option
     inputs = Inputs(sent, **options)
     request = None if headers is None else SimpleNamespace(headers=SimpleNamespace(raw=headers))
     sglang_admission._wrap_generate(lambda manager, inputs, request: None)(None, inputs, request)
-    sglang_admission._wrap_normalize(Inputs.normalize, guarded=True)(inputs)
+    sglang_admission._wrap_normalize(Inputs.normalize)(inputs)
     return inputs.sampling_params["custom_params"]
 
 
