@@ -28,8 +28,7 @@ OF_THE_SDK = frozenset(
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
         *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT", "FUSE"),
-        *("RECORD", "RECORD_OPTIONS"),
-        "PURE_PYTHON",
+        *("RECORD", "PURE_PYTHON"),
     )
 )
 
