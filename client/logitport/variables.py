@@ -24,7 +24,6 @@ OF_THE_SDK = frozenset(
             "TLS_KEY",
             "TLS_SERVER_NAME",
             "STEP_TIMEOUT_SECONDS",
-            "RECONNECT_SECONDS",
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
         *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT", "FUSE"),

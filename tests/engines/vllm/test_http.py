@@ -40,7 +40,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(checkpoint: Path, own_server: RunningServer, log: Path) -> Iterator[str]:
     """The address of a vLLM server."""
-    variables = {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_RECONNECT_SECONDS": "1"}
+    variables = {"LOGITPORT_TARGET": own_server.target, "LOGITPORT_STEP_TIMEOUT_SECONDS": "30"}
     options = ("--middleware", "logitport.integrations.vllm.Middleware")
     with run_http_server(checkpoint, log / "vllm", variables, *options) as url:
         yield url

@@ -161,7 +161,7 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     target = free_address()
     first = start_server("--listen", target)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "1")
+    monkeypatch.setattr("logitport.integrations.common.environment._RECONNECT_SECONDS", 1.0)
     batch = RemoteBatch(ENGINE, Ranks())
     request = RemoteRequest("lost", 2, EOS)
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
@@ -197,7 +197,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
     """For as long as the operator says."""
     target = free_address()
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
     batch, request = RemoteBatch(ENGINE, Ranks()), RemoteRequest("waits", 2, EOS)
     bigrams = [("no_repeat_ngram", {"ngram_size": 2, "window_size": 100})]
     with ExitStack() as servers:
@@ -242,7 +242,7 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 10.0)
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
     batch, step, logits = RemoteBatch(ENGINE, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
