@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
+from logitport import shipping
 from logitport.core import tensors
 from logitport.dialects import InDialect
 from logitport.errors import (
@@ -30,7 +31,7 @@ from logitport.errors import (
 )
 from logitport.payload.signing import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
-from logitport.shipping import lifts, reserialize
+from logitport.shipping import reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    shipped = reserialize(processor, lift=lifts() if lift is None else lift, refresh=refresh)
+    shipped = reserialize(processor, lift=shipping.LIFTS if lift is None else lift, refresh=refresh)
     serialized = shipped.serialized
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)

@@ -116,7 +116,7 @@ class Client(BlockingClient):
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs the extra `signing`.
             dialect: its dialect, where its base class or its arguments do not show that.
-            lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
+            lift: False registers the processor as code in any case. By default True.
             refresh: ship a class in its present state, even if it was shipped before; requests that are added later
                 use this state, too.
 

@@ -26,7 +26,7 @@ OF_THE_SDK = frozenset(
             "STEP_TIMEOUT_SECONDS",
         ),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
-        *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "LIFT", "FUSE"),
+        *("PROGRAMS", "PROGRAM_KEYS", "PROGRAM_MILLISECONDS", "FUSE"),
         *("RECORD", "PURE_PYTHON"),
     )
 )
