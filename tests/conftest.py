@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import Client, compiled
+from logitport import Client, compiled, shipping
 from logitport_server.sandbox import LAYERS
 from tests import leaks
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     load_profile(config.option.markexpr)
     config.pluginmanager.register(leaks)  # pytest calls no hook of this file for fixtures of the whole run
-    os.environ["LOGITPORT_LIFT"] = "off"  # most tests of registration are about code; lifting takes seconds
+    shipping.LIFTS = False  # most tests of registration are about code; lifting takes seconds
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in `make test &`; commands that tests run inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):

@@ -225,8 +225,7 @@ class UnquarantineResult:
 class ServerClient:
     """One server of a `Client`. No other server is called in place of one that fails.
 
-    Each method raises NotPermitted without the scope that it needs, ServerUnavailable, DeadlineExceeded, and
-    NotSupported for an earlier version of the server that lacks the call.
+    Each method raises NotPermitted without the scope that it needs, ServerUnavailable and DeadlineExceeded.
 
     Attributes:
         target: its address, HOST:PORT or unix:PATH.

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
+from logitport import shipping
 from logitport.core import tensors
 from logitport.dialects import InDialect
 from logitport.errors import (
@@ -24,14 +25,13 @@ from logitport.errors import (
     LogitportError,
     MalformedPayload,
     NotAuthenticated,
-    NotSupported,
     RequestsFailed,
     ServerUnavailable,
     from_proto,
 )
 from logitport.payload.signing import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
-from logitport.shipping import lifts, reserialize
+from logitport.shipping import reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def register_request(
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
-    shipped = reserialize(processor, lift=lifts() if lift is None else lift)
+    shipped = reserialize(processor, lift=shipping.LIFTS if lift is None else lift)
     serialized = shipped.serialized
     if signing_key is not None:
         serialized = sign(serialized, read_private_key(signing_key), name=name)
@@ -273,9 +273,9 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
     if status is grpc.StatusCode.UNAUTHENTICATED:  # from a proxy: a server sends an error of its own
         return NotAuthenticated(f"{target}: {details}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return NotSupported(
-            f"{target} does not support this call ({status.name}: {details}): it runs an earlier version of logitport, "
-            "or is another service; upgrade it, or correct the address"
+        return LogitportError(
+            f"{target} does not have this call ({status.name}: {details}): it is another service, or its version of "
+            "logitport differs; correct the address, or install the same version"
         )
     return LogitportError(f"{target}: {status.name}: {details}")
 

@@ -110,7 +110,7 @@ class Client:
             signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
                 needs the extra `signing`.
             dialect: its dialect, where its base class or its arguments do not show that.
-            lift: False registers the processor as code in any case. By default True, unless LOGITPORT_LIFT is "off".
+            lift: False registers the processor as code in any case. By default True.
 
         Raises:
             NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.
@@ -159,7 +159,6 @@ class Client:
 
         Raises:
             UnknownProcessor: there is none that this client may use.
-            NotSupported: the server is an earlier version.
         """
         name = processor if isinstance(processor, str) else processor.digest
         call = Call(

@@ -34,7 +34,6 @@
     ├── LimitExceeded                  a configured limit; the message names it
     ├── ServerUnavailable              no connection, or it was lost
     ├── DeadlineExceeded               no answer in time
-    ├── NotSupported                   the server is an earlier version that lacks the call (raised only by the client)
     ├── InternalError                  a defect of the server
     ├── NotInstalled (ImportError)     a package of an extra is missing (raised only by the client)
     ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
@@ -229,10 +228,6 @@ class ServerUnavailable(LogitportError):
 
 class DeadlineExceeded(LogitportError):
     """No reply within the time allowed."""
-
-
-class NotSupported(LogitportError):
-    """The server lacks the call, because it is an earlier version. Raised by the client."""
 
 
 class InternalError(LogitportError):

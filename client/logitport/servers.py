@@ -42,11 +42,11 @@ class Load:
     """The load of a server.
 
     Attributes:
-        amount: number of its sessions and requests together; None if it is not known.
+        amount: number of its sessions and requests together.
         accepts_sessions: whether it would open a session now.
     """
 
-    amount: int | None
+    amount: int
     accepts_sessions: bool
 
 
@@ -97,8 +97,6 @@ class Server:
             return Load(load.sessions + load.requests, load.accepts_sessions)
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return None
-        if status is grpc.StatusCode.UNIMPLEMENTED:  # a server of an earlier version
-            return Load(None, accepts_sessions=True)
         return calls.translate(cast("grpc.RpcError", call), self.target, encrypted=self._connection.encrypted)
 
 
@@ -303,7 +301,7 @@ class Servers:
                 else:
                     refusals.full.append(server)
             if accepting:
-                return _less_loaded(accepting)
+                return min(accepting, key=lambda answered: answered[1].amount)[0]
         return None
 
     def _record(self, server: Server, answers: queue.SimpleQueue[tuple[Server, Answer]], answer: Answer) -> None:
@@ -341,10 +339,3 @@ class Servers:
                 server = self._servers[address] = self._connect(address)
                 self._made.add(server)
             return server
-
-
-def _less_loaded(accepting: Sequence[tuple[Server, Load]]) -> Server:
-    """Return the server with the least load; the first one if a load is not known."""
-    amounts = [load.amount for _, load in accepting]
-    known = [amount for amount in amounts if amount is not None]
-    return accepting[amounts.index(min(known)) if len(known) == len(amounts) else 0][0]

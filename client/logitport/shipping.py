@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from logitport import dialects, payload, source_checks
-from logitport.errors import InvalidArgument, NotCapturable
+from logitport.errors import NotCapturable
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
 
 if TYPE_CHECKING:
     from logitport.payload import State
 
-VARIABLE = "LOGITPORT_LIFT"
+# Whether `Client.register` makes programs of classes that can be one. The tests set it to False: tracing takes seconds.
+LIFTS = True
 
 _LARGE = (
     "and a class with one of over 10,000 is not lifted: keep a tensor of what it needs, or derive from TensorProcessor"
@@ -117,14 +117,6 @@ def _state_of(processor: Any) -> State | None:
         return payload.state_of(processor)
     except Exception:  # noqa: BLE001 - from any object's __reduce__; `dumps` reports it, if it is called
         return None
-
-
-def lifts() -> bool:
-    """Whether processors are lifted by default: LOGITPORT_LIFT, "on" or "off". Raises InvalidArgument."""
-    value = os.environ.get(VARIABLE) or "on"
-    if value not in ("on", "off"):
-        raise InvalidArgument(f"{VARIABLE} is {value!r}; write on or off")
-    return value == "on"
 
 
 def _unchanged(processor: Any) -> str:

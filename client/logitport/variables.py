@@ -24,13 +24,10 @@ OF_THE_SDK = frozenset(
             "TLS_KEY",
             "TLS_SERVER_NAME",
             "STEP_TIMEOUT_SECONDS",
-            "RECONNECT_SECONDS",
         ),
-        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT", "FAILURES", "SGLANG_GUARD"),
-        *("PROGRAMS", "PROGRAM_KEYS", "LIFT"),
-        *("RECORD", "RECORD_OPTIONS"),
-        "CUSTOM_OPS",
-        "PURE_PYTHON",
+        *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
+        *("PROGRAMS", "PROGRAM_KEYS"),
+        *("CUSTOM_OPS", "RECORD", "PURE_PYTHON"),
     )
 )
 

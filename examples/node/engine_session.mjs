@@ -77,7 +77,7 @@ export class EngineSession {
     admitted.catch(() => {}); // also reported below, if the frame itself fails
     try {
       const { added } = await this.#exchange({ add: { requests: [handle.toMessage()], in_background: true } });
-      if (!added.pending[0]) this.#settle(handle, added.failures[0]?.error); // built-ins, or an older server
+      if (!added.pending[0]) this.#settle(handle, added.failures[0]?.error); // built-ins
     } catch (error) {
       this.#pending.delete(handle.slot);
       this.#freeSlots.push(handle.slot);

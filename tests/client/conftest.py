@@ -56,7 +56,9 @@ class Script(Transport):
         if kind == "open":
             return {"opened": processing_pb2.SessionOpened(session_id="s", max_requests=3)}
         if kind == "add":
-            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(len(frame.add.requests)))}
+            count = len(frame.add.requests)
+            chains = [processing_pb2.AdmittedChain()] * count
+            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=chains)}
         if kind == "remove":
             return {"removed": processing_pb2.RequestsRemoved()}
         if kind == "step":

@@ -54,7 +54,6 @@ def test_only_errors_that_are_never_sent_lack_a_code() -> None:
             "DeadlineExceeded",
             "RequestsFailed",
             "NotInstalled",
-            "NotSupported",
             "LawBroken",
             "InvalidRecording",
         ),  # raised by the client

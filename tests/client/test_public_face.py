@@ -16,7 +16,7 @@ PUBLIC = """
     InternalError
     InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken
     LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable
-    NotInstalled NotPermitted NotSupported PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
+    NotInstalled NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
     PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
     RecordOptions RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
     SignatureRefused StateLost StepResult SuspectCodeWarning TensorHistory TensorProcessor Tls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     Float,
-    InvalidArgument,
     NotCapturable,
     PayloadNotAllowed,
     PayloadNotPortable,
@@ -26,7 +24,7 @@ from logitport import (
     payload,
 )
 from logitport.request import name_processor
-from logitport.shipping import lifts, reserialize, serialize
+from logitport.shipping import reserialize, serialize
 from tests.client.programs.runtime import build
 from tests.client.programs.samplers import MinP
 
@@ -126,7 +124,7 @@ def test_what_was_registered_is_used_by_requests() -> None:
 
 
 def test_registering_says_which(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOGITPORT_LIFT")
+    monkeypatch.setattr("logitport.shipping.LIFTS", True)
     lifted, code = client.register(Scale), client.register(Loops)
     try:
         assert (lifted.dialect, lifted.not_lifted) == ("program", "")
@@ -149,20 +147,9 @@ def test_the_reason_is_part_of_the_refusal(server_without_flag: RunningServer) -
     assert "it is no program" not in str(refused.value)
 
 
-def test_the_default_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOGITPORT_LIFT")
-    assert lifts()
-    monkeypatch.setenv("LOGITPORT_LIFT", "off")
-    assert not lifts()
-    monkeypatch.setenv("LOGITPORT_LIFT", "no")
-    with pytest.raises(InvalidArgument, match="LOGITPORT_LIFT is 'no'; write on or off"):
-        lifts()
-
-
 def imported(modules: Sequence[str], code: str) -> str:
     check = f"import sys; {code}; print([name for name in {list(modules)} if name in sys.modules])"
-    environment = {**os.environ, "LOGITPORT_LIFT": "on"}
-    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, env=environment)
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     return ran.stdout.strip()
 
 

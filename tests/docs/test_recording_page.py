@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport.recording import chunks, codec
-from logitport.recording.options import OPTIONS_VARIABLE, VARIABLE, RecordOptions
+from logitport.recording.options import VARIABLE, RecordOptions, _read_options
 from logitport_server.cli.root import run
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def test_the_options() -> None:
     assert defaults["max_queue_bytes"] == f"{options.max_queue_bytes >> 20} MiB"
 
 
-def test_the_variables() -> None:
-    assert first_cells("| variable |") == [VARIABLE, OPTIONS_VARIABLE]
+def test_the_variable() -> None:
+    assert f"the variable `{VARIABLE}`" in PAGE
+    (example,) = re.findall('`({"path".*})`', PAGE)
+    assert _read_options(example).sample_every == 4
 
 
 def test_the_format() -> None:

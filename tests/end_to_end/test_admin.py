@@ -12,9 +12,9 @@ import torch
 from logitport import (
     Client,
     CustomLogitProcessor,
+    LogitportError,
     NotAuthenticated,
     NotPermitted,
-    NotSupported,
     Request,
     RequestsFailed,
     ServerUnavailable,
@@ -206,8 +206,8 @@ def test_each_server_of_a_target_is_called(server: RunningServer, server_without
 
 
 def test_a_server_without_the_call(server: RunningServer) -> None:
-    """An earlier version answers calls that it lacks as any gRPC server does."""
-    with Client(server.target) as client, pytest.raises(NotSupported, match="earlier version"):
+    """It answers as any gRPC server does."""
+    with Client(server.target) as client, pytest.raises(LogitportError, match="it is another service, or its version"):
         client._sender.reply(Missing())  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, PendingStep, RecordOptions, Request, Session
-from logitport.recording.options import OPTIONS_VARIABLE, VARIABLE
+from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.session.session import Session as PlainSession
 from logitport.testing.replaying.effects import effect_of
@@ -254,8 +255,7 @@ def test_a_file_that_cannot_be_opened(
 
 
 def test_the_environment(client: Client, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(path))
-    monkeypatch.setenv(OPTIONS_VARIABLE, '{"requests": ["two"]}')
+    monkeypatch.setenv(VARIABLE, json.dumps({"path": str(path), "requests": ["two"]}))
     with client.session(vocab_size=VOCAB) as session:
         handles = [session.add(Request([1], request_id=name)) for name in ("one", "two")]
         session.step({handle: [] for handle in handles}).apply(rows(2))

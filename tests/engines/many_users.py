@@ -32,8 +32,7 @@ SERVICE = (
 # For the engine. The step timeout exceeds twice the load timeout, also on a busy machine.
 VARIABLES = {
     "LOGITPORT_REQUEST_PROCESSORS": "builtin,registered,shipped",
-    "LOGITPORT_RECONNECT_SECONDS": "200",
-    "LOGITPORT_STEP_TIMEOUT_SECONDS": "60",
+    "LOGITPORT_STEP_TIMEOUT_SECONDS": "200",
 }
 _REGISTERED = {"team/tilt:v1": Tilt, "team/lengths:v1": ForcesLengths, "team/searches:v1": Searches}
 

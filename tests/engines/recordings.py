@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logitport import EditProcessor
-from logitport.recording.options import OPTIONS_VARIABLE, VARIABLE
+from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.replay import replay
@@ -35,7 +35,7 @@ class AllowsLast(EditProcessor):
 def variables(path: Path) -> dict[str, str]:
     """The environment of an engine that records all logits."""
     options = {"sample_every": 1, "top_k": VOCAB_SIZE}
-    return {VARIABLE: str(path), OPTIONS_VARIABLE: json.dumps(options)}
+    return {VARIABLE: json.dumps({"path": str(path), **options})}
 
 
 def check(

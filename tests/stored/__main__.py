@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import secrets
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport import Client, InDialect, RequestsFailed, payload
+from logitport import Client, InDialect, RequestsFailed, payload, shipping
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND, run_server
@@ -349,7 +348,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
 }
 
 if __name__ == "__main__":
-    os.environ["LOGITPORT_LIFT"] = "off"  # classes are stored as code
+    shipping.LIFTS = False  # classes are stored as code
     parser = argparse.ArgumentParser(prog="python -m tests.stored", description=__doc__)
     parser.add_argument("folder", type=Path, help="where to write, such as tests/stored/0.1.0")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"by default all: {', '.join(PARTS)}")

@@ -28,7 +28,7 @@ PRINCIPALS = ("alice", "bob")
     params=[
         pytest.param(folder, id=f"{version.name}-{folder.name}")
         for version in VERSIONS
-        for folder in sorted(version.glob("registry*"))
+        for folder in sorted(version.glob("registry-*"))
     ],
 )
 def registry(request: pytest.FixtureRequest) -> Path:
@@ -49,8 +49,7 @@ def opened(
     for path in (store, *store.rglob("*")) if store.exists() else ():
         path.chmod(0o700 if path.is_dir() else 0o600)
     options = ["--enable-custom-logit-processor", "--tokens", str(folder / "tokens")]
-    if (folder / "store.key").exists():
-        options += ["--store-key", str(folder / "store.key")]
+    options += ["--store-key", str(folder / "store.key")]
     with ExitStack() as stack:
         if (folder / "redis.json").exists():
             database = redis_database(json.loads((folder / "redis.json").read_text()))

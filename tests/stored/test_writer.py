@@ -12,16 +12,13 @@ from tests.stored.reading import VERSIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Of 0.1.0 alone: the format of the store before SQLite.
-_NO_LONGER_WRITTEN = {"registry"}
-
 
 @pytest.mark.timeout(900)
 def test_every_part_is_written(tmp_path: Path) -> None:
     write(tmp_path / "next")
     assert {path.name for path in (tmp_path / "next").iterdir()} == set(PARTS)
     for version in VERSIONS:
-        assert {path.name for path in version.iterdir()} <= set(PARTS) | _NO_LONGER_WRITTEN
+        assert {path.name for path in version.iterdir()} <= set(PARTS)
         for part in set(PARTS) & {path.name for path in version.iterdir() if path.is_dir()}:
             written = {path.relative_to(tmp_path / "next" / part) for path in (tmp_path / "next" / part).rglob("*")}
             assert {path.relative_to(version / part) for path in (version / part).rglob("*")} <= written

@@ -41,7 +41,6 @@ def describe(key: int, began: BeganRequest, *, payload_of: Callable[[str], str],
         with_payloads: whether the event has the payloads of its processors.
     """
     message = began.message
-    digests = (*began.processors, *[""] * len(message.processors))  # an older server has stated none
     return RequestBegan(
         key,
         began.request_id,
@@ -49,7 +48,7 @@ def describe(key: int, began: BeganRequest, *, payload_of: Callable[[str], str],
         began.output,
         tuple(
             _describe_processor(call, digest, name, payload_of, with_payloads)
-            for call, digest, name in zip(message.processors, digests, began.names, strict=False)
+            for call, digest, name in zip(message.processors, began.processors, began.names, strict=False)
         ),
         orjson.loads(message.sampling_params or b"{}"),
         "skip" if message.on_error == common_pb2.ON_ERROR_SKIP else "abort",

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Literal, Union
 
 import orjson
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VARIABLE, OPTIONS_VARIABLE = "LOGITPORT_RECORD", "LOGITPORT_RECORD_OPTIONS"
+VARIABLE = "LOGITPORT_RECORD"
 _MIN_FILE_BYTES = 1 << 16
 
 
@@ -84,22 +84,22 @@ def options_of(record: Record) -> RecordOptions | None:
 
 def _options_of_environment(environment: Mapping[str, str] = os.environ) -> RecordOptions | None:
     """The options of LOGITPORT_RECORD; None, and a warning, if they cannot be used: the engine must not fail."""
-    path = environment.get(VARIABLE)
-    if not path:
+    value = environment.get(VARIABLE)
+    if not value:
         return None
     try:
-        return RecordOptions(Path(path), **_read_options(environment.get(OPTIONS_VARIABLE) or "{}"))
+        return _read_options(value) if value.startswith("{") else RecordOptions(Path(value))
     except InvalidArgument as error:
         logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
         return None
 
 
-def _read_options(text: str) -> dict[str, Any]:
-    known = {field.name for field in dataclasses.fields(RecordOptions)} - {"path"}
+def _read_options(text: str) -> RecordOptions:
+    known = {field.name for field in dataclasses.fields(RecordOptions)}
     try:
         options = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"{OPTIONS_VARIABLE} is no JSON: {error}") from error
-    if not isinstance(options, dict) or not options.keys() <= known:
-        raise InvalidArgument(f"{OPTIONS_VARIABLE} is {text}; write a JSON object with keys of {sorted(known)}")
-    return options
+        raise InvalidArgument(f"{VARIABLE} is no JSON: {error}") from error
+    if "path" not in options or not options.keys() <= known:
+        raise InvalidArgument(f'{VARIABLE} is {text}; write an object with "path" and other keys of {sorted(known)}')
+    return RecordOptions(**options)

@@ -36,7 +36,7 @@ class Handle:
         request_id: the request's.
         reads_logits: whether its chain reads logits: its steps end with `PendingStep.apply`, on the logits.
         sends_logits: whether they are sent to the server at each step.
-        processors: the key of each processor of its chain, as `AdmittedChain.processors`; empty from an older server.
+        processors: the key of each processor of its chain, as `AdmittedChain.processors`.
         names: the registered name under which each was requested, "" for none.
         programs: the programs of its chain that the engine runs, in their order.
         programs_on_server: whether the server runs its programs, although this process runs others.
@@ -104,7 +104,7 @@ class Handle:
     def pin(self, processors: Sequence[str]) -> None:
         """Replace each registered name by the digest that it had at admission."""
         self.processors = tuple(processors)
-        for call, digest in zip(self._message.processors, processors):  # noqa: B905 - an older server sends none
+        for call, digest in zip(self._message.processors, processors, strict=False):
             if call.processor.WhichOneof("by") == "name":
                 call.processor.digest = digest
 
@@ -244,11 +244,6 @@ def add_frames(handles: Sequence[Handle], *, in_background: bool = False) -> Ite
         yield frame
 
 
-def chain_at(added: processing_pb2.RequestsAdded, index: int) -> processing_pb2.AdmittedChain:
-    """The chain of a request that was admitted; an empty one from an older server, which sends none."""
-    return added.chains[index] if added.chains else processing_pb2.AdmittedChain()
-
-
 def removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
     """Make the frame that drops requests."""
     slots, generations = (_column([getattr(it, name) for it in handles]) for name in ("slot", "generation"))
@@ -258,7 +253,7 @@ def removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
 def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
     """Check the columns of a reply. Raises InternalError."""
     sent = len(frame.requests)
-    if len(added.reads_logits) != sent or len(added.pending) not in (0, sent) or len(added.chains) not in (0, sent):
+    if len(added.reads_logits) != sent or len(added.pending) not in (0, sent) or len(added.chains) != sent:
         raise InternalError(
             f"{sent} requests were added, but the columns of the server's reply have the lengths "
             f"{len(added.reads_logits)}, {len(added.pending)} and {len(added.chains)}; close the session"

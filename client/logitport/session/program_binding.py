@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.errors import from_proto
-from logitport.session.frames import add_frames, chain_at, check_added
+from logitport.session.frames import add_frames, check_added
 from logitport.session.program_trust import LeftToServer
 from logitport_proto import processing_pb2
 
@@ -50,6 +50,6 @@ class ProgramBinding:
             check_added(frame, added)
             for failure in added.failures:
                 raise from_proto(failure.error) from None
-            handle.admitted(chain_at(added, 0), reads_logits=bool(added.reads_logits[0]))
+            handle.admitted(added.chains[0], reads_logits=bool(added.reads_logits[0]))
         self._table.has_programs |= bool(handle.programs)
         handle.reads_logits = handle.sends_logits or bool(handle.programs)

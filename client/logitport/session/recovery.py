@@ -15,7 +15,7 @@ from logitport.errors import (
     StateLost,
     from_proto,
 )
-from logitport.session.frames import add_frames, chain_at, check_added, removal
+from logitport.session.frames import add_frames, check_added, removal
 from logitport.session.request_table import late_error
 from logitport_proto import processing_pb2
 
@@ -158,8 +158,8 @@ class Recovery:
                 if added.pending and added.pending[index]:
                     self._table.restoring[entry.slot] = handle
                 else:
-                    handle.admitted(chain_at(added, index), reads_logits=bool(added.reads_logits[index]))
-                    self.bind(handle, chain_at(added, index))
+                    handle.admitted(added.chains[index], reads_logits=bool(added.reads_logits[index]))
+                    self.bind(handle, added.chains[index])
             self._bind_restored(added)
 
     def end_restoring(self, handles: Iterable[Handle]) -> None:

@@ -37,14 +37,14 @@ class Registrations:
         self,
         request: registry_pb2.RegisterRequest,
         info: registry_pb2.ProcessorInfo | ProcessorRef,
-        registry_id: str = "",
+        registry_id: str,
     ) -> None:
         """Record a registration that a server has accepted. Deletions before it have no effect any more.
 
         Args:
             request: the message.
             info: the processor.
-            registry_id: the registry that has it, as the server has stated it; "" for an earlier version.
+            registry_id: the registry that has it, as the server has stated it.
         """
         with self._lock:
             self._registered[info.digest] = request
@@ -114,7 +114,7 @@ class Registrations:
         """Return the names, "" for none, under which a processor is to be registered in this registry.
 
         Args:
-            registry_id: the registry; "" if it is not known, because the server has an earlier version.
+            registry_id: the registry.
             digest: the processor.
             found: the names that are bound to it there; None if it is not there.
         """
@@ -143,8 +143,7 @@ class Registrations:
         self.registered_in(registry_id, digest, name)
 
     def _add(self, registry_id: str, digest: str, name: str) -> None:
-        if registry_id:
-            self._had.setdefault(registry_id, set()).update({(digest, ""), (digest, name)})
-            self._had.move_to_end(registry_id)
-            if len(self._had) > _MAX_REGISTRIES:
-                self._had.popitem(last=False)
+        self._had.setdefault(registry_id, set()).update({(digest, ""), (digest, name)})
+        self._had.move_to_end(registry_id)
+        if len(self._had) > _MAX_REGISTRIES:
+            self._had.popitem(last=False)

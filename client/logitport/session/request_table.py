@@ -12,7 +12,7 @@ from logitport.errors import (
     UnknownRequest,
     from_proto,
 )
-from logitport.session.frames import Handle, chain_at
+from logitport.session.frames import Handle
 from logitport.session.slots import Slots
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class RequestTable:
         admitted: list[tuple[PendingRequest, processing_pb2.AdmittedChain]] = []
         for index, entry in enumerate(frame.requests):
             if not (added.pending and added.pending[index]):
-                chain = chain_at(added, index)
+                chain = added.chains[index]
                 settled = self._settle(entry, refused.get(entry.slot), bool(added.reads_logits[index]), chain)
                 admitted += [(settled, chain)] if settled is not None else []
         for ended in added.ended:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
-from logitport.session.frames import add_frames, chain_at, check_added, removal
+from logitport.session.frames import add_frames, check_added, removal
 from logitport.session.pending_request import PendingRequest
 from logitport.session.program_binding import ProgramBinding
 from logitport.session.recovery import Recovery
@@ -76,7 +76,7 @@ class SessionRequests:
         added = self._exchange_added(frame)
         for failure in added.failures:
             raise from_proto(failure.error)
-        chain = chain_at(added, 0)
+        chain = added.chains[0]
         self.table.hold(handle, reads_logits=bool(added.reads_logits[0]), chain=chain)
         self._bind({handle: chain})
         if (error := self.table.take_error(handle)) is not None:

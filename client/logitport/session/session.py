@@ -170,8 +170,7 @@ class Session:
     def begin_add(self, request: Request) -> PendingRequest:
         """Begin to admit a request, and return at once; the server admits it while the session makes its steps.
 
-        A request of built-ins is admitted at once, because that is fast. A server of an earlier version admits every
-        request at once, which may take long. `poll` returns these requests, too.
+        A request of built-ins is admitted at once, because that is fast. `poll` returns it, too.
 
         Raises:
             InvalidTokenId: the request cannot be sent.

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, from_proto
-from logitport.session.frames import add_frames, chain_at, check_added
+from logitport.session.frames import add_frames, check_added
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class SessionMove:
         for frame in add_frames(handles):
             added = add(frame)
             for index, entry in enumerate(frame.requests):
-                handle, chain = by_slot[entry.slot], chain_at(added, index)
+                handle, chain = by_slot[entry.slot], added.chains[index]
                 handle.admitted(chain, reads_logits=bool(added.reads_logits[index]))
                 self._binding.bind(handle, chain, exchange)
         candidates = [pending.candidate for pending in self._table.pending.values()]

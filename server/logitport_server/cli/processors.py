@@ -106,8 +106,8 @@ class DeleteProcessor(JsonCommand):
 class RegisterProcessor(JsonCommand):
     """Register a class of a Python file, or a payload, at each server.
 
-    A class that only computes with tensors is registered as a program, unless LOGITPORT_LIFT is off; for that its code
-    is run here. Needs the scope "register". The token is read from LOGITPORT_TOKEN.
+    A class that only computes with tensors is registered as a program; for that its code is run here. Needs the scope
+    "register". The token is read from LOGITPORT_TOKEN.
     """
 
     source: CliPositionalArg[Annotated[str, Metavar("FILE:CLASS")]] = Field(

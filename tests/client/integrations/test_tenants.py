@@ -19,9 +19,8 @@ from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang import admission as sglang_admission
 from logitport.integrations.sglang.hook import Hook
-from logitport.integrations.vllm import Middleware, admission, failures, request_spec
+from logitport.integrations.vllm import Middleware, admission, request_spec
 from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.failures import _kept
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from tests.client.integrations.sglang.test_hook import Req, finish_abort  # noqa: F401 - a fixture
 
@@ -96,7 +95,7 @@ def custom_params(headers: list[tuple[bytes, bytes]] | None, sent: Any, **option
     inputs = Inputs(sent, **options)
     request = None if headers is None else SimpleNamespace(headers=SimpleNamespace(raw=headers))
     sglang_admission._wrap_generate(lambda manager, inputs, request: None)(None, inputs, request)
-    sglang_admission._wrap_normalize(Inputs.normalize, guarded=True)(inputs)
+    sglang_admission._wrap_normalize(Inputs.normalize)(inputs)
     return inputs.sampling_params["custom_params"]
 
 
@@ -159,7 +158,6 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_vllm", "strict_client")
 def test_vllm() -> None:
-    _kept.clear()
     for headers in ([], [(b"x-other", b"acme")]):
         with pytest.raises(ValueError, match=REFUSED):
             admitted(headers, params(logitport_tenant="forged"))
@@ -173,7 +171,7 @@ def test_vllm() -> None:
     step.add(request, [], 0)
     batch.finish(step, logits)
     batch.release(request)
-    assert not failures()
+    assert request.error is None
     assert torch.isinf(logits).nonzero().tolist() == [[0, 63]]
     assert accepted.extra_args["logitport_tenant"] == "acme"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument, RecordOptions
-from logitport.recording.options import OPTIONS_VARIABLE, VARIABLE, _options_of_environment, options_of
+from logitport.recording.options import VARIABLE, _options_of_environment, options_of
 
 
 def test_forms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +47,10 @@ def test_patterns() -> None:
 def test_the_environment(caplog: Any) -> None:
     assert _options_of_environment({}) is None
     assert _options_of_environment({VARIABLE: "/tmp/x"}) == RecordOptions(Path("/tmp/x"))
-    chosen = {VARIABLE: "/tmp/x", OPTIONS_VARIABLE: '{"sample_every": 1, "requests": ["a"]}'}
-    assert _options_of_environment(chosen) == RecordOptions(Path("/tmp/x"), ["a"], 1)
+    chosen = {VARIABLE: '{"path": "/tmp/x", "sample_every": 1, "requests": ["a"]}'}
+    assert _options_of_environment(chosen) == RecordOptions("/tmp/x", ["a"], 1)
     assert not caplog.records
-    for wrong in ("{", "[]", '{"path": "y"}', '{"top_k": 0}', '{"colour": 1}'):
-        assert _options_of_environment({VARIABLE: "/tmp/x", OPTIONS_VARIABLE: wrong}) is None
+    for wrong in ("{", "{}", '{"path": ""}', '{"path": "y", "top_k": 0}', '{"path": "y", "colour": 1}'):
+        assert _options_of_environment({VARIABLE: wrong}) is None
     assert len(caplog.records) == 5
     assert "nothing is recorded" in caplog.text

@@ -212,7 +212,7 @@ def test_logits_without_a_reply_fail_only_their_request() -> None:
 @pytest.mark.usefixtures("short_margin")
 @pytest.mark.parametrize("stated", [{}, {"step_deadline_seconds": 0.0}, {"step_deadline_seconds": float("nan")}])
 def test_a_server_that_states_no_deadline(stated: dict[str, float]) -> None:
-    """Servers of earlier versions, and servers with processors that may take any time."""
+    """For example a server with processors that may take any time."""
     with scripted_server(Silence("step", stated)) as port, Client(f"127.0.0.1:{port}", timeout=0.6) as client:
         session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
         handle = session.add(Request([1]))

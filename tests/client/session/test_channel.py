@@ -79,7 +79,11 @@ def test_a_large_max_requests_allocates_nothing_in_advance(opened: Any) -> None:
 def test_a_refused_request_takes_no_slot(opened: Any) -> None:
     session, script = opened()
     script.answer = lambda frame: {
-        "added": processing_pb2.RequestsAdded(failures=[failure(0, UnknownProcessor("none"))], reads_logits=b"\0")
+        "added": processing_pb2.RequestsAdded(
+            failures=[failure(0, UnknownProcessor("none"))],
+            reads_logits=b"\0",
+            chains=[processing_pb2.AdmittedChain()],
+        )
     }
     with pytest.raises(UnknownProcessor):
         session.add(Request())
@@ -315,7 +319,9 @@ def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable
             slots = [entry.slot for entry in frame.add.requests]
             synced.update(slot for slot in slots if slot not in refusals)
             refused = [failure(slot, refusals[slot]) for slot in slots if slot in refusals]
-            return {"added": processing_pb2.RequestsAdded(failures=refused, reads_logits=bytes(len(slots)))}
+            chains = [processing_pb2.AdmittedChain()] * len(slots)
+            added = processing_pb2.RequestsAdded(failures=refused, reads_logits=bytes(len(slots)), chains=chains)
+            return {"added": added}
         if frame.WhichOneof("frame") == "step":
             slots = [
                 slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced

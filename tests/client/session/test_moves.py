@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 SHOULD_MOVE = {"edits": processing_pb2.StepEdits(should_move=True)}
 
 
+def all_pending(frame: Any) -> processing_pb2.RequestsAdded:
+    count = len(frame.add.requests)
+    chains = [processing_pb2.AdmittedChain()] * count
+    return processing_pb2.RequestsAdded(reads_logits=bytes(count), pending=b"\1" * count, chains=chains)
+
+
 class Fleet:
     """A session on `first`, whose server states that it should move, and the other servers that it finds.
 
@@ -106,7 +112,9 @@ def refusing(kind: str, error: LogitportError) -> Script:
         if frame.WhichOneof("frame") != kind:
             return Script.correct(frame)
         if isinstance(error, UnknownProcessor):
-            return {"added": processing_pb2.RequestsAdded(failures=[failure(1, error)], reads_logits=bytes(2))}
+            added = Script.correct(frame)["added"]
+            added.failures.append(failure(1, error))
+            return {"added": added}
         raise error
 
     script.answer = answer
@@ -164,15 +172,14 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
         if frame.HasField("add") and frame.add.in_background:
             return {"added": processing_pb2.RequestsAdded(failures=[failure(2, UnknownProcessor(""))])}
         if frame.HasField("add"):
-            return {"added": processing_pb2.RequestsAdded(reads_logits=b"\1\1")}
+            chains = [processing_pb2.AdmittedChain()] * 2
+            return {"added": processing_pb2.RequestsAdded(reads_logits=b"\1\1", chains=chains)}
         return Script.correct(frame)
 
     other.answer = answer
     first = fleet.first.answer
     fleet.first.answer = lambda frame: (
-        {"added": processing_pb2.RequestsAdded(reads_logits=b"\0", pending=b"\1" * len(frame.add.requests))}
-        if frame.HasField("add") and frame.add.in_background
-        else first(frame)
+        {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
     pending = fleet.session.begin_add(Request([1]))
     attempt(fleet, other)
@@ -184,9 +191,7 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
 def test_pending_admissions_move(fleet: Fleet) -> None:
     first = fleet.first.answer
     fleet.first.answer = lambda frame: (
-        {"added": processing_pb2.RequestsAdded(reads_logits=b"\0", pending=b"\1" * len(frame.add.requests))}
-        if frame.HasField("add") and frame.add.in_background
-        else first(frame)
+        {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
     pending = fleet.session.begin_add(Request([1]))
     attempt(fleet, Script())

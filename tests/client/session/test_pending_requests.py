@@ -84,7 +84,7 @@ def test_a_refused_request_has_its_error(background: Any) -> None:
     assert (again.slot, again.generation) == (0, 1), "the slot is free, and the generation is new"
 
 
-def test_an_older_server_admits_at_once(opened: Any) -> None:
+def test_a_server_that_admits_at_once(opened: Any) -> None:
     session, script = opened()
     pending = session.begin_add(SLOW)
     assert (pending.done, pending.handle.slot, len(session)) == (True, 0, 1)
@@ -92,7 +92,11 @@ def test_an_older_server_admits_at_once(opened: Any) -> None:
     assert session.poll() == []
     assert kinds(script) == ["open", "add"]
     script.answer = lambda frame: {
-        "added": processing_pb2.RequestsAdded(failures=[failure(1, UnknownProcessor("none"))], reads_logits=b"\0")
+        "added": processing_pb2.RequestsAdded(
+            failures=[failure(1, UnknownProcessor("none"))],
+            reads_logits=b"\0",
+            chains=[processing_pb2.AdmittedChain()],
+        )
     }
     refused = session.begin_add(SLOW)
     assert (type(refused.error), len(session)) == (UnknownProcessor, 1)
@@ -270,11 +274,17 @@ def test_a_pending_request_is_no_handle(background: Any) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"reads_logits": b""}, {"pending": b"\1\1"}, {"pending": b"\1", "chains": [{}, {}]}, {"reads_logits": b"\0\0"}],
+    [
+        {"reads_logits": b""},
+        {"pending": b"\1\1"},
+        {"pending": b"\1", "chains": [{}, {}]},
+        {"chains": []},
+        {"reads_logits": b"\0\0"},
+    ],
 )
 def test_columns_of_another_length_are_an_error(opened: Any, fields: dict[str, Any]) -> None:
     session, script = opened()
-    added = processing_pb2.RequestsAdded(**{"reads_logits": b"\0", **fields})
+    added = processing_pb2.RequestsAdded(**{"reads_logits": b"\0", "chains": [{}], **fields})
     script.answer = lambda frame: {"added": added}
     with pytest.raises(InternalError, match="1 requests were added, but the columns"):
         session.begin_add(SLOW)
@@ -338,7 +348,7 @@ def test_a_reconnect_while_several_requests_are_begun(reconnecting: Any) -> None
     assert two.session.poll() == pending
 
 
-def test_a_reconnect_to_an_older_server(reconnecting: Any) -> None:
+def test_a_reconnect_to_a_server_that_admits_at_once(reconnecting: Any) -> None:
     two = reconnecting()
     pending = two.session.begin_add(SLOW)
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")

@@ -140,7 +140,9 @@ def test_servers_that_all_end_while_programs_are_fetched(opened_on: Any, add: An
 def test_a_server_that_ends_while_programs_of_a_pending_request_are_fetched(opened_on: Any) -> None:
     session, (first, second, third) = opened_on(3, reconnect_seconds=20.0)
     first.add = lambda frame: processing_pb2.RequestsAdded(  # type: ignore[method-assign]
-        reads_logits=b"\0" * len(frame.requests), pending=b"\1" * len(frame.requests)
+        reads_logits=b"\0" * len(frame.requests),
+        pending=b"\1" * len(frame.requests),
+        chains=[processing_pb2.AdmittedChain()] * len(frame.requests),
     )
     pending = session.begin_add(HALF)
     first.end()

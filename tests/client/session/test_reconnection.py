@@ -178,7 +178,7 @@ def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
     def with_chains(frame: Any) -> dict[str, Any]:
         reply = two.scripts[0].correct(frame)
         if frame.HasField("add"):
-            reply["added"].chains.add(processors=[digest, "thinking_budget"])
+            reply["added"].chains[0].processors.extend([digest, "thinking_budget"])
         return reply
 
     two.scripts[0].answer = with_chains
@@ -314,7 +314,8 @@ def test_the_error_of_a_refused_registration_is_reported(servers: Any) -> None:
             for handle in handles
         ]
         if frame.HasField("add"):
-            return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2))}
+            chains = [processing_pb2.AdmittedChain()] * 2
+            return {"added": processing_pb2.RequestsAdded(failures=failures, reads_logits=bytes(2), chains=chains)}
         return {"edits": processing_pb2.StepEdits(failures=failures)} if frame.HasField("step") else opened(frame)
 
     opened = two.scripts[1].correct

@@ -184,16 +184,6 @@ def test_a_later_name_is_registered_where_the_processor_is(server: Server) -> No
     assert server.names == {"team/a": "a", "team/b": "a"}
 
 
-def test_a_server_of_an_earlier_version(server: Server) -> None:
-    """It names no registry, and may have lost its registrations with a restart."""
-    server.registry_id = ""
-    remembered = registrations(("a", "team/a"), registry_id="")
-    for _ in range(2):
-        remembered.restore(server.call)
-        assert server.names == {"team/a": "a"}
-        server.delete("a")
-
-
 def test_registries_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitport.session.registrations._MAX_REGISTRIES", 2)
     remembered = registrations(("a", ""))

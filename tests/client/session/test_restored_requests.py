@@ -44,6 +44,7 @@ class Restoring(Background):
         self.missing |= {one.slot for one, is_slow in zip(frame.add.requests, slow, strict=True) if is_slow}
         self.missing -= {one.slot for one in self.ended if not one.HasField("error")}
         added = processing_pb2.RequestsAdded(reads_logits=bytes(len(slow)), ended=self.ended)
+        added.chains.extend(processing_pb2.AdmittedChain() for _ in slow)
         added.pending = bytes(slow) if any(slow) else b""
         self.ended.clear()
         return {"added": added}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,37 +35,41 @@ class Roll(CustomLogitProcessor):
         return logits
 
 
+CASES = [
+    (DeepseekOCRNoRepeatNGramLogitProcessor.to_str(), NGRAMS, "no_repeat_ngram"),
+    (Roll.to_str(), {}, Roll.to_str()),
+    # A program, which the first rank runs.
+    (RepetitionPenalty.to_str(), {"repetition_penalty": 1.8}, "repetition_penalty"),
+]
+OPTIONS = ("--enable-custom-logit-processor", "--tp-size", "2")
+CORES = "0|1"
+
+
 @pytest.fixture(scope="module")
-def engine(sglang: Callable[..., AbstractContextManager[Engine]], server: RunningServer) -> Iterator[Engine]:
-    """Without the guard, so that SGLang also runs processors itself."""
-    with sglang(
-        PLAIN,
-        *("--enable-custom-logit-processor", "--tp-size", "2"),
-        LOGITPORT_TARGET=server.target,
-        LOGITPORT_SGLANG_GUARD="off",
-        SGLANG_CPU_OMP_THREADS_BIND="0|1",
-    ) as engine:
+def expected(sglang: Callable[..., AbstractContextManager[Engine]]) -> list[list[Any]]:
+    """The tokens for each of CASES from two ranks without logitport, where SGLang runs the processors itself."""
+    with sglang(PLAIN, *OPTIONS, "--disable-overlap-schedule", SGLANG_CPU_OMP_THREADS_BIND=CORES) as engine:
+        return [[engine.generate(prompt, native, params) for prompt in PROMPTS] for native, params, _ in CASES]
+
+
+@pytest.fixture(scope="module")
+def engine(
+    expected: list[list[Any]],  # its engine has ended
+    sglang: Callable[..., AbstractContextManager[Engine]],
+    server: RunningServer,
+) -> Iterator[Engine]:
+    variables = {"LOGITPORT_TARGET": server.target, "SGLANG_CPU_OMP_THREADS_BIND": CORES}
+    with sglang(PLAIN, *OPTIONS, **variables) as engine:
         yield engine
 
 
-@pytest.mark.parametrize(
-    ("native", "params", "processor"),
-    [
-        (DeepseekOCRNoRepeatNGramLogitProcessor.to_str(), NGRAMS, "no_repeat_ngram"),
-        (Roll.to_str(), {}, Roll.to_str()),
-        (
-            RepetitionPenalty.to_str(),
-            {"repetition_penalty": 1.8},
-            "repetition_penalty",
-        ),  # a program, which the first rank runs
-    ],
-)
-def test_the_same_tokens(engine: Engine, native: str, params: dict[str, int], processor: str) -> None:
-    expected = [engine.generate(prompt, native, params) for prompt in PROMPTS]
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_same_tokens(engine: Engine, expected: list[list[Any]], case: int) -> None:
+    _, params, processor = CASES[case]
     custom = {"logitport": json.dumps([[processor, params]])}
     with ThreadPoolExecutor() as threads:
         got = list(threads.map(lambda prompt: engine.generate(prompt, REMOTE, custom), PROMPTS))
-    assert got == expected
+    assert got == expected[case]
     assert got != [engine.generate(prompt) for prompt in PROMPTS]
 
 

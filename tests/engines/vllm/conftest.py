@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.vllm_failures import failures  # noqa: F401 - a fixture
+
 os.environ.update(
     HF_HUB_OFFLINE="1",
     LOGITPORT_REQUEST_PROCESSORS="builtin,registered,shipped",

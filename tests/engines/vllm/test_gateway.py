@@ -43,7 +43,7 @@ def service(serving: Callable[..., Any], address: str) -> Iterator[RunningServer
 def url(checkpoint: Path, service: RunningServer, log: Path) -> Iterator[str]:
     """The address of a vLLM server with the middleware, and with the default of what requests may name."""
     variables = {"LOGITPORT_TARGET": service.target, "LOGITPORT_REQUEST_PROCESSORS": ""}
-    variables["LOGITPORT_RECONNECT_SECONDS"] = "200"
+    variables["LOGITPORT_STEP_TIMEOUT_SECONDS"] = "200"
     with run_http_server(checkpoint, log, variables, "--middleware", "logitport.integrations.vllm.Middleware") as url:
         yield url
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vllm import SamplingParams
 
-from logitport.integrations.vllm import failures
-from logitport.integrations.vllm.failures import _kept
 from tests.end_to_end.engines import busiest, kill, sessions_of
 from tests.engines.vllm.chains import CHAINS, extra_args_of
 
@@ -32,7 +30,6 @@ def cluster(start_server: Callable[..., RunningServer]) -> list[RunningServer]:
 def engine(
     request: pytest.FixtureRequest, running_engine: Callable[..., Any], checkpoint: Path, cluster: list[RunningServer]
 ) -> Iterator[Any]:
-    _kept.clear()
     targets = ",".join(server.target for server in cluster)
     with running_engine(checkpoint, targets, asynchronous=request.param, enable_prefix_caching=False) as running:
         yield running
@@ -57,7 +54,7 @@ def generate(engine: Any, then: Callable[[], object] = lambda: None) -> list[Any
     return [outputs[str(place)] for place in range(len(PROMPTS))]
 
 
-def test_a_server_is_killed(engine: Any, cluster: list[RunningServer]) -> None:
+def test_a_server_is_killed(engine: Any, cluster: list[RunningServer], failures: list[Any]) -> None:
     undisturbed = generate(engine)
 
     def kill_the_one_in_use() -> None:
@@ -73,7 +70,7 @@ def test_a_server_is_killed(engine: Any, cluster: list[RunningServer]) -> None:
     # Its processor may have state that only the killed server had: it ends with an error, and its tokens are right.
     assert reads_logits.finish_reason == "error"
     assert reads_logits.stop_reason.startswith("logitport: StateLost: ")
-    (failure,) = failures()
+    (failure,) = failures
     length = failure.output_length
     assert KILLED_AFTER - 2 <= length <= KILLED_AFTER + 2
     assert list(reads_logits.token_ids)[:length] == list(whole.token_ids)[:length]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from vllm import SamplingParams
 
-from logitport.integrations.vllm import failures
-from logitport.integrations.vllm.failures import _kept
 from tests.engines.checkpoint import EOS, VOCAB_SIZE
 from tests.engines.vllm.chains import CHAINS, Chain, extra_args_of
 from tests.engines.vllm.native import Native
@@ -21,12 +19,6 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 STEPS = 64
-
-
-@pytest.fixture(autouse=True)
-def no_failures() -> None:
-    """No failure is recorded when a test begins."""
-    _kept.clear()
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
@@ -80,7 +72,9 @@ def plain(engine: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: str, plain: list[list[int]]) -> None:
+def test_tokens_equal_those_of_the_same_processor_in_vllm(
+    engine: Any, chain: str, plain: list[list[int]], failures: list[Any]
+) -> None:
     given = prompts(12)
     lengths = [STEPS if place % 3 else STEPS // 4 for place in range(len(given))]  # so that requests come and go
 
@@ -89,7 +83,7 @@ def test_tokens_equal_those_of_the_same_processor_in_vllm(engine: Any, chain: st
 
     assert ids(through_service) == ids(in_vllm)
     assert any(output != unprocessed[: len(output)] for output, unprocessed in zip(ids(in_vllm), plain, strict=True))
-    assert not failures()
+    assert not failures
 
 
 def test_requests_of_one_batch_have_their_own_chains_or_none(engine: Any) -> None:
@@ -149,7 +143,7 @@ def test_an_aborted_request_is_removed_and_the_others_continue(engine: Any) -> N
     assert len(hook(engine)._batch._holder.session) == 0
 
 
-def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
+def test_a_failing_processor_ends_only_its_request(engine: Any, failures: list[Any]) -> None:
     given = prompts(4)
     failing = remote([("RaisesAfterOutputs", {"after": 9})], ignore_eos=False)
 
@@ -160,20 +154,9 @@ def test_a_failing_processor_ends_only_its_request(engine: Any) -> None:
     assert sample.stop_reason.startswith("logitport: ProcessorFailed: ")
     assert len(sample.token_ids) in {9, 10}  # with asynchronous scheduling, before the forced id arrives
     assert ids(outputs[1:]) == ids(generate(engine, given, native(CHAINS["all"])))
-    (failure,) = failures()
+    (failure,) = failures
     assert (failure.error, failure.output_length, failure.forced_token_id) == ("ProcessorFailed", 9, EOS)
     assert "on purpose" in failure.remote_traceback
-
-
-def test_the_stop_reason_can_report_a_failure(engine: Any) -> None:
-    params = remote([("RaisesAfterOutputs", {"after": 3})], n=2, temperature=1.0, stop_token_ids=[401])
-    params.extra_args["logitport_failure_id"] = 401
-
-    (samples,) = generate(engine, [[5, 6]], params)
-
-    assert [(sample.finish_reason, sample.stop_reason) for sample in samples] == [("stop", 401)] * 2
-    request_id = failures()[0].request_id.partition("_")[2].rpartition("-")[0]
-    assert len(failures(request_id)) == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"ignore_eos": False, "min_tokens": 20}])

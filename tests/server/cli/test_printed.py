@@ -186,7 +186,7 @@ def test_code_that_prints_leaves_the_output_as_it_is(
     shown: Shown, logitport: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_TOKEN", AUTHOR)
-    monkeypatch.delenv("LOGITPORT_LIFT", raising=False)  # tracing calls it
+    monkeypatch.setattr("logitport.shipping.LIFTS", True)  # tracing calls it
     (tmp_path / "prints.py").write_text(PRINTS)
     ended = logitport("processors", "register", shown.target, f"{tmp_path}/prints.py:Halves", "--json")
     (described,) = json.loads(ended.out)

@@ -139,30 +139,6 @@ class RecordsSlots(SlotLogitsProcessor):
         return logits
 
 
-class RecordsSlotsAsProposed:
-    """Reads the arrays that `update_state` passes."""
-
-    validate_params = RecordsBatches.validate_params
-
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.params: dict[int, dict[str, Any]] = {}
-
-    def add_request(self, index: int, sampling_params: Any) -> None:
-        assert index not in self.params
-        self.params[index] = sampling_params.extra_args or {}
-
-    def remove_request(self, index: int) -> None:
-        del self.params[index]
-
-    def update_state(self, index_mapping: Any, token_ids: Any, seq_lens: Any) -> None:
-        self.mapping = self.mapping if index_mapping is None else index_mapping
-        SEEN.extend((token_ids[slot, : seq_lens[slot]].tolist(), self.params[slot]) for slot in self.mapping)
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        assert len(logits) == len(self.mapping)
-        return logits
-
-
 class RecordsScores:
     """A processor with transformers' interface."""
 
@@ -201,7 +177,6 @@ PROCESSORS: list[type[Any]] = [
     RecordsRequests,
     RecordsScores,
     RecordsSlots,
-    RecordsSlotsAsProposed,
     RecordsRows,
 ]
 every_dialect = pytest.mark.parametrize("processor", PROCESSORS)

@@ -25,14 +25,14 @@ TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_C
 SERVER_NAME = "LOGITPORT_TLS_SERVER_NAME"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
-RECONNECT = "LOGITPORT_RECONNECT_SECONDS"
 
 # All requests of an engine wait for a step. The default exceeds the time that a server allows a chain to load (twice
 # 10 s by default), so that a slow chain fails only its own request. A shorter timeout would lose the whole session.
 _STEP_SECONDS = 25.0
+_MIN_STEP_SECONDS = 0.001
 
-# How long a step waits for a service that restarts. All requests of the engine wait with it, so the default is little
-# more than a restart takes.
+# How long a step waits for a service that restarts, unless the operator sets how long a step may wait. All requests of
+# the engine wait with it, so the default is little more than a restart takes.
 _RECONNECT_SECONDS = 15.0
 
 
@@ -49,12 +49,11 @@ def client() -> Client:
     warn_about_misspelled()
     permitted_kinds()
     tenant_function()
-    reconnect_seconds()
     address = target()
     ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
     server_name = os.environ.get(SERVER_NAME) or ""
     tls = Tls(ca, cert, key, server_name) if ca or cert or key or server_name else None
-    return Client(address, tls=tls, timeout=_seconds(STEP_TIMEOUT, _STEP_SECONDS, 0.001))
+    return Client(address, tls=tls, timeout=_step_seconds(_STEP_SECONDS))
 
 
 def target() -> str:
@@ -89,20 +88,22 @@ def default_chain() -> Chain:
 
 
 def reconnect_seconds() -> float:
-    """Return how long a step waits for a lost service: LOGITPORT_RECONNECT_SECONDS, by default 15 s.
+    """Return how long a step waits for a lost service: LOGITPORT_STEP_TIMEOUT_SECONDS, by default 15 s.
 
     Raises:
         InvalidArgument: the variable is no such number.
     """
-    return _seconds(RECONNECT, _RECONNECT_SECONDS, 0.0)
+    return _step_seconds(_RECONNECT_SECONDS)
 
 
-def _seconds(name: str, default: float, minimum: float) -> float:
-    value = os.environ.get(name) or default
+def _step_seconds(default: float) -> float:
+    value = os.environ.get(STEP_TIMEOUT) or default
     try:
         seconds = float(value)
     except ValueError:
         seconds = math.nan
-    if not minimum <= seconds <= 3600.0:
-        raise InvalidArgument(f"{name} is {value!r}; set it to seconds, {minimum:g} to 3600, such as {default:g}")
+    if not _MIN_STEP_SECONDS <= seconds <= 3600.0:
+        raise InvalidArgument(
+            f"{STEP_TIMEOUT} is {value!r}; set it to seconds, {_MIN_STEP_SECONDS:g} to 3600, such as {default:g}"
+        )
     return seconds

@@ -28,21 +28,15 @@ _NO_PROCESSOR = (
 )
 
 
-def install(*, guarded: bool) -> None:
-    """Patch SGLang's front ends and its scheduler in this process.
-
-    Args:
-        guarded: refuse processors other than logitport's.
-    """
+def install() -> None:
+    """Patch SGLang's front ends and its scheduler in this process."""
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
     _installed.set()
     TokenizerManager.generate_request = _wrap_generate(TokenizerManager.generate_request)
-    GenerateReqInput.normalize_batch_and_arguments = _wrap_normalize(
-        GenerateReqInput.normalize_batch_and_arguments, guarded=guarded
-    )
+    GenerateReqInput.normalize_batch_and_arguments = _wrap_normalize(GenerateReqInput.normalize_batch_and_arguments)
     Req.__init__ = _wrap_init(Req.__init__)
 
 
@@ -83,7 +77,7 @@ async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs:
             yield chunk
 
 
-def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Callable[[Any], None]:
+def _wrap_normalize(normalize: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(normalize)
     def wrapped(inputs: Any) -> None:
         """Check each request. Raises ValueError, which SGLang answers with status 400, if one is refused."""
@@ -95,11 +89,11 @@ def _wrap_normalize(normalize: Callable[[Any], None], *, guarded: bool) -> Calla
         if isinstance(params, list):
             per_request = strings if isinstance(strings, list) else [strings] * len(params)
             inputs.sampling_params = [
-                _with_tenant(_check(string, one, guarded=guarded), string, tenant)
+                _with_tenant(_check(string, one), string, tenant)
                 for string, one in zip(per_request, params, strict=False)
             ]
         else:
-            inputs.sampling_params = _with_tenant(_check(strings, params, guarded=guarded), strings, tenant)
+            inputs.sampling_params = _with_tenant(_check(strings, params), strings, tenant)
 
     return wrapped
 
@@ -127,7 +121,7 @@ def _with_tenant(params: dict[str, Any] | None, serialized: str | None, tenant: 
     return {**params, "custom_params": {**custom_params, tenants.KEY: tenant.value}}
 
 
-def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bool) -> dict[str, Any] | None:
+def _check(serialized: str | None, params: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the sampling parameters in a form that SGLang's scheduler can receive: it supports no nested lists."""
     if not serialized:
         if ((params or {}).get("custom_params") or {}).get(KEY) is None:
@@ -135,9 +129,7 @@ def _check(serialized: str | None, params: dict[str, Any] | None, *, guarded: bo
         if not default_chain():  # with a default, the scheduler adds the processor to every request
             raise InvalidArgument(_NO_PROCESSOR)
     elif not names_hook(serialized):
-        if guarded:
-            raise InvalidArgument(REFUSED)
-        return params
+        raise InvalidArgument(REFUSED)
     params = params or {}
     if (params.get("beam_width") or 1) > 1:
         raise InvalidArgument(BEAMS)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.environment import target
 from logitport.integrations.sglang import guard
-from logitport.integrations.sglang.plugin import GUARD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,6 @@ def main(argv: Sequence[str]) -> None:
         target()
     except InvalidArgument as error:
         sys.exit(str(error))
-    os.environ[GUARD] = "on"
     load_plugins()
     if not guard.installed():
         sys.exit(

@@ -20,11 +20,9 @@ from logitport.integrations.sglang.engine import DELAY_SAMPLE, unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GUARD = "LOGITPORT_SGLANG_GUARD"
-
 
 def install() -> None:
-    """Install the guard, unless LOGITPORT_SGLANG_GUARD is "off". Without LOGITPORT_TARGET only check variables' names.
+    """Install the guard. Without LOGITPORT_TARGET only check variables' names.
 
     SGLang calls this once per process, before it parses its options, and only logs an exception. So the guard comes
     first, and invalid variables are reported when the options are checked.
@@ -32,14 +30,12 @@ def install() -> None:
     warn_about_misspelled()
     if not os.environ.get(TARGET):
         return
-    guarded = os.environ.get(GUARD) != "off"
-    if guarded:
-        guard.install()
+    guard.install()
     _check_at_start(decides_delay=DELAY_SAMPLE not in os.environ)
     # Delayed sampling is always correct, but slower where no processor needs it. The option check turns it off there,
     # before the child processes that inherit it start. A process that inherits nothing (on another host) delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
-    admission.install(guarded=guarded)
+    admission.install()
 
 
 def _check_at_start(*, decides_delay: bool) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.vllm.failures import Failure, failures
 from logitport.integrations.vllm.middleware import Middleware
 
 if TYPE_CHECKING:
     from logitport.integrations.vllm.processor import RemoteLogitsProcessor
 
-__all__ = ["Failure", "Middleware", "failures", "RemoteLogitsProcessor"]
+__all__ = ["Middleware", "RemoteLogitsProcessor"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the processor lazily: it derives from vLLM's classes, but failures can be read without vLLM."""
+    """Import the processor lazily: it derives from vLLM's classes, which the middleware does not need."""
     if name == "RemoteLogitsProcessor":
         from logitport.integrations.vllm.processor import RemoteLogitsProcessor
 

@@ -12,7 +12,7 @@ from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.vllm import responses
 from logitport.integrations.vllm.engine import eos_token_ids
 from logitport.integrations.vllm.middleware import current_headers
-from logitport.integrations.vllm.request_spec import chain, failure_id, sampling_params
+from logitport.integrations.vllm.request_spec import chain, sampling_params
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class Admission:
 
 def _request_of(params: Any) -> Request | None:
     """Return the request to try; None without a chain. Writes the tenant into the parameters."""
-    failure_id(params)
     requested = chain(params, environment.default_chain())
     if not requested:
         return None

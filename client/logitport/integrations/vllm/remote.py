@@ -37,7 +37,6 @@ class RemoteRequest:
         request_id: vLLM's name for it, or "".
         prompt_length: number of prompt ids.
         ending_id: the id that it gets once it has failed.
-        names_failure_id: whether its caller detects a failure by that id, and so gets no error from vLLM.
         handle: at the service; None before admission, and on all ranks but the leader.
         pending: its admission at the service, until that has ended.
         error: why it failed; set on the leader.
@@ -47,7 +46,6 @@ class RemoteRequest:
     request_id: str
     prompt_length: int
     ending_id: int
-    names_failure_id: bool = False
     handle: Handle | None = None
     pending: PendingRequest | None = None
     error: Exception | None = None
@@ -192,12 +190,10 @@ class RemoteBatch:
             failure = record(
                 error,
                 request_id=request.request_id,
-                prompt_length=request.prompt_length,
                 output_length=request.known_outputs,
                 forced_token_id=request.ending_id,
             )
-            if not request.names_failure_id:
-                self._mailbox.post(failure)
+            self._mailbox.post(failure)
 
     def begin(self, step: Step) -> None:
         """Send the sampled ids and return at once: the service computes during the forward pass."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidParams
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
 from logitport.request import Request
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
     from logitport.integrations.common.history_batch import Chain
 
-FAILURE_ID = "logitport_failure_id"
-
-_OWN_KEYS = (KEY, FAILURE_ID, tenants.KEY)
+_OWN_KEYS = (KEY, tenants.KEY)
 
 
 def has_chain(params: Any, default: Chain) -> bool:
@@ -34,7 +31,6 @@ def make_request(
     params: Any, default: Chain, prompt_ids: Sequence[int], output_ids: Sequence[int], request_id: str
 ) -> Request:
     """Make the request that is sent to the service. Raises InvalidParams."""
-    failure_id(params)
     return Request(
         prompt_ids,
         output_ids,
@@ -50,38 +46,9 @@ def tenant_in(params: Any) -> str:
     return str((params.extra_args or {}).get(tenants.KEY, ""))
 
 
-def failure_id(params: Any) -> int | None:
-    """Return the id that ends the request if it fails, one of its `stop_token_ids`; None if it names none.
-
-    Raises:
-        InvalidParams: the id is not in `stop_token_ids`.
-    """
-    token_id = (params.extra_args or {}).get(FAILURE_ID)
-    if token_id is None:
-        return None
-    if type(token_id) is not int or token_id not in (params.stop_token_ids or ()):
-        raise InvalidParams(
-            f"{FAILURE_ID} is {token_id!r}, which is not in stop_token_ids; add it there: a request that fails "
-            "ends with it, and the response's stop_reason then is this id"
-        )
-    return token_id
-
-
-def names_failure_id(params: Any) -> bool:
-    """Return whether the request names an id that ends it if it fails. Never raises."""
-    return FAILURE_ID in (params.extra_args or {})
-
-
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:
-    """Return the id that ends a request; the model's own if none does, as with ignore_eos and no stop_token_ids.
-
-    Never raises: an invalid `failure_id` is reported when its request is admitted.
-    """
-    try:
-        token_id = failure_id(params)
-    except InvalidParams:
-        token_id = None
-    stops = (token_id, params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
+    """Return the id that ends a request; the model's own if none does, as with ignore_eos and no stop_token_ids."""
+    stops = (params.eos_token_id, *(params.stop_token_ids or ()), *eos_token_ids, 0)
     return int(next(token_id for token_id in stops if token_id is not None))
 
 

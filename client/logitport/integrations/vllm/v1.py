@@ -10,7 +10,7 @@ from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here, samples_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request, names_failure_id
+from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
 from logitport.integrations.vllm.runner_context import find_runner
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ class V1Hook:
             request_id="" if state is None else state.req_id,
             prompt_length=len(prompt_ids or ()),
             ending_id=ending_id(params, self._engine.eos_token_ids),
-            names_failure_id=names_failure_id(params),
             output_ids=output_ids,
             state=state,
         )

@@ -11,7 +11,7 @@ from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.ranks import ranks_here
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
-from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request, names_failure_id
+from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
 from logitport.integrations.vllm.runner_context import find_runner
 from logitport.integrations.vllm.token_tails import TokenTails
 
@@ -142,7 +142,6 @@ class V2Hook:
             request_id=name,
             prompt_length=prompt_length,
             ending_id=ending_id(params, self._engine.eos_token_ids),
-            names_failure_id=names_failure_id(params),
             slot=slot,
             prefill_length=prefill_length,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Seat:
-    """A request's ownership of a slot. The slot is vacated when the last reference to the seat is dropped.
+    """A request's ownership of a slot. The slot is free again when the last reference to the seat is dropped.
 
     Attributes:
         slots: the slots that this one belongs to.
@@ -27,20 +26,19 @@ class Seat:
         written: number of the history's ids in the buffers.
     """
 
-    __slots__ = ("__weakref__", "_vacate", "history", "slot", "slots", "written")
+    __slots__ = ("__weakref__", "_free", "history", "slot", "slots", "written")
 
     def __init__(self, slots: RequestSlots, slot: int, history: History) -> None:
         self.slots = slots
         self.slot = slot
         self.history = history
         self.written = 0
-        self._vacate = weakref.finalize(self, slots.vacated.append, slot)
-        self._vacate.atexit = False
+        self._free = weakref.finalize(self, slots.give_back, slot)
+        self._free.atexit = False
 
     def leave(self) -> None:
         """Free the slot at once, for a request that the processor has not accepted."""
-        if self._vacate.detach() is not None:
-            self.slots.give_back(self.slot)
+        self._free()
 
 
 class RequestSlots:
@@ -52,7 +50,6 @@ class RequestSlots:
         device: device of the buffers.
         count: number of slots.
         longest: capacity of a slot, in ids.
-        vacated: slots of removed requests that are not free yet, because the processor may need `remove_request`.
         all_token_ids, prompt_len, prefill_len, total_len: as in `LogitsProcRequestState`.
     """
 
@@ -60,7 +57,6 @@ class RequestSlots:
         self.device = device
         self.count = count
         self.longest = longest
-        self.vacated: deque[int] = deque()
         self._free = list(range(count))[::-1]
         self.all_token_ids = StagedWriteTensor((count, longest), torch.int32, device)
         self.prompt_len = UvaBackedTensor(count, torch.int32, device=device)
@@ -73,7 +69,7 @@ class RequestSlots:
         return len(self._free)
 
     def give_back(self, slot: int) -> None:
-        """Free a slot that was vacated."""
+        """Free a slot."""
         self._free.append(slot)
 
     def seat(self, history: History) -> Seat:

@@ -4,24 +4,19 @@
     apply_staged_writes()                            once a step
     apply(logits, ctx)                               all rows of the step, including those of draft tokens
 
-And the form that was proposed first, recognized by an `apply` that takes only logits:
-
-    add_request(index, sampling_params[, prompt_length]), remove_request(index)
-    update_state(index_mapping, token_ids, seq_lens), apply(logits)
-
 After its history was cut back, or its instance was replaced, a request is added again with its current history,
 as the model runner does with a request that was preempted.
 """
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from logitport import dialects
+from logitport import dialects, payload
 from logitport.core.history import History
 from logitport.errors import LoadFailed
 from logitport_server.dialects.results import check_result
@@ -29,7 +24,6 @@ from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
 from logitport_server.dialects.vllm.request_slots import RequestSlots
 from logitport_server.dialects.vllm.rows import arrange
-from logitport_server.dialects.vllm.v2_forms import ProposedV2, ReleasedV2
 from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
@@ -37,7 +31,9 @@ if TYPE_CHECKING:
 
     from logitport_server.dialects.base import RequestContext
     from logitport_server.dialects.vllm.request_slots import Seat
-    from logitport_server.dialects.vllm.v2_forms import Form
+    from logitport_server.dialects.vllm.rows import Arrangement
+
+_INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 
 # Initial capacity: requests, and ids per request. Few sessions use their maximum of requests. An instance that needs
 # more of either is replaced by one with more capacity.
@@ -58,8 +54,74 @@ class _Request(VllmRequest):
     declined: bool = False
 
 
+class _Instance:
+    """An instance of a processor, and the slots of its requests. A method that calls the processor may raise anything.
+
+    Attributes:
+        processor: the instance.
+        slots: slots of the requests.
+    """
+
+    def __init__(self, make: Callable[..., Any], config: Any, slots: RequestSlots, vocab_size: int) -> None:
+        self._interface = objects.module(_INTERFACE)
+        state = self._interface.LogitsProcRequestState(
+            device=slots.device,
+            max_num_reqs=slots.count,
+            vocab_size=vocab_size,
+            all_token_ids=slots.all_token_ids,
+            prompt_len=slots.prompt_len,
+            prefill_len=slots.prefill_len,
+            total_len=slots.total_len,
+        )
+        self.processor = payload.instantiate(make, config, state)
+        self.slots = slots
+
+    def add(self, slot: int, sampling_params: Any) -> bool:
+        """Add a request; its history is in the buffers. Returns whether the processor changes its logits."""
+        changes = self.processor.add_request(slot, sampling_params)
+        return changes is None or bool(changes)
+
+    def prepare(self) -> None:
+        """Prepare a step, after requests were added and before `apply`."""
+        flush = getattr(self.processor, "apply_staged_writes", None)
+        if flush is not None:
+            flush()
+
+    def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
+        """Process float32[rows, vocab_size], in place or not; the result is not checked."""
+        histories = [request.history for request in rows.requests]
+        slots = np.array([request.seat.slot for request in rows.requests], np.intp)
+        lengths = np.array([history.length for history in histories], np.int32)
+        counts = np.array([1 + len(drafts) for drafts in rows.drafts], np.int32)
+        input_ids: list[int] = []
+        for history, drafts in zip(histories, rows.drafts, strict=True):
+            input_ids.append(history.at(history.length - 1) if history.length else 0)
+            input_ids += drafts
+        starts = np.cumsum(counts, dtype=np.int32) - counts
+        local_pos = np.arange(len(input_ids), dtype=np.int32) - np.repeat(starts, counts)
+        expanded = idx_mapping = self._on_device(slots.astype(np.int64))
+        if len(input_ids) > len(slots):
+            expanded = self._on_device(np.repeat(slots.astype(np.int64), counts))
+        context = self._interface.LogitsContext(
+            expanded_idx_mapping=expanded,
+            idx_mapping=idx_mapping,
+            idx_mapping_np=slots,
+            expanded_local_pos=self._on_device(local_pos),
+            input_ids=self._on_device(np.array(input_ids, np.int32)),
+            pos=self._on_device(np.repeat(lengths.astype(np.int64) - 1, counts) + local_pos),
+            seq_lens_upper_bound_np=lengths + counts - 1,
+        )
+        result: torch.Tensor = self.processor.apply(logits, context)
+        return result
+
+    def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.slots.device)
+
+
 class VllmV2Dialect(VllmDialect):
     """Calls a processor with logits and a context of slots; it returns logits."""
+
+    takes_drafts = True
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
@@ -69,10 +131,8 @@ class VllmV2Dialect(VllmDialect):
                 f"an instance of {author.__qualname__} was shipped, but it is bound to the slots of one engine; ship "
                 "the class"
             )
-        self._form_of = ReleasedV2 if _takes_context(author) else ProposedV2
-        objects.check_constructor(processor, self._form_of.constructed_with)
-        self.takes_drafts = self._form_of.takes_drafts
-        self._form: Form | None = None
+        objects.check_constructor(processor, ("vllm_config", "req_states"))
+        self._instance: _Instance | None = None
         self._room = (0, _INITIAL_LENGTH)
         self._context: RequestContext | None = None
 
@@ -80,8 +140,8 @@ class VllmV2Dialect(VllmDialect):
         if self._context is None:
             self._context = replace(context, history=History())  # not the request's: it would stay alive
             self._room = (min(context.max_requests, _INITIAL_SLOTS), _INITIAL_LENGTH)
-        if self._form is None:
-            self._form = self._make_form(*self._room)
+        if self._instance is None:
+            self._instance = self._make_instance(*self._room)
         made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
         self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
         return _Request(made, [], [], context.history)
@@ -101,22 +161,22 @@ class VllmV2Dialect(VllmDialect):
     def _process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
         try:
             requests = dict.fromkeys(states)
-            form = self._with_room(requests)
-            failed = self._seat(form, requests)
+            instance = self._with_room(requests)
+            failed = self._seat(instance, requests)
             if failed:
                 self.failed = {place: failed[state] for place, state in enumerate(states) if state in failed}
                 requests = {request: None for request in requests if request not in failed}
-            form.slots.flush([request.seat for request in requests])
-            form.prepare()
+            instance.slots.flush([request.seat for request in requests])
+            instance.prepare()
             if all(request.declined for request in requests):
                 return logits
             rows = arrange(states, self.drafts, failed)
             in_order = rows.places == list(range(len(states))) and logits.is_contiguous()
             selected = logits if in_order else logits[rows.places]
-            result = form.apply(selected, rows)
+            result = instance.apply(selected, rows)
             check_result(result, selected.shape, self.name)
         except BaseException:
-            self._form = None  # its state may be wrong after an error
+            self._instance = None  # its state may be wrong after an error
             raise
         if in_order:
             return result
@@ -124,62 +184,48 @@ class VllmV2Dialect(VllmDialect):
         logits[[rows.places[at] for at in kept]] = result[kept].to(logits)
         return logits
 
-    def _with_room(self, requests: Iterable[_Request]) -> Form:
+    def _with_room(self, requests: Iterable[_Request]) -> _Instance:
         """Return the instance, or a new one with room for these requests."""
         count, longest = self._room
-        form = self._form
-        if form is not None:
-            form.remove_vacated()
-        new = sum(not _has_slot(request, form) for request in requests)
-        taken = 0 if form is None else count - form.slots.free
+        instance = self._instance
+        new = sum(not _has_slot(request, instance) for request in requests)
+        taken = 0 if instance is None else count - instance.slots.free
         needed = max(request.history.length for request in requests)
         while count < taken + new:
             count *= 2
         while longest < needed:
             longest *= 2
-        if form is None or (count, longest) != self._room:
+        if instance is None or (count, longest) != self._room:
             self._room = count, longest
-            self._form = form = self._make_form(count, longest)
-        return form
+            self._instance = instance = self._make_instance(count, longest)
+        return instance
 
-    def _seat(self, form: Form, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
+    def _seat(self, instance: _Instance, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
         """Give a slot to each request that has none. Returns the processor's exceptions, by request."""
         failed: dict[_Request, BaseException] = {}
         for request in requests:
-            if _has_slot(request, form):
+            if _has_slot(request, instance):
                 continue
-            seat = form.slots.seat(request.history)
+            seat = instance.slots.seat(request.history)
             try:
-                request.declined = not form.add(seat.slot, request.sampling_params, request.history.prompt_length)
+                request.declined = not instance.add(seat.slot, request.sampling_params)
                 request.seat = seat
             except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
                 failed[request] = error
                 seat.leave()
         return failed
 
-    def _make_form(self, count: int, longest: int) -> Form:
+    def _make_instance(self, count: int, longest: int) -> _Instance:
         """Create an instance of the processor. Raises LoadFailed."""
         context = self._context
         assert context is not None  # noqa: S101 - `start` has set it
-        device = torch.device(context.device)
-        slots = RequestSlots(count, longest, device if self.takes_drafts else torch.device("cpu"))
+        slots = RequestSlots(count, longest, torch.device(context.device))
         config = VllmConfig(context.vocab_size, count, context.tokenizer_id, context.eos_token_ids)
         config.model_config.max_model_len = longest
-        form = self._form_of(self._source, config, slots, context.vocab_size, device)
-        self.processor, self.argmax_invariant = form.processor, form.argmax_invariant
-        return form
+        instance = _Instance(self._source, config, slots, context.vocab_size)
+        self.processor = instance.processor
+        return instance
 
 
-def _has_slot(request: _Request, form: Form | None) -> bool:
-    return form is not None and request.seat is not None and request.seat.slots is form.slots
-
-
-def _takes_context(author: Any) -> bool:
-    """Whether `apply` takes a context as well as the logits."""
-    try:
-        inspect.signature(author.apply).bind("self", "logits", "ctx")
-    except TypeError:
-        return False
-    except ValueError:  # written in C: the signature is unknown
-        pass
-    return True
+def _has_slot(request: _Request, instance: _Instance | None) -> bool:
+    return instance is not None and request.seat is not None and request.seat.slots is instance.slots

@@ -62,7 +62,7 @@ class Store(ABC):
 
     Attributes:
         id: random name of the store. All servers that use it read the same one. A store that has lost its values has
-            another one. "" if it is not known.
+            another one.
         max_value_bytes: values that are longer are not read.
     """
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from logitport.installation import how_to_install
 from logitport_server.config import StartupError
-from logitport_server.registry.stores import old_files
 from logitport_server.registry.stores.base import StoreError
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
@@ -35,7 +34,7 @@ def open_store(config: ServerConfig) -> tuple[Store, Seal]:
         raise StartupError(f"--store-key {config.store_key}: {error}") from error
     if config.store is None:
         return MemoryStore(keep_values=False), seal
-    store = _open_redis(config.store) if config.has_remote_store else _open_folder(config.store, seal)
+    store = _open_redis(config.store) if config.has_remote_store else _open_folder(config.store)
     # JSON needs up to two bytes for an ASCII character of a payload, and four for others.
     store.max_value_bytes = _OTHER_BYTES + 4 * config.max_payload_bytes
     if seal.has_older_keys:
@@ -46,33 +45,11 @@ def open_store(config: ServerConfig) -> tuple[Store, Seal]:
     return store, seal
 
 
-def _open_folder(folder: str, seal: Seal) -> Store:
+def _open_folder(folder: str) -> Store:
     try:
-        return open_folder(Path(folder), seal)
+        return SqliteStore(Path(folder))
     except (OSError, StoreError) as error:
         raise StartupError(f"--store {folder}: {error}") from error
-
-
-def open_folder(folder: Path, seal: Seal) -> SqliteStore:
-    """Open a folder. One of the format before SQLite is migrated first.
-
-    Raises:
-        OSError, StoreError: as `SqliteStore`. A folder of the old format has not changed.
-    """
-
-    def migrated() -> dict[str, bytes]:
-        values = {record.key: seal.add(record.key, record.encode()) for record in old_files.records(folder)}
-        if values:
-            logger.info("migrating %d registrations and names of %s to SQLite", len(values), folder)
-        return values
-
-    store = SqliteStore(folder, migrated)
-    try:
-        old_files.set_aside(folder)
-    except BaseException:
-        store.close()
-        raise
-    return store
 
 
 def _open_redis(url: str) -> Store:

@@ -8,13 +8,13 @@ import sqlite3
 import stat
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, mismatch, new_revision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from logitport_server.registry.stores.base import Write
@@ -31,13 +31,10 @@ _FORMAT = 1
 _SCHEMA = (
     "CREATE TABLE entries (key TEXT PRIMARY KEY NOT NULL, revision TEXT NOT NULL, value BLOB NOT NULL)",
     "CREATE TABLE version (version TEXT NOT NULL)",
+    "CREATE TABLE identity (id TEXT NOT NULL)",
+    "INSERT INTO identity VALUES (lower(hex(randomblob(16))))",
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_FORMAT}",
-)
-# Earlier versions neither make nor read it.
-_ID = (
-    "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)",
-    "INSERT INTO identity SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM identity)",
 )
 # Other processes of the server's user can write rows of any type. These are ignored.
 _IS_ENTRY = "typeof(key) = 'text' AND typeof(revision) = 'text' AND typeof(value) = 'blob'"
@@ -56,38 +53,26 @@ class SqliteStore(Store):
     A change happens all or not at all, also if the disk is full or the server is killed. The database is written to a
     temporary file and renamed when it is complete, so an empty or partial database is always an error.
 
-    While it is open, a server holds a shared lock on the file `lock`. Servers of earlier versions take this lock
-    exclusively, so they do not use the folder at the same time.
-
     Args:
         folder: the folder. It is created.
-        initial: returns the values of a new database. Called if the folder has none.
 
     Raises:
-        OSError: the folder cannot be created or used: it belongs to another user, other users have access, or a
-            server of an earlier version uses it.
+        OSError: the folder cannot be created or used: it belongs to another user, other users have access, or
+            another server takes long to create the database.
         StoreError: the database is damaged, or cannot be created.
     """
 
-    def __init__(self, folder: Path, initial: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / DATABASE
         self._mutex = threading.Lock()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(folder)
-        self._lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            _acquire(self._lock, fcntl.LOCK_SH)
-            if not _exists(self._path):
-                _acquire(self._lock, fcntl.LOCK_EX)
+        if not _exists(self._path):
+            with _locked(folder / "lock"):
                 if not _exists(self._path):
                     with _reported(self._path):
-                        _create(self._path, initial())
-                _acquire(self._lock, fcntl.LOCK_SH)
-            self._connection = _open(self._path)
-            self.id = _id(self._connection)
-        except BaseException:
-            os.close(self._lock)
-            raise
+                        _create(self._path)
+        self._connection, self.id = _open(self._path)
 
     def version(self) -> str:
         with self._use() as connection:
@@ -124,7 +109,6 @@ class SqliteStore(Store):
     def close(self) -> None:
         with self._mutex:
             self._connection.close()
-        os.close(self._lock)
 
     @contextmanager
     def _use(self) -> Iterator[sqlite3.Connection]:
@@ -137,25 +121,8 @@ def _version(connection: sqlite3.Connection) -> str:
     return str(version)
 
 
-def _id(connection: sqlite3.Connection) -> str:
-    """Return the id of the database. One of an earlier version gets an id; "" if that fails."""
-    with suppress(sqlite3.Error):
-        return _read_id(connection)
-    with suppress(sqlite3.Error):
-        with _transaction(connection, "IMMEDIATE"):
-            for statement in _ID:
-                connection.execute(statement)
-        return _read_id(connection)
-    return ""
-
-
-def _read_id(connection: sqlite3.Connection) -> str:
-    ((found,),) = connection.execute("SELECT id FROM identity")
-    return str(found)
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Open and check the database. Raises StoreError."""
+def _open(path: Path) -> tuple[sqlite3.Connection, str]:
+    """Open and check the database. Returns its id, too. Raises StoreError."""
     with _reported(path):
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
@@ -165,15 +132,14 @@ def _open(path: Path) -> sqlite3.Connection:
             uri=True,
         )
         try:
-            _check(connection, path)
+            return connection, _check(connection, path)
         except BaseException:
             connection.close()
             raise
-        return connection
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Check the format and the pages, and prepare the connection. Raises sqlite3.Error, StoreError."""
+def _check(connection: sqlite3.Connection, path: Path) -> str:
+    """Check the format and the pages, and prepare the connection. Returns the id. Raises sqlite3.Error, StoreError."""
     application, found = (_pragma(connection, name) for name in ("application_id", "user_version"))
     if application != _APPLICATION_ID:
         raise sqlite3.DatabaseError("it is not a database of logitport")
@@ -182,6 +148,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if (problem := _pragma(connection, "quick_check")) != "ok":
         raise sqlite3.DatabaseError(str(problem))
     _version(connection)
+    ((found_id,),) = connection.execute("SELECT id FROM identity")
     if (mode := _pragma(connection, "journal_mode = WAL")) != "wal":
         raise StoreError(
             f"{path} cannot be shared by processes: its file system has no shared memory (journal mode {mode}); "
@@ -189,6 +156,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
     # A commit is synced before its caller is answered.
     connection.execute("PRAGMA synchronous = FULL")
+    return str(found_id)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> object:
@@ -219,20 +187,17 @@ def _reported(path: Path) -> Iterator[None]:
         raise StoreError(f"{path} is damaged: {error}; {_RESTORE}") from error
 
 
-def _create(path: Path, values: Mapping[str, bytes]) -> None:
-    """Create a database with these values. Raises OSError, sqlite3.Error."""
+def _create(path: Path) -> None:
+    """Create an empty database. Raises OSError, sqlite3.Error."""
     temporary = path.with_name(f".new-{path.name}")
     for leftover in (temporary, temporary.with_name(f"{temporary.name}-journal")):
         leftover.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    revision = new_revision()
-    rows = ((key, revision, value) for key, value in values.items())
     opened = sqlite3.connect(temporary, isolation_level=None)
     with closing(opened) as connection, _transaction(connection, "EXCLUSIVE"):
-        for statement in (*_SCHEMA, *_ID):
+        for statement in _SCHEMA:
             connection.execute(statement)
-        connection.executemany("INSERT INTO entries VALUES (?, ?, ?)", rows)
-        connection.execute("INSERT INTO version VALUES (?)", (revision,))
+        connection.execute("INSERT INTO version VALUES (?)", (new_revision(),))
     os.rename(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -255,17 +220,25 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _acquire(descriptor: int, kind: int) -> None:
-    """Lock the file. Raises BlockingIOError if another process holds it for long."""
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Context that locks the file. Raises BlockingIOError if another process holds it for long."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        _acquire(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int) -> None:
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise BlockingIOError(
-                    "a server of an earlier version uses it, or another server takes long to start; stop that server"
-                ) from None
+                raise BlockingIOError("another server takes long to create its database; stop that server") from None
             time.sleep(_LOCK_PAUSE_SECONDS)
         else:
             return

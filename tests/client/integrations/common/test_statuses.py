@@ -46,7 +46,6 @@ ADDRESS = "10.0.0.5:50051"
         errors.SessionClosed,
         errors.NotAuthenticated,
         errors.NotPermitted,
-        errors.NotSupported,
         errors.InternalError,
         errors.LogitportError,
     ],

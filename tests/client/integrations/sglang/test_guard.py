@@ -91,9 +91,9 @@ class Inputs:
         """SGLang's own checks; nothing here."""
 
 
-def admitted(processor: Any, params: Any, *, guarded: bool = True) -> Any:
+def admitted(processor: Any, params: Any) -> Any:
     inputs = Inputs(processor, params)
-    admission._wrap_normalize(Inputs.normalize, guarded=guarded)(inputs)
+    admission._wrap_normalize(Inputs.normalize)(inputs)
     return inputs.sampling_params
 
 
@@ -146,11 +146,6 @@ class TestAdmission:
         monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["a/b"]]')
         kept = admitted(None, {"custom_params": {"logitport": []}})
         assert kept == {"custom_params": {"logitport": "[]"}}
-
-    def test_other_processors_pass_without_the_guard(self) -> None:
-        assert admitted(OTHER, {"custom_params": {"token_ids": [1]}}, guarded=False) == {
-            "custom_params": {"token_ids": [1]}
-        }
 
 
 class Req:

@@ -303,7 +303,7 @@ class TestServerGone:
         self, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """For as long as the operator says."""
-        monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+        monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
         target, req = free_address(), Req([5, 6])
         with ExitStack() as servers:
             first = servers.enter_context(serving("--listen", target))
@@ -325,7 +325,7 @@ class TestServerGone:
     def test_another_server_continues_requests_with_state_from_history(
         self, start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "0.1")
+        monkeypatch.setattr("logitport.integrations.common.environment._RECONNECT_SECONDS", 0.1)
         monkeypatch.setattr("logitport.integrations.common.circuit_breaker._MIN_PAUSE_SECONDS", 0.0)
         first, second = (start_server("--enable-custom-logit-processor") for _ in range(2))
         with Client(first.target) as one, Client(second.target) as two:

@@ -47,6 +47,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         "sglang.srt.managers.tokenizer_manager": {
             "TokenizerManager": type("TokenizerManager", (), {"generate_request": lambda self, inputs, request: None})
         },
+        "sglang.srt.sampling": {},
+        "sglang.srt.sampling.custom_logit_processor": {"CustomLogitProcessor": type("CustomLogitProcessor", (), {})},
         "sglang.srt.managers.schedule_batch": {"Req": type("Req", (), {"__init__": lambda self: None})},
     }.items():
         module = ModuleType(name)
@@ -59,7 +61,6 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGITPORT_DEFAULT_PROCESSORS", "LOGITPORT_STEP_TIMEOUT_SECONDS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
-    monkeypatch.setenv("LOGITPORT_SGLANG_GUARD", "off")
     monkeypatch.setenv(DELAY_SAMPLE, "")  # so that monkeypatch restores it after the test
     monkeypatch.delenv(DELAY_SAMPLE)
 

@@ -111,7 +111,7 @@ def front_end(monkeypatch: pytest.MonkeyPatch, server: RunningServer, finish_abo
         (
             Inputs,
             "normalize_batch_and_arguments",
-            admission._wrap_normalize(Inputs.normalize_batch_and_arguments, guarded=True),
+            admission._wrap_normalize(Inputs.normalize_batch_and_arguments),
         ),
     ):
         monkeypatch.setattr(cls, name, wrapped)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.vllm_failures import failures  # noqa: F401 - a fixture
+
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def failure(request_id: str) -> Failure:
-    return Failure(request_id, "ProcessorFailed", "it raised", "a/b", "", 2, 3, 1, 0.0)
+    return Failure(request_id, "ProcessorFailed", "it raised")
 
 
 def names(waiting: Iterable[Failure]) -> set[str]:

@@ -14,9 +14,7 @@ import torch
 
 from logitport import CustomLogitProcessor, DeadlineExceeded, EditProcessor, LogitportError
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.vllm import failures
 from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.failures import _kept
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.client.integrations.admission_frames import admission_frames
@@ -25,7 +23,7 @@ from tests.toy_processors import Double
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.clock import Clock
     from tests.conftest import RunningServer
@@ -66,11 +64,8 @@ class Group:
 
 
 @pytest.fixture(autouse=True)
-def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def target(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    _kept.clear()
-    yield
-    _kept.clear()
 
 
 def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> list[torch.Tensor]:
@@ -108,10 +103,10 @@ CHAINS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("apart", [1, 2])
 @pytest.mark.parametrize("chains", CHAINS)
-def test_two_ranks_give_the_result_of_one(chains: str, apart: int) -> None:
+def test_two_ranks_give_the_result_of_one(chains: str, apart: int, failures: list[Any]) -> None:
     channel: SimpleQueue[Any] = SimpleQueue()
     alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4, apart)
-    _kept.clear()
+    failures.clear()
     leader, follower = (RemoteBatch(ENGINE, Ranks(Group(rank, channel))) for rank in (0, 1))
     followed: list[torch.Tensor] = []
     thread = threading.Thread(target=lambda: followed.extend(drive(follower, CHAINS[chains], 4, apart)))
@@ -125,7 +120,7 @@ def test_two_ranks_give_the_result_of_one(chains: str, apart: int) -> None:
     assert len(followed) == 4
     assert follower._holder.session is None
     assert channel.empty()
-    assert len(failures()) == (0 if chains.startswith("edits") else 1)
+    assert len(failures) == (0 if chains.startswith("edits") else 1)
 
 
 def test_rows_without_a_request_are_not_modified() -> None:
@@ -137,23 +132,25 @@ def test_rows_without_a_request_are_not_modified() -> None:
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
 
 
-def test_a_failed_request_can_only_sample_its_ending_id() -> None:
+def test_a_failed_request_can_only_sample_its_ending_id(failures: list[Any]) -> None:
     first, second, third = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["a processor that fails"], 3)
 
     assert torch.isfinite(first[0]).all()
     for logits in (second, third):
         assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [EOS]
-    (failure,) = failures()
+    (failure,) = failures
     assert (failure.request_id, failure.error, failure.output_length) == ("r0", "ProcessorFailed", 1)
     assert "on purpose" in failure.remote_traceback
 
 
-def test_without_a_server_requests_fail_and_nothing_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_requests_fail_and_nothing_raises(
+    monkeypatch: pytest.MonkeyPatch, failures: list[Any]
+) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
 
     logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits"], 2)
 
-    assert [failure.error for failure in failures()] == ["ServerUnavailable"] * 2
+    assert [failure.error for failure in failures] == ["ServerUnavailable"] * 2
     assert logits[1][0].argmax() == EOS
 
 
@@ -164,7 +161,7 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     target = free_address()
     first = start_server("--listen", target)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "1")
+    monkeypatch.setattr("logitport.integrations.common.environment._RECONNECT_SECONDS", 1.0)
     batch = RemoteBatch(ENGINE, Ranks())
     request = RemoteRequest("lost", 2, EOS)
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
@@ -192,12 +189,15 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
 @pytest.mark.slow
 @pytest.mark.parametrize("graceful", [True, False])
 def test_requests_wait_for_a_service_that_restarts_and_continue(
-    graceful: bool, serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    graceful: bool,
+    serving: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    failures: list[Any],
 ) -> None:
     """For as long as the operator says."""
     target = free_address()
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
     batch, request = RemoteBatch(ENGINE, Ranks()), RemoteRequest("waits", 2, EOS)
     bigrams = [("no_repeat_ngram", {"ngram_size": 2, "window_size": 100})]
     with ExitStack() as servers:
@@ -220,7 +220,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
         batch.finish(step, logits)
         later.join()
 
-        assert not failures()
+        assert not failures
         assert torch.isinf(logits).nonzero().tolist() == [[0, 6]]  # 5 was followed by 6
         batch.release(request)
 
@@ -234,13 +234,15 @@ class AllowsFive(EditProcessor):
 
 @pytest.mark.slow
 def test_an_admission_during_a_restart_has_its_time_afterwards(
-    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    failures: list[Any],
 ) -> None:
     """The time in which the service is away does not count as slowness of its processors."""
     monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 10.0)
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    monkeypatch.setenv("LOGITPORT_RECONNECT_SECONDS", "200")
+    monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
     batch, step, logits = RemoteBatch(ENGINE, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
@@ -257,14 +259,16 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
         batch.finish(step, logits)
         later.join()
 
-        assert not failures()
+        assert not failures
         assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [5]
         assert torch.isinf(logits[1]).nonzero().flatten().tolist() == [3, 4]
         for request in step.new_ids:
             batch.release(request)
 
 
-def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_rare_however_many_requests_come(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, failures: list[Any]
+) -> None:
     attempts = []
 
     def connect() -> Any:
@@ -284,7 +288,7 @@ def test_attempts_are_rare_however_many_requests_come(clock: Clock, monkeypatch:
     first, second = attempts[1] - attempts[0], attempts[2] - attempts[1]
     assert 6.0 <= first <= 8.0  # of which the attempt took 3
     assert 9.0 <= second <= 12.5
-    assert {failure.error for failure in failures()} == {"DeadlineExceeded"}
+    assert {failure.error for failure in failures} == {"DeadlineExceeded"}
 
 
 def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
@@ -293,7 +297,9 @@ def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
     return admitted
 
 
-def test_requests_that_begin_and_end_together_share_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_begin_and_end_together_share_a_frame(
+    monkeypatch: pytest.MonkeyPatch, failures: list[Any]
+) -> None:
     frames = admission_frames(monkeypatch)
     batch, chain = RemoteBatch(ENGINE, Ranks()), CHAINS["edits"][0]
     first = [admit(batch, f"r{place}", Request([5, 6], processors=chain)) for place in range(5)]
@@ -314,11 +320,11 @@ def test_requests_that_begin_and_end_together_share_a_frame(monkeypatch: pytest.
     batch.send_changes()
     batch.send_changes()
     assert frames[1:] == [("remove", 4), ("add", 1)], "first the slots become free"
-    assert not failures()
+    assert not failures
 
 
 @pytest.mark.parametrize("wrong", [Request([2**40, 6]), Request([5, 6], processors=[("no/such", {})])])
-def test_one_of_several_requests_is_refused(wrong: Request) -> None:
+def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any]) -> None:
     """By the session, before it is sent, or by the server."""
     batch, step = RemoteBatch(ENGINE, Ranks()), Step()
     good = Request([5, 6], processors=CHAINS["edits"][0])
@@ -329,11 +335,11 @@ def test_one_of_several_requests_is_refused(wrong: Request) -> None:
     batch.begin(step)
     batch.finish(step, logits)
     assert [request.failed for request in requests] == [False, True, False]
-    assert [failure.request_id for failure in failures()] == ["wrong"]
+    assert [failure.request_id for failure in failures] == ["wrong"]
     assert torch.isinf(logits[[0, 2]]).nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
 
 
-def test_logits_of_another_width_end_requests_not_the_engine() -> None:
+def test_logits_of_another_width_end_requests_not_the_engine(failures: list[Any]) -> None:
     request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(ENGINE, Ranks())
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
     step = Step()
@@ -343,11 +349,11 @@ def test_logits_of_another_width_end_requests_not_the_engine() -> None:
     batch.finish(step, logits)
 
     assert logits[0].argmax() == EOS
-    assert failures()[0].error == "InvalidLogits"
+    assert failures[0].error == "InvalidLogits"
 
 
 @pytest.mark.parametrize("with_a_reader", [False, True])
-def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
+def test_a_request_with_all_ids_denied_fails(with_a_reader: bool, failures: list[Any]) -> None:
     nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
     chains = [CHAINS["edits"][0], nothing_left, *([[(Double, {})]] if with_a_reader else [])]
 
@@ -355,7 +361,7 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool) -> None:
 
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
-    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "InvalidParams")]
+    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "InvalidParams")]
 
 
 class SleepsInStart(EditProcessor):
@@ -371,7 +377,7 @@ class SleepsInStart(EditProcessor):
 
 
 @pytest.mark.slow
-def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch, failures: list[Any]) -> None:
     monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 1.0)
     began = time.monotonic()
 
@@ -380,10 +386,10 @@ def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch
     assert time.monotonic() - began < 40
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
-    assert [(failure.request_id, failure.error) for failure in failures()] == [("r1", "ProcessorTimedOut")]
+    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "ProcessorTimedOut")]
 
 
-def test_a_request_that_cannot_be_made_fails() -> None:
+def test_a_request_that_cannot_be_made_fails(failures: list[Any]) -> None:
     request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(ENGINE, Ranks())
 
     def raises() -> Request:
@@ -392,4 +398,4 @@ def test_a_request_that_cannot_be_made_fails() -> None:
     batch.admit(request, raises)
     batch.send_changes()
 
-    assert [(failure.request_id, failure.message) for failure in failures()] == [("bad", "not so")]
+    assert [(failure.request_id, failure.message) for failure in failures] == [("bad", "not so")]

@@ -34,6 +34,9 @@ class _Sessions(processing_pb2_grpc.LogitProcessingServicer):
                 return
             yield processing_pb2.SessionResponse(seq=frame.seq, **reply)
 
+    def GetLoad(self, request: Any, context: Any) -> processing_pb2.GetLoadResponse:  # noqa: N802
+        return processing_pb2.GetLoadResponse(accepts_sessions=True)
+
 
 class _Interceptor(grpc.ServerInterceptor):  # type: ignore[misc]
     def __init__(self, on_call: Callable[[grpc.HandlerCallDetails], object]) -> None:

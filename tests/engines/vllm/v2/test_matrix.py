@@ -9,7 +9,6 @@ import vllm
 from vllm import SamplingParams
 
 from logitport import Client
-from logitport.integrations.vllm import failures
 from tests.compatibility import effect
 from tests.compatibility.matrix import every_dialect, lengths, prompts
 from tests.engines.checkpoint import EOS, VOCAB_SIZE
@@ -31,7 +30,7 @@ def expected(prompt: list[int], length: int) -> list[int]:
 @pytest.mark.parametrize("drafts", [0, 3])
 @every_dialect
 def test_tokens_are_the_native_ones(
-    target: str, drafts: int, dialect: str, record_property: Callable[[str, Any], None]
+    target: str, drafts: int, dialect: str, record_property: Callable[[str, Any], None], failures: list[Any]
 ) -> None:
     record_property("version", f"{vllm.__version__}, by its interface")
     with Client(target) as client:
@@ -43,6 +42,6 @@ def test_tokens_are_the_native_ones(
         for place, (prompt, length) in enumerate(zip(prompts(VOCAB_SIZE), lengths(), strict=True))
     ]
     runner.run()
-    assert not failures()
+    assert not failures
     for sequence in sequences:
         assert sequence.outputs[: sequence.length] == expected(sequence.prompt, sequence.length)

@@ -10,7 +10,6 @@ import vllm
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
-from logitport.integrations.vllm import failures
 from tests.engines.checkpoint import EOS, VOCAB_SIZE
 from tests.engines.vllm.chains import CHAINS, Chain, extra_args_of, in_process
 from tests.engines.vllm.v2.driver import PROCESSOR, Runner, config, logits_of
@@ -48,7 +47,7 @@ def test_the_version_is_the_one_that_the_driver_was_written_for() -> None:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_tokens_equal_those_of_the_same_processor_in_process(chain: str, runner: str) -> None:
+def test_tokens_equal_those_of_the_same_processor_in_process(chain: str, runner: str, failures: list[Any]) -> None:
     driver = Runner(8, **RUNNERS[runner])
     lengths = [STEPS if place % 3 else STEPS // 4 for place in range(16)]
     sequences = [
@@ -58,7 +57,7 @@ def test_tokens_equal_those_of_the_same_processor_in_process(chain: str, runner:
 
     driver.run()
 
-    assert not failures()
+    assert not failures
     assert driver.preemptions
     for sequence in sequences:
         assert sequence.outputs[: sequence.length] == expected(sequence.prompt, CHAINS[chain], sequence.length)
@@ -90,7 +89,7 @@ def test_state_survives_chunks_of_prompts_and_preemption() -> None:
     assert [sequence.outputs for sequence in sequences] == [list(range(101, 101 + STEPS))] * len(sequences)
 
 
-def test_a_failing_processor_ends_only_its_request() -> None:
+def test_a_failing_processor_ends_only_its_request(failures: list[Any]) -> None:
     driver = Runner(6, preempts=0.0)
     failing = driver.submit("failing", [5, 6], remote([("RaisesAfterOutputs", {"after": 9})]), STEPS)
     others = [driver.submit(f"r{place}", it, remote(CHAINS["all"]), STEPS) for place, it in enumerate(prompts(4))]
@@ -99,7 +98,8 @@ def test_a_failing_processor_ends_only_its_request() -> None:
 
     assert failing.outputs[9:] == [EOS]
     assert failing.outputs[:9] == expected([5, 6], [], 9)
-    (failure,) = failures("failing")
+    (failure,) = failures
+    assert failure.request_id == "failing"
     assert (failure.error, failure.output_length, failure.forced_token_id) == ("ProcessorFailed", 9, EOS)
     assert "on purpose" in failure.remote_traceback
     for sequence in others:
@@ -156,7 +156,6 @@ def test_a_warm_up_without_requests_opens_no_session(monkeypatch: pytest.MonkeyP
         ({"logitport": [3]}, "a list of"),
         ({"logitport": [["nope", {}]]}, "nope"),
         ({"logitport": [["disallowed_tokens", {"token_ids": "x"}]]}, "token_ids"),
-        ({"logitport": [["disallowed_tokens", {}]], "logitport_failure_id": 9}, "stop_token_ids"),
     ],
 )
 def test_invalid_requests_are_refused_at_admission(extra: dict[str, Any], message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import sqlite3
 import subprocess
 import sys
@@ -60,19 +59,6 @@ def test_the_id_survives_a_restart_and_is_random(folder: Path, tmp_path: Path) -
         ids.append(store.id)
         store.close()
     assert ids[0] == ids[1] != ids[2]
-
-
-def test_a_folder_without_an_id(folder: Path) -> None:
-    """It was made by an earlier version."""
-    with sqlite3.connect(folder / DATABASE) as connection:
-        connection.execute("DROP TABLE identity")
-    connection.close()
-    ids = []
-    for _ in range(2):
-        with closing(SqliteStore(folder)) as store:
-            assert values(store) == {"a": bytes(20_000)}
-            ids.append(store.id)
-    assert ids[0] == ids[1] != ""
 
 
 def test_modes(folder: Path) -> None:
@@ -150,34 +136,29 @@ def test_another_format(folder: Path, pragma: str, message: str) -> None:
         SqliteStore(folder)
 
 
-def test_a_server_of_an_earlier_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_creates_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.1)
-    earlier = os.open(folder / "lock", os.O_RDWR)
-    fcntl.flock(earlier, fcntl.LOCK_EX)
-    with pytest.raises(BlockingIOError, match="a server of an earlier version uses it"):
-        SqliteStore(folder)
-    fcntl.flock(earlier, fcntl.LOCK_UN)
-    store = SqliteStore(folder)
-    with pytest.raises(BlockingIOError):
-        fcntl.flock(earlier, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    store.close()
-    os.close(earlier)
+    with (tmp_path / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="another server takes long to create its database"):
+            SqliteStore(tmp_path)
+    SqliteStore(tmp_path).close()
 
 
-def test_initial_values_are_all_there_or_none(tmp_path: Path) -> None:
+def test_a_database_is_complete_or_missing(tmp_path: Path) -> None:
     """The disk is full at each write while a database is created."""
-    initial = {str(number): bytes(2000) for number in range(5)}
     for at in faults():
         folder = tmp_path / str(at)
         disk = FaultyDisk(at, "stays full")
         with disk.mounted():
             try:
-                SqliteStore(folder, lambda: initial).close()
+                SqliteStore(folder).close()
                 break
             except (OSError, StoreError):
                 assert disk.calls >= at
-        store = SqliteStore(folder, lambda: initial)
-        assert values(store) == initial
+        store = SqliteStore(folder)
+        assert values(store) == {}
+        assert store.version() != ""
         store.close()
         assert sorted(path.name for path in folder.iterdir()) == ["lock", DATABASE]
     assert at > 5
@@ -200,7 +181,11 @@ import sys
 from pathlib import Path
 from logitport_server.registry.stores.base import Conflict, Write
 from logitport_server.registry.stores.sqlite import SqliteStore
-store = SqliteStore(Path(sys.argv[1]), lambda: {"number": b"0"})
+store = SqliteStore(Path(sys.argv[1]))
+try:
+    store.commit([Write("number", b"0")])
+except Conflict:
+    pass
 for _ in range(50):
     while True:
         revision, value = store.read(["number"])["number"]

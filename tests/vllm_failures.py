@@ -1,0 +1,26 @@
+"""The failures that vLLM's hook logs in this process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from logitport.integrations.vllm import remote
+from logitport.integrations.vllm.failures import Failure, record
+
+
+@pytest.fixture
+def failures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The failures since the test began: the arguments of `record`, and what it returned, as attributes."""
+    kept: list[Any] = []
+
+    def keep(error: Exception, **fields: Any) -> Failure:
+        failure = record(error, **fields)
+        traceback = getattr(error, "remote_traceback", "")
+        kept.append(SimpleNamespace(**fields | vars(failure), remote_traceback=traceback))
+        return failure
+
+    monkeypatch.setattr(remote, "record", keep)
+    return kept
