@@ -48,7 +48,6 @@ from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
-from logitport_server.transports.health_port import HealthPort
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
@@ -158,7 +157,6 @@ class Server:
         self._admin = AdminService(self._departures, self.leave, status.describe, self._registry, self._threads)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
-        self._health_port: HealthPort | None = None
         self._status_pages: StatusPages | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._heartbeat = Heartbeat(self._metrics.registry)
@@ -221,12 +219,10 @@ class Server:
                     self._config.metrics_listen,
                     self._metrics.registry,
                     is_alive=self._heartbeat.is_alive,
+                    is_responsive=self._heartbeat.is_responsive,
                     is_ready=self._accepts,
                 )
                 metrics_port = self._status_pages.port
-        if self._config.health_listen is not None:
-            self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
-            logger.info("health checks on port %d", self._health_port.port)
         if self._poller is not None:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
@@ -235,10 +231,8 @@ class Server:
         self._watching += map(asyncio.create_task, watching)
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        if self._health_port is not None:
-            await self._health_port.start()
         self._is_ready = True
-        return Ready(address, metrics_port, self._health_port.port if self._health_port is not None else None)
+        return Ready(address, metrics_port)
 
     def refresh(self) -> None:
         """Reload the tokens and the trusted keys if their files have changed."""
@@ -286,8 +280,6 @@ class Server:
             if not self._watching:
                 await self._grpc.start()  # without a start, its `stop` leaves the ports bound
             await self._grpc.stop(seconds)
-        if self._health_port is not None:
-            await self._health_port.stop()
         if self._status_pages is not None:
             await asyncio.to_thread(self._status_pages.close)
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0

@@ -120,9 +120,10 @@ class Guard(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler: Any = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None:
-            return None
-        serve = self._serve_open if method.startswith(messages.OPEN) else self._serve
+        is_open = method == messages.OPEN
+        if handler is None or (method.startswith(messages.HEALTH) and not is_open):
+            return None  # the status is UNIMPLEMENTED
+        serve = self._serve_open if is_open else self._serve
 
         # Unary calls are handled as streams of one message, because gRPC reads a stream's messages only on request.
         # For a unary handler, gRPC would read the message before this interceptor could refuse the call.

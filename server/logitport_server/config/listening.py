@@ -30,11 +30,8 @@ class Listening(OptionGroup):
         description="write the addresses that clients call to this file when the server is ready, as JSON for "
         "LOGITPORT_TARGET=file:PATH and Prometheus' file_sd_configs",
     )
-    metrics_listen: OrOff[Address] = Field(None, description="HOST:PORT of the Prometheus metrics")
-    health_listen: OrOff[Address] = Field(
-        None,
-        description="HOST:PORT of the gRPC health checks alone, without TLS, for probes that cannot use TLS, such as "
-        "those of Kubernetes",
+    metrics_listen: OrOff[Address] = Field(
+        None, description="HOST:PORT of the Prometheus metrics, and of /healthz and /readyz for probes"
     )
     processes: int = Field(
         1,
@@ -62,6 +59,4 @@ class Listening(OptionGroup):
             raise ValueError("--advertise HOST:PORT needs a port in --listen; write --advertise HOST for a free port")
         if self.targets_file is not None and self.advertise is None and addresses.is_wildcard(self.listen):
             raise ValueError(f"--targets-file needs --advertise HOST: clients cannot call {self.listen}")
-        if self.processes > 1 and self.health_listen is not None:
-            raise ValueError("--health-listen is for one server: with --processes, check the health at each address")
         return self

@@ -47,15 +47,13 @@ def serve_several(config: ServerConfig) -> int:
 
 def server_configs(config: ServerConfig) -> list[ServerConfig]:
     """Return the options of each server."""
-    metrics = None if config.metrics_listen is None else "127.0.0.1:0"
     return [
         config.model_copy(
             update={
                 "processes": 1,
                 "listen": addresses.nth(config.listen, number),
                 "advertise": None if config.advertise is None else addresses.nth(config.advertise, number),
-                "metrics_listen": metrics,
-                "health_listen": "127.0.0.1:0",  # for the parent
+                "metrics_listen": "127.0.0.1:0",  # for the parent, which also checks the server there
                 "targets_file": None,
             }
         )

@@ -21,12 +21,10 @@ class Ready(NamedTuple):
     Attributes:
         address: that clients call.
         metrics_port: of its metrics; None without them.
-        health_port: of its health checks without TLS; None without them.
     """
 
     address: str
     metrics_port: int | None
-    health_port: int | None = None
 
 
 def report(addresses: Sequence[str], document: Path | None) -> None:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("no_variables")
         ({"listen": "unix:/a", "advertise": "b"}, "--advertise needs --listen HOST:PORT"),
         ({"listen": "a:0", "advertise": "b:5"}, "needs a port in --listen"),
         ({"listen": "0.0.0.0:5", "targets_file": "t.json"}, "--targets-file needs --advertise"),
-        ({"processes": 2, "health_listen": "127.0.0.1:0"}, "--health-listen is for one server"),
     ],
 )
 def test_addresses_that_contradict_each_other(options: dict[str, Any], message: str) -> None:

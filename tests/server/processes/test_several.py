@@ -29,10 +29,9 @@ def test_what_differs_and_what_is_the_same() -> None:
     configs = server_configs(config)
     assert [one.listen for one in configs] == ["0.0.0.0:50051", "0.0.0.0:50052", "0.0.0.0:50053"]
     assert [one.advertise for one in configs] == [f"logits.example:{port}" for port in (7000, 7001, 7002)]
-    assert {one.metrics_listen for one in configs} == {"127.0.0.1:0"}, "only their parent reads them"
-    assert {one.health_listen for one in configs} == {"127.0.0.1:0"}, "their parent checks them"
+    assert {one.metrics_listen for one in configs} == {"127.0.0.1:0"}, "their parent reads and checks them"
     assert {(one.processes, one.targets_file, one.max_sessions) for one in configs} == {(1, None, 7)}
-    assert {one.metrics_listen for one in server_configs(ServerConfig(processes=2))} == {None}
+    assert {one.metrics_listen for one in server_configs(ServerConfig(processes=2))} == {"127.0.0.1:0"}
 
 
 def test_options_survive_the_way_to_the_child() -> None:
