@@ -145,6 +145,15 @@ def test_a_refusal_is_not_cached(probes: Probes) -> None:
     assert len(probes.calls) == 2
 
 
+def test_a_result_that_relies_on_the_machine_is_not_cached(probes: Probes, lack: Callable[[int], None]) -> None:
+    """No layer that is left stops the attempt. It is stopped now, and a setting may change."""
+    lack(0)
+    lack(3)
+    assert assess().refusal() is None
+    assert assess().refusal() is None
+    assert len(probes.calls) == 2
+
+
 def test_a_result_accepted_by_a_waiver_is_refused_without_it(probes: Probes, lack: Callable[[int], None]) -> None:
     """Both have the same layers, and therefore the same cached result."""
     lack(4)
