@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -11,6 +12,7 @@ from logitport.documents import MAX_BYTES as MAX_DOCUMENT_BYTES
 from logitport_server.config import ServerConfig
 from logitport_server.fleet.directory import document
 from logitport_server.registry.poller import INTERVAL_SECONDS as POLL_SECONDS
+from logitport_server.transports.connection_limit import connection_limit
 
 if TYPE_CHECKING:
     from benchmarks.fleet_sim.costs import Costs
@@ -23,7 +25,7 @@ _RECORD_BYTES, _HEADER_BYTES = 16, 60
 # Largest answer over UDP without fragments, the default of resolvers since the DNS Flag Day 2020.
 UDP_BYTES = 1232
 MAX_RECORDS = (UDP_BYTES - _HEADER_BYTES) // _RECORD_BYTES
-MAX_CONNECTIONS: int = ServerConfig.model_fields["max_connections"].get_default()
+MAX_CONNECTIONS = connection_limit(ServerConfig(), sys.maxsize)
 KEEPALIVE_SECONDS: float = ServerConfig.model_fields["keepalive_seconds"].get_default()
 
 # The session age of the table of directories, and the engines of its lists.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # All engines are one principal, as with one token for all of them.
 MAX_SESSIONS: int = min(
-    ServerConfig.model_fields["max_sessions"].get_default(),
+    ServerConfig().max_sessions,
     ServerConfig.model_fields["max_sessions_per_principal"].get_default(),
 )
 

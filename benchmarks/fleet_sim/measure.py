@@ -163,7 +163,7 @@ def _get_load() -> tuple[float, float]:
 
 def _sessions() -> tuple[float, float]:
     """Memory of a session, and the server's processor seconds to open it: each with a connection of its own."""
-    options = ("--device", "cpu", "--max-sessions", "1024", "--max-sessions-per-principal", "1024")
+    options = ("--device", "cpu", "--max-sessions-per-principal", "1024")
     spent, kept = [], []
     for _ in range(3):
         with logitport_server(*options) as server:
@@ -179,7 +179,7 @@ def _sessions() -> tuple[float, float]:
 def _keepalive() -> float:
     """The server's processor seconds for a ping of an idle connection: one a second, instead of one each 30 s."""
     shares = []
-    options = ("--device", "cpu", "--max-sessions", "1024", "--max-sessions-per-principal", "1024")
+    options = ("--device", "cpu", "--max-sessions-per-principal", "1024")
     for pings in (1, 3600):
         keepalive = ("--keepalive-seconds", str(pings))
         with logitport_server(*options, *keepalive) as server, _idle_sessions(server, _SESSIONS):

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -31,6 +31,8 @@ from logitport import (
 )
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_server.access import new_token
+from logitport_server.testing.in_thread import ThreadServer
+from logitport_server.transports import endpoint
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import wait_until
 
@@ -42,11 +44,10 @@ if TYPE_CHECKING:
 
 VOCAB = 8
 WIDE = 4 << 20  # 16 MiB of logits a row, more than gRPC and the kernel take for a client that does not read
-PRINCIPALS = ("alice", "bob", "carol")
+PRINCIPALS = ("alice", "bob", "carol", "dave", "erin")
 TOKENS = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
 LIMITS = {
     "--max-calls-per-principal": "1",
-    "--max-sessions": "2",
     "--max-sessions-per-principal": "1",
     "--max-tokens-per-request": "4",
     "--max-processors-per-principal": "1",
@@ -135,19 +136,28 @@ def test_the_load(limited: RunningServer, clients: dict[str, Client]) -> None:
                 session.add(Request([1]))
             assert load("alice") == (1, 2, False)
             assert load("bob") == (1, 2, True)
-            with clients["bob"].session(vocab_size=VOCAB):
-                assert load("carol") == (2, 2, False)
+            with all_sessions(clients, "bob", "carol", "dave"):
+                assert load("erin") == (4, 2, False)
 
 
 def test_sessions(clients: dict[str, Client]) -> None:
     first = clients["alice"].session(vocab_size=VOCAB)
     with pytest.raises(LimitExceeded, match=r"'alice' has 1 sessions open, .* --max-sessions-per-principal"):
         clients["alice"].session(vocab_size=VOCAB)
-    with clients["bob"].session(vocab_size=VOCAB):
-        with pytest.raises(LimitExceeded, match=r"the server has 2 sessions open, .* --max-sessions$"):
-            clients["carol"].session(vocab_size=VOCAB)
+    with all_sessions(clients, "bob", "carol", "dave"):
+        with pytest.raises(LimitExceeded, match=r"the server has 4 sessions open, .* --max-sessions-per-principal, "):
+            clients["erin"].session(vocab_size=VOCAB)
         first.close()
-        wait_until(lambda: opens(clients["carol"]))
+        wait_until(lambda: opens(clients["erin"]))
+
+
+@contextmanager
+def all_sessions(clients: dict[str, Client], *names: str) -> Iterator[None]:
+    """Context with a session of each of these principals."""
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(clients[name].session(vocab_size=VOCAB))
+        yield
 
 
 def opens(client: Client) -> bool:
@@ -211,14 +221,16 @@ def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> 
             session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))
 
 
-def test_connections(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--max-connections", "2")
+def test_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "connection_limit", lambda *_: 2)
+    running = ThreadServer({})
     host, _, port = running.target.rpartition(":")
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection((host, int(port)), timeout=200)) for _ in range(5)]
         assert [bool(connection.recv(1)) for connection in opened] == [True, True, False, False, False]
     with Client(running.target) as client:
         wait_until(lambda: serves(client))  # the server detects closed connections with a delay
+    running.stop()
 
 
 def serves(client: Client) -> bool:

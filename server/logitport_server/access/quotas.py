@@ -75,7 +75,7 @@ class Quotas:
             if self._sessions.total() >= self._config.max_sessions:
                 raise LimitExceeded(
                     f"the server has {self._config.max_sessions} sessions open, its limit: try again later, or raise "
-                    "--max-sessions"
+                    "--max-sessions-per-principal, of which the limit is a multiple"
                 )
             self._sessions[principal.name] += 1
         return partial(self._end, self._sessions, principal.name)

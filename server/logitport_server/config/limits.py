@@ -10,6 +10,9 @@ from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Seconds, Size
 from logitport_server.config.values import CallRate, Rate
 
+# Principals that can have all of their sessions at the same time. One principal alone cannot use up all sessions.
+_FULL_PRINCIPALS = 4
+
 
 class Limits(OptionGroup):
     """Limits for clients."""
@@ -52,16 +55,16 @@ class Limits(OptionGroup):
         "requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
     )
     max_region_bytes: Size = Field(2 << 30, ge=0, description="maximum shared memory of one session")
-    max_connections: int = Field(
-        1024, ge=1, description="maximum number of open connections; further connections are closed"
-    )
     max_streams_per_connection: int = Field(
         128,
         ge=1,
         description="maximum number of calls and sessions on one connection; further ones wait for their turn",
     )
-    max_sessions: int = Field(256, ge=1, description="maximum number of open sessions")
-    max_sessions_per_principal: int = Field(64, ge=1, description="maximum number of open sessions of one principal")
+    max_sessions_per_principal: int = Field(
+        64,
+        ge=1,
+        description="maximum number of open sessions of one principal; all principals together have four times as many",
+    )
     max_calls_per_principal: int = Field(
         64, ge=1, description="maximum number of in-flight calls of one principal, without sessions"
     )
@@ -72,6 +75,11 @@ class Limits(OptionGroup):
     stall_seconds: Seconds = Field(
         60.0, gt=0, description="how long a client may take to send a call's message or to receive a reply"
     )
+
+    @property
+    def max_sessions(self) -> int:
+        """The maximum number of open sessions."""
+        return _FULL_PRINCIPALS * self.max_sessions_per_principal
 
     @property
     def call_rate(self) -> Rate:

@@ -56,10 +56,10 @@ def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.tls_cert, config.store, config.custom_ops) == (Path("c"), "/of/the/node", ["none", "+apply_edits"])
     with pytest.raises(StartupError, match=r"after --: .*--nonsense"):
         parse_serve_options(["--nonsense"])
-    with pytest.raises(StartupError, match=r"after --: unknown option --max-sesions; did you mean --max-sessions\?$"):
-        parse_serve_options(["--max-sesions", "1"])
-    with pytest.raises(StartupError, match="after --: --max-sessions: Input should be greater"):
-        parse_serve_options(["--max-sessions", "0"])
+    with pytest.raises(StartupError, match=r"after --: unknown option --max-wokers; did you mean --max-workers\?$"):
+        parse_serve_options(["--max-wokers", "1"])
+    with pytest.raises(StartupError, match="after --: --max-workers: Input should be greater"):
+        parse_serve_options(["--max-workers", "0"])
 
 
 def test_arguments_after_the_dashes_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
