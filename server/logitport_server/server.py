@@ -123,7 +123,6 @@ class Server:
         )
         self._registry = Registry(
             policy,
-            max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,
@@ -136,7 +135,7 @@ class Server:
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
         self.memory = MemoryAccounts(config.max_principal_memory)
-        self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
+        self._guard = Guard(authenticator, quotas, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
         self._threads = Threads()
@@ -148,7 +147,6 @@ class Server:
             self._threads,
             self._metrics,
             self._local_socket,
-            config.stall_seconds,
             self._turns,
             quotas.accepts_session,
             self._departures,
@@ -313,7 +311,7 @@ def open_local_socket(
 ) -> LocalSocketListener:
     """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
-        return LocalSocketListener(config.max_message_bytes, config.stall_seconds, count)
+        return LocalSocketListener(config.max_message_bytes, count)
     except OSError as error:
         raise StartupError(
             f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "

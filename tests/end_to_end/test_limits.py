@@ -13,7 +13,7 @@ import time
 import urllib.request
 import zlib
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
@@ -30,9 +30,10 @@ from logitport import (
     errors,
 )
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
-from logitport_server.access import new_token
+from logitport_server.access import new_token, quotas, stalls
 from logitport_server.testing.in_thread import ThreadServer
 from logitport_server.transports import endpoint
+from tests.conftest import free_address
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import wait_until
 
@@ -47,14 +48,19 @@ WIDE = 4 << 20  # 16 MiB of logits a row, more than gRPC and the kernel take for
 PRINCIPALS = ("alice", "bob", "carol", "dave", "erin")
 TOKENS = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
 LIMITS = {
-    "--max-calls-per-principal": "1",
-    "--max-sessions-per-principal": "1",
-    "--max-tokens-per-request": "4",
-    "--max-processors-per-principal": "1",
-    "--max-payload-bytes": "3000",
-    "--stall-seconds": "4",
-    "--keepalive-seconds": "2",
+    "max_sessions_per_principal": 1,
+    "max_tokens_per_request": 4,
+    "max_processors_per_principal": 1,
+    "max_payload_bytes": 3000,
+    "keepalive_seconds": 2,
 }
+
+
+class Limited(NamedTuple):
+    """A server in this process, with low limits."""
+
+    target: str
+    metrics_url: str
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +71,18 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def limited(serving: Callable[..., Any], tokens: Path) -> Iterator[RunningServer]:
-    limits = [part for option in LIMITS.items() for part in option]
-    options = ("--tokens", str(tokens), "--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor")
-    with serving(*options, *limits) as running:
-        yield running
+def limited(tokens: Path) -> Iterator[Limited]:
+    metrics = free_address()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(stalls, "STALL_SECONDS", 4.0)
+        monkeypatch.setattr(quotas, "MAX_CALLS_PER_PRINCIPAL", 1)
+        server = ThreadServer({"tokens": tokens, "metrics_listen": metrics, **LIMITS})
+        yield Limited(server.target, f"http://{metrics}/metrics")
+        server.stop()
 
 
 @pytest.fixture
-def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
+def clients(limited: Limited) -> Iterator[dict[str, Client]]:
     opened = {name: Client(limited.target, token=token) for name, (token, _) in TOKENS.items()}
     yield opened
     for client in opened.values():
@@ -81,7 +90,7 @@ def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
     wait_until(lambda: sessions(limited) == 0)
 
 
-def sessions(running: RunningServer) -> int:
+def sessions(running: Limited) -> int:
     with urllib.request.urlopen(running.metrics_url, timeout=200) as answer:
         found = re.search(r"^logitport_sessions (\S+)$", answer.read().decode(), re.MULTILINE)
     assert found
@@ -99,7 +108,7 @@ def error_of(call: Any) -> common_pb2.Error:
     return common_pb2.Error.FromString(dict(trailing)[errors.METADATA_KEY])
 
 
-def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> None:
+def test_calls_in_flight(limited: Limited, clients: dict[str, Client]) -> None:
     silent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target) as channel:
         apply = channel.stream_stream("/logitport.v1.LogitProcessing/Apply")
@@ -109,19 +118,17 @@ def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> 
                 silent.put(b"")
                 held = apply(iter(silent.get, b""), metadata=metadata("alice"))
             time.sleep(0.02)
-        with pytest.raises(LimitExceeded, match=r"'alice' has 1 calls in flight, .* --max-calls-per-principal"):
+        with pytest.raises(LimitExceeded, match=r"'alice' has 1 calls in flight, .*: wait for some to end"):
             clients["alice"].processors()
         assert clients["bob"].processors()
         error = error_of(held)
         assert error.code == common_pb2.ERROR_CODE_LIMIT_EXCEEDED
-        assert "the call's message did not arrive within 4 s; send less at once, or raise --stall-seconds" in (
-            error.message
-        )
+        assert "the call's message did not arrive within 4 s; send less at once" in (error.message)
         silent.put(b"")
     assert clients["alice"].processors()
 
 
-def test_the_load(limited: RunningServer, clients: dict[str, Client]) -> None:
+def test_the_load(limited: Limited, clients: dict[str, Client]) -> None:
     with grpc.insecure_channel(limited.target) as channel:
 
         def load(name: str) -> tuple[int, int, bool]:
@@ -261,7 +268,7 @@ def frames() -> list[processing_pb2.SessionRequest]:
     ]
 
 
-def test_a_client_that_does_not_read(limited: RunningServer) -> None:
+def test_a_client_that_does_not_read(limited: Limited) -> None:
     outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
@@ -275,7 +282,7 @@ def test_a_client_that_does_not_read(limited: RunningServer) -> None:
         outgoing.put(None)
 
 
-def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer) -> None:
+def test_an_engine_that_does_not_read_its_local_transport(limited: Limited, caplog: pytest.LogCaptureFixture) -> None:
     outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
@@ -295,13 +302,13 @@ def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer
                     (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
                     reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
                     assert reply.WhichOneof("frame") != "error"
-            wait_until(lambda: "its engine does not receive its replies" in limited.log.read_text())
+            wait_until(lambda: "its engine does not receive its replies" in caplog.text)
         outgoing.put(None)
         replies.cancel()
     wait_until(lambda: sessions(limited) == 0)
 
 
-def test_an_unreachable_client_machine(limited: RunningServer) -> None:
+def test_an_unreachable_client_machine(limited: Limited) -> None:
     """The connection stays open: neither side closes it."""
     code = """
 import sys
@@ -335,7 +342,7 @@ class SleepsSixSeconds(CustomLogitProcessor):
         return logits
 
 
-def test_an_abandoned_call_counts_until_its_work_has_ended(limited: RunningServer) -> None:
+def test_an_abandoned_call_counts_until_its_work_has_ended(limited: Limited) -> None:
     """Otherwise calls with short deadlines could occupy all threads."""
     request = Request([1], processors=[(SleepsSixSeconds.to_str(), {})])
     token = TOKENS["alice"][0]

@@ -42,7 +42,7 @@ class OpenCalls:
         with self._wait():
             message = await _message(context)
         reply = await handler.unary_unary(message, context)
-        with stall_limit(_MESSAGE_SECONDS, "the reply was not received", option=""):
+        with stall_limit("the reply was not received", _MESSAGE_SECONDS):
             await context.write(reply)
 
     @contextmanager
@@ -68,7 +68,7 @@ class OpenCalls:
 
 async def _message(context: Context) -> Any:
     """Read a health call's only message."""
-    with stall_limit(_MESSAGE_SECONDS, "the call's message did not arrive", option=""):
+    with stall_limit("the call's message did not arrive", _MESSAGE_SECONDS):
         message = await context.read()
     if message is grpc.aio.EOF:
         raise InvalidArgument("the call has no message; send one")

@@ -69,9 +69,6 @@ class Sandbox(Layers):
         description="a shipped processor is quarantined for its caller when failures that end its worker, and slow "
         "calls, have taken this many times --processor-timeout-seconds within ten minutes",
     )
-    loader_cache_size: int = Field(
-        128, ge=1, description="maximum number of cached processor classes with --isolation none"
-    )
 
     @model_validator(mode="after")
     def _check_pythons(self) -> Sandbox:

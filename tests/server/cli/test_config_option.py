@@ -45,15 +45,15 @@ def file(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_flag_environment_file_default(file: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file('device = "cpu"\nlog-level = "error"\nmax-workers = 3\nstall-seconds = "90s"')
+    path = file('device = "cpu"\nlog-level = "error"\nquarantine-after = 3\nkeepalive-seconds = "90s"')
     monkeypatch.setenv("LOGITPORT_LOG_LEVEL", "warning")
-    monkeypatch.setenv("LOGITPORT_MAX_WORKERS", "4")
-    run(["serve", "--config", path, "--print-config", "--max-workers", "5", "--no-programs"])
+    monkeypatch.setenv("LOGITPORT_QUARANTINE_AFTER", "4")
+    run(["serve", "--config", path, "--print-config", "--quarantine-after", "5", "--no-programs"])
     lines = capsys.readouterr().out.splitlines()
     assert f'device = "cpu" # {path}' in lines
-    assert f'stall-seconds = "90s" # {path}' in lines
+    assert f'keepalive-seconds = "90s" # {path}' in lines
     assert 'log-level = "warning" # LOGITPORT_LOG_LEVEL' in lines
-    assert "max-workers = 5 # --max-workers" in lines
+    assert "quarantine-after = 5 # --quarantine-after" in lines
     assert "programs = false # --no-programs" in lines
     assert "max-workers = 64 # default" in lines
 
@@ -70,11 +70,11 @@ def test_a_printed_configuration_is_read(file: Any, capsys: Any) -> None:
 def test_errors_name_where_a_value_comes_from(refused: Any, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file('device = "tpu"\nmax-workers = 0\nstore = "ftp://x"')
     monkeypatch.setenv("LOGITPORT_MAX_WORKERS", "-1")
-    assert refused("--config", path, "--stall-seconds", "soon") == [
+    assert refused("--config", path, "--keepalive-seconds", "soon") == [
+        "logitport: --keepalive-seconds: 'soon' is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m",
         f"logitport: {path}: device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX",
         f"logitport: {path}: store: ftp:// is no store; write a folder, redis://HOST:PORT/DATABASE or rediss://...",
         "logitport: LOGITPORT_MAX_WORKERS: Input should be greater than or equal to 1",
-        "logitport: --stall-seconds: 'soon' is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m",
     ]
 
 

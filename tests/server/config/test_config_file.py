@@ -39,7 +39,7 @@ def test_values(file: Any) -> None:
     metrics-listen = "off"
     processes = 2
     programs = false
-    stall-seconds = "2m"
+    keepalive-seconds = "2m"
     drain-seconds = 3
     worker-memory-bytes = "1GiB"
     tokens = "/etc/tokens"
@@ -48,7 +48,7 @@ def test_values(file: Any) -> None:
     """
     config = ServerConfig(config=file(text))
     assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
-    assert (config.programs, config.stall_seconds, config.drain_seconds) == (False, 120, 3)
+    assert (config.programs, config.keepalive_seconds, config.drain_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
     assert (config.require_layer, config.max_session_age) == (["seccomp"], 3600)
 
@@ -127,7 +127,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ServerConfig(config=tmp_path)
 
 
-@pytest.mark.parametrize("key", ["max-requests-per-session", "trace-steps", "stall-seconds", "max-session-age"])
+@pytest.mark.parametrize("key", ["max-requests-per-session", "trace-steps", "keepalive-seconds", "max-session-age"])
 def test_a_boolean_is_no_number(file: Any, key: str) -> None:
     with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
         ServerConfig(config=file(f"{key} = true"))
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
             "program_milliseconds": 0.123,
             "tokenizer": ["a=/x,y", 'b="/z"'],
             "max_region_bytes": 12345,
-            "stall_seconds": 123.456,
+            "keepalive_seconds": 123.456,
             "move_seconds": 0,
             "max_session_age": 1e5 / 3,
             "store": "/var/lib/logitport",

@@ -54,10 +54,9 @@ def test_it_is_frozen() -> None:
         ),
         *(("device", value) for value in ("", "CPU", "cuda:", "cuda:-1", "cuda:x", "mps", "cpu\n")),
         *(("max_message_bytes", value) for value in (0, 1 << 31, "x", None)),
-        *((field, 0) for field in ("max_requests_per_session", "max_registered_processors", "loader_cache_size")),
+        *((field, 0) for field in ("max_requests_per_session", "max_processors_per_principal", "max_workers")),
         *(("drain_seconds", value) for value in (-1, float("nan"), "x")),
         *(("max_region_bytes", value) for value in (-1, 1.5)),
-        ("max_draft_tokens", -1),
         *(
             ("worker_python", [value])
             for value in ("", "3.12", "/usr/bin/python", "3.12=python", "2.7=/usr/bin/python")
@@ -67,7 +66,6 @@ def test_it_is_frozen() -> None:
         ("isolation", "maybe"),
         *(("store", value) for value in ("http://x", "redis://", "rediss://u:p@/0")),
         ("store_key", "key"),  # without a store
-        ("max_step_bytes", 1023),
         ("max_step_work", 0),
         *(("processes", value) for value in (0, 257, 1.5)),
         *(("advertise", value) for value in ("", "0.0.0.0", "a:0", "a,b")),
