@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -341,7 +340,7 @@ def run(
         config: the options of `logitport serve`. With `processes`, see `logitport_server.processes`.
         processors: see `Server`.
         first_zygote: see `Server`.
-        on_ready: called when the server is ready. By default the address is printed, and written to `targets_file`.
+        on_ready: called when the server is ready. By default the address is printed.
     """
     config.start_logging()
     descriptors.raise_limit()
@@ -350,7 +349,7 @@ def run(
     try:
         if config.processes > 1:
             raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
-        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or partial(_report, config)))
+        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or _report))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -361,10 +360,10 @@ def run(
         os._exit(0)  # a normal exit would wait for their threads
 
 
-def _report(config: ServerConfig, ready: Ready) -> None:
+def _report(ready: Ready) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
-    report([ready.address], config.targets_file)
+    report([ready.address])
 
 
 async def _serve(

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from logitport_server import addresses
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import OrOff, Seconds
-from logitport_server.config.values import Address, AddressOrSocket, AdvertisedAddress, File
+from logitport_server.config.values import Address, AddressOrSocket, AdvertisedAddress
 
 
 class Listening(OptionGroup):
@@ -23,12 +23,7 @@ class Listening(OptionGroup):
     advertise: OrOff[AdvertisedAddress] = Field(
         None,
         description="HOST or HOST:PORT that clients call, if it is not that of --listen: for a server that listens on "
-        "0.0.0.0, or behind NAT; it is printed, and written to --targets-file",
-    )
-    targets_file: OrOff[File] = Field(
-        None,
-        description="write the addresses that clients call to this file when the server is ready, as JSON for "
-        "LOGITPORT_TARGET=file:PATH and Prometheus' file_sd_configs",
+        "0.0.0.0, or behind NAT; it is printed",
     )
     metrics_listen: OrOff[Address] = Field(
         None, description="HOST:PORT of the Prometheus metrics, and of /healthz and /readyz for probes"
@@ -57,6 +52,4 @@ class Listening(OptionGroup):
             raise ValueError("--advertise needs --listen HOST:PORT: only this host can reach a Unix socket")
         if addresses.has_free_port(self.listen) and self.advertise is not None and addresses.names_port(self.advertise):
             raise ValueError("--advertise HOST:PORT needs a port in --listen; write --advertise HOST for a free port")
-        if self.targets_file is not None and self.advertise is None and addresses.is_wildcard(self.listen):
-            raise ValueError(f"--targets-file needs --advertise HOST: clients cannot call {self.listen}")
         return self

@@ -30,7 +30,7 @@ def serve_several(config: ServerConfig) -> int:
     Without a store, the servers have a temporary one: otherwise a registration would reach one of them.
 
     Raises:
-        StartupError: the metrics cannot be served, or the document or the temporary store not be written.
+        StartupError: the metrics cannot be served, or the temporary store not be written.
     """
     prevent_core_files()
     config.start_logging()
@@ -54,7 +54,6 @@ def server_configs(config: ServerConfig) -> list[ServerConfig]:
                 "listen": addresses.nth(config.listen, number),
                 "advertise": None if config.advertise is None else addresses.nth(config.advertise, number),
                 "metrics_listen": "127.0.0.1:0",  # for the parent, which also checks the server there
-                "targets_file": None,
             }
         )
         for number in range(config.processes)
@@ -94,7 +93,7 @@ async def _supervise(config: ServerConfig) -> int:
             with binding("--metrics-listen", config.metrics_listen):
                 port = FleetMetrics(servers).listen(config.metrics_listen)
             logger.info("metrics on port %d", port)
-        report([server.address for server in servers], config.targets_file)
+        report([server.address for server in servers])
         return int(any(await asyncio.gather(*running)))
     finally:
         for server in servers:

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("no_variables")
         ({"listen": "a:1", "advertise": "b:65535", "processes": 2}, "would have port 65536"),
         ({"listen": "unix:/a", "advertise": "b"}, "--advertise needs --listen HOST:PORT"),
         ({"listen": "a:0", "advertise": "b:5"}, "needs a port in --listen"),
-        ({"listen": "0.0.0.0:5", "targets_file": "t.json"}, "--targets-file needs --advertise"),
     ],
 )
 def test_addresses_that_contradict_each_other(options: dict[str, Any], message: str) -> None:

@@ -23,14 +23,13 @@ def test_what_differs_and_what_is_the_same() -> None:
         listen="0.0.0.0:50051",
         advertise="logits.example:7000",
         metrics_listen="10.0.0.1:9090",
-        targets_file=Path("targets.json"),
         max_workers=7,
     )
     configs = server_configs(config)
     assert [one.listen for one in configs] == ["0.0.0.0:50051", "0.0.0.0:50052", "0.0.0.0:50053"]
     assert [one.advertise for one in configs] == [f"logits.example:{port}" for port in (7000, 7001, 7002)]
     assert {one.metrics_listen for one in configs} == {"127.0.0.1:0"}, "their parent reads and checks them"
-    assert {(one.processes, one.targets_file, one.max_workers) for one in configs} == {(1, None, 7)}
+    assert {(one.processes, one.max_workers) for one in configs} == {(1, 7)}
     assert {one.metrics_listen for one in server_configs(ServerConfig(processes=2))} == {"127.0.0.1:0"}
 
 
