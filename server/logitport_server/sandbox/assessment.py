@@ -80,7 +80,7 @@ class Assessment:
         return [
             "these layers would stop them, and are missing:",
             *(f"  {name}: {self.missing[name]}" for name in lacking),
-            f"install them, or accept these attempts with {' '.join(f'--without-layer {name}' for name in lacking)}",
+            f"install them, or accept these attempts with {' '.join(f'--layers {name}=off' for name in lacking)}",
         ]
 
     def warnings(self) -> list[str]:

@@ -218,7 +218,7 @@ def make_config(options: Mapping[str, Any]) -> ServerConfig:
     """
     chosen = {"enable_custom_logit_processor": True, "device": "cpu", **options}
     if chosen.get("isolation") != "none":
-        chosen.setdefault("without_layer", [layer.name for layer in LAYERS if layer.missing() is not None])
+        chosen.setdefault("layers", [f"{layer.name}=off" for layer in LAYERS if layer.missing() is not None])
     try:
         return ServerConfig(**chosen)
     except ValueError as error:

@@ -43,14 +43,14 @@ def test_values(file: Any) -> None:
     drain-seconds = 3
     worker-memory-bytes = "1GiB"
     tokens = "/etc/tokens"
-    require-layer = ["seccomp"]
+    layers = ["seccomp=required", "landlock=off"]
     max-session-age = "1h"
     """
     config = ServerConfig(config=file(text))
     assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
     assert (config.programs, config.keepalive_seconds, config.drain_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
-    assert (config.require_layer, config.max_session_age) == (["seccomp"], 3600)
+    assert (config.required_layers, config.waived_layers, config.max_session_age) == (["seccomp"], ["landlock"], 3600)
 
 
 def test_precedence(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_options_survive_the_way_to_the_child() -> None:
         processes=2,
         tokens=Path("/etc/tokens"),
         tokenizer=["a=/b"],
-        without_layer=["landlock"],
+        layers=["landlock=off"],
         store="rediss://user:p%40ss@redis.example/0",
         store_key=Path("key"),
         max_session_age=30,

@@ -54,7 +54,7 @@ def test_a_refusal_names_the_attempt_that_gets_through_and_the_remedy() -> None:
         "these layers would stop them, and are missing:\n"
         "  bubblewrap: there is no bwrap; install it\n"
         "  landlock: not in this kernel\n"
-        "install them, or accept these attempts with --without-layer bubblewrap --without-layer landlock"
+        "install them, or accept these attempts with --layers bubblewrap=off --layers landlock=off"
     )
 
 
