@@ -76,6 +76,8 @@ _MAX_ADMISSION_THREADS = 64
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
+# Of `stop_seconds`, for in-flight steps, which end after the sessions had time to move.
+_DRAIN_SECONDS = 5.0
 # For the export of the last spans.
 _EXPORT_SECONDS = 3.0
 _SERVICES = (
@@ -252,13 +254,14 @@ class Server:
         """Let sessions move to other servers. Then accept no more calls, let the steps in flight finish, and end.
 
         Returns:
-            The number of steps and admissions that are still running after `drain_seconds`.
+            The number of steps and admissions that are still running after `stop_seconds`.
         """
+        deadline = time.monotonic() + self._config.stop_seconds
         await self.leave()
-        moved = time.monotonic() + self._config.move_seconds
+        moved = deadline - _DRAIN_SECONDS
         while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
             await asyncio.sleep(_POLL_SECONDS)
-        return await self._close(self._config.drain_seconds)
+        return await self._close(max(0.0, deadline - time.monotonic()))
 
     async def _close(self, seconds: float) -> int:
         """Close all parts, also after a start that has failed.
@@ -354,7 +357,7 @@ def run(
         sys.exit(f"logitport: {error}")
     if running:
         logger.warning(
-            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.drain_seconds
+            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.stop_seconds
         )
         logging.shutdown()
         os._exit(0)  # a normal exit would wait for their threads
@@ -391,5 +394,5 @@ async def _serve(
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-    logger.info("stopping: steps in flight get %.1f s; a second signal ends the server at once", config.drain_seconds)
+    logger.info("stopping in %.1f s at most; a second signal ends the server at once", config.stop_seconds)
     return await server.stop()

@@ -177,7 +177,7 @@ def test_servers_end_with_a_parent_that_is_killed(running: RunningServer) -> Non
 
 
 def test_a_second_signal_ends_them_at_once(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--processes", "2", "--move-seconds", "3600")
+    running = start_server("--processes", "2", "--stop-seconds", "3600")
     processes = children(running.process.pid)
     with Client(running.target.split(",")) as client, client.session(vocab_size=VOCAB):
         running.process.send_signal(signal.SIGINT)

@@ -154,7 +154,7 @@ def test_the_grace_period_is_longer_than_a_drain(
 ) -> None:
     config = config_of(resources, monkeypatch)
     grace = pod_of(resources)["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= config.move_seconds + config.drain_seconds + EXIT_SECONDS
+    assert grace >= config.stop_seconds + EXIT_SECONDS
 
 
 def test_selectors_are_those_of_the_pod(resources: list[dict[str, Any]]) -> None:

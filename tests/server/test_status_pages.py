@@ -108,7 +108,7 @@ def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(monkeypat
 def test_a_server_that_drains_is_alive_and_not_ready(
     serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> None:
-    with serving("--metrics-listen", "127.0.0.1:0", "--move-seconds", "60") as server:
+    with serving("--metrics-listen", "127.0.0.1:0", "--stop-seconds", "60") as server:
         port = int(server.metrics_url.rpartition(":")[2].partition("/")[0])
         assert get(port, "/healthz") == get(port, "/readyz") == (200, "ok\n")
         wait_until(lambda: "logitport_event_loop_lag_seconds_count 0.0" not in get(port, "/metrics")[1])

@@ -261,4 +261,4 @@ class _Watch:
 
 def drain_seconds(config: ServerConfig) -> float:
     """Return how long a server with this configuration may take to end after SIGTERM."""
-    return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS
+    return config.stop_seconds + _MARGIN_SECONDS

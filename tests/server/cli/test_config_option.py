@@ -59,12 +59,12 @@ def test_flag_environment_file_default(file: Any, capsys: Any, monkeypatch: pyte
 
 
 def test_a_printed_configuration_is_read(file: Any, capsys: Any) -> None:
-    run(["serve", "--print-config", "--drain-seconds", "1h", "--worker-memory-bytes", "3GiB", "--advertise", "off"])
+    run(["serve", "--print-config", "--stop-seconds", "1h", "--worker-memory-bytes", "3GiB", "--advertise", "off"])
     first = capsys.readouterr().out
     run(["serve", "--print-config", "--config", file(first)])
     values = [[line.partition(" #")[0] for line in text.splitlines()] for text in (first, capsys.readouterr().out)]
     assert values[0] == values[1]
-    assert 'drain-seconds = "1h"' in values[0]
+    assert 'stop-seconds = "1h"' in values[0]
 
 
 def test_errors_name_where_a_value_comes_from(refused: Any, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_values(file: Any) -> None:
     processes = 2
     programs = false
     keepalive-seconds = "2m"
-    drain-seconds = 3
+    stop-seconds = 3
     worker-memory-bytes = "1GiB"
     tokens = "/etc/tokens"
     layers = ["seccomp=required", "landlock=off"]
@@ -48,7 +48,7 @@ def test_values(file: Any) -> None:
     """
     config = ServerConfig(config=file(text))
     assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
-    assert (config.programs, config.keepalive_seconds, config.drain_seconds) == (False, 120, 3)
+    assert (config.programs, config.keepalive_seconds, config.stop_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
     assert (config.required_layers, config.waived_layers, config.max_session_age) == (["seccomp"], ["landlock"], 3600)
 
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
             "tokenizer": ["a=/x,y", 'b="/z"'],
             "max_region_bytes": 12345,
             "keepalive_seconds": 123.456,
-            "move_seconds": 0,
+            "stop_seconds": 0,
             "max_session_age": 1e5 / 3,
             "store": "/var/lib/logitport",
             "store_key": "/key",

@@ -54,7 +54,7 @@ def test_it_is_frozen() -> None:
         *(("device", value) for value in ("", "CPU", "cuda:", "cuda:-1", "cuda:x", "mps", "cpu\n")),
         *(("max_message_bytes", value) for value in (0, 1 << 31, "x", None)),
         *((field, 0) for field in ("max_requests_per_session", "max_processors_per_principal", "max_workers")),
-        *(("drain_seconds", value) for value in (-1, float("nan"), "x")),
+        *(("stop_seconds", value) for value in (-1, float("nan"), "x")),
         *(("max_region_bytes", value) for value in (-1, 1.5)),
         *(
             ("worker_python", [value])
@@ -81,7 +81,7 @@ def test_invalid_values(field: str, value: Any) -> None:
     [
         *(("listen", value) for value in ("127.0.0.1:0", "[::]:50051", "0.0.0.0:65535", "my-host.example:1")),
         *(("device", value) for value in ("auto", "cpu", "cuda", "cuda:0", "cuda:12")),
-        ("drain_seconds", 0),
+        ("stop_seconds", 0),
         ("max_message_bytes", (1 << 31) - 1),
     ],
 )

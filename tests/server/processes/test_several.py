@@ -50,10 +50,10 @@ def test_options_survive_the_way_to_the_child() -> None:
 def test_options_of_the_command_and_its_file_are_not_sent(tmp_path: Path) -> None:
     """The parent has read the file. It may be another one when a server is started again."""
     file = tmp_path / "logitport.toml"
-    file.write_text('move-seconds = "7s"\n')
+    file.write_text('stop-seconds = "7s"\n')
     (first, _) = server_configs(Serve(processes=2, config=file))
     file.unlink()
-    assert sent(first).move_seconds == 7.0
+    assert sent(first).stop_seconds == 7.0
 
 
 def sent(config: ServerConfig) -> ServerConfig:
