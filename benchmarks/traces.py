@@ -16,6 +16,7 @@ import timeit
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results" / "traces"
 _STEPS = 300
+_ON = {"OTEL_TRACES_EXPORTER": "otlp"}
 _CASES = {
-    "off, another server": (),
-    "on, no step sampled": ("--traces", "otlp", "--trace-steps", "0"),
-    "on, 1 % of the steps": ("--traces", "otlp", "--trace-steps", "0.01"),
-    "on, all steps": ("--traces", "otlp", "--trace-steps", "1"),
+    "off, another server": {},
+    "on, one of a thousand steps": _ON,
+    "on, 1 % of the steps": {**_ON, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"},
+    "on, all steps": {**_ON, "OTEL_TRACES_SAMPLER": "always_on"},
 }
 _SINK = """
 import http.server
@@ -68,7 +70,7 @@ def measure() -> dict[str, Any]:
     with ExitStack() as stack:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = stack.enter_context(_collector())
         _, client = stack.enter_context(connected("--device", "cpu"))
-        cases = {name: _compare(client, workload, options) for name, options in _CASES.items()}
+        cases = {name: _compare(client, workload, variables) for name, variables in _CASES.items()}
     tracing.use(None)
     check = timeit.timeit("samples_step()", globals={"samples_step": tracing.samples_step}, number=1_000_000)
     return {
@@ -81,9 +83,9 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _compare(client: Client, workload: Workload, options: tuple[str, ...]) -> dict[str, float]:
-    """Compare a server with these options with the client's server, which has no traces."""
-    with connected("--device", "cpu", *options) as (_, other):
+def _compare(client: Client, workload: Workload, variables: dict[str, str]) -> dict[str, float]:
+    """Compare a server with these variables with the client's server, which has no traces."""
+    with patch.dict(os.environ, variables), connected("--device", "cpu") as (_, other):
         contestants = [Service(client, workload, "local"), Service(other, workload, "local")]
         contestants[0].name = "off"
         contestants[1].name = "other"

@@ -208,7 +208,7 @@ class Server:
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)
         try:
-            tracing.configure(self._config.traces, self._config.trace_steps, address)
+            tracing.configure(address)
         except ValueError as error:
             raise StartupError(str(error)) from error
         metrics_port = None

@@ -127,7 +127,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ServerConfig(config=tmp_path)
 
 
-@pytest.mark.parametrize("key", ["max-requests-per-session", "trace-steps", "keepalive-seconds", "max-session-age"])
+@pytest.mark.parametrize(
+    "key", ["max-requests-per-session", "program-milliseconds", "keepalive-seconds", "max-session-age"]
+)
 def test_a_boolean_is_no_number(file: Any, key: str) -> None:
     with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
         ServerConfig(config=file(f"{key} = true"))
