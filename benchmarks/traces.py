@@ -14,6 +14,7 @@ import timeit
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import numpy as np
 
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
     from logitport import Client
 
 _STEPS = 300
+_ON = {"OTEL_TRACES_EXPORTER": "otlp"}
 _CASES = {
-    "off, another server": (),
-    "on, no step sampled": ("--traces", "otlp", "--trace-steps", "0"),
-    "on, 1 % of the steps": ("--traces", "otlp", "--trace-steps", "0.01"),
-    "on, all steps": ("--traces", "otlp", "--trace-steps", "1"),
+    "off, another server": {},
+    "on, one of a thousand steps": _ON,
+    "on, 1 % of the steps": {**_ON, "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"},
+    "on, all steps": {**_ON, "OTEL_TRACES_SAMPLER": "always_on"},
 }
 _SINK = """
 import http.server
@@ -65,14 +67,14 @@ def run() -> report.Report:
     with ExitStack() as stack:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = stack.enter_context(_collector())
         _, client = stack.enter_context(connected("--device", "cpu"))
-        parts = {name: partial(_compare, name, client, options) for name, options in _CASES.items()}
+        parts = {name: partial(_compare, name, client, variables) for name, variables in _CASES.items()}
         return suite.run({**parts, "the check": _check})
 
 
-def _compare(name: str, client: Client, options: tuple[str, ...]) -> Findings:
-    """Compare a server with these options with the client's server, which has no traces."""
+def _compare(name: str, client: Client, variables: dict[str, str]) -> Findings:
+    """Compare a server with these variables with the client's server, which has no traces."""
     workload = Workload()
-    with connected("--device", "cpu", *options) as (_, other):
+    with patch.dict(os.environ, variables), connected("--device", "cpu") as (_, other):
         contestants = [Service(client, workload, "local", name="off"), Service(other, workload, "local", name=name)]
         raced = race(contestants, workload, lambda: None, steps=_STEPS)
         close_all(contestants)

@@ -53,6 +53,7 @@ class Collector:
     def variables(self) -> dict[str, str]:
         """Environment of a server that exports to this collector, often."""
         return {
+            "OTEL_TRACES_EXPORTER": "otlp",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
             "OTEL_BSP_SCHEDULE_DELAY": "50",

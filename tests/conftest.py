@@ -143,7 +143,7 @@ def run_server(*options: str) -> Iterator[RunningServer]:
     """Run a server with these options while the context lasts, on a free port by default."""
     defaults = {"--listen": "127.0.0.1:0", "--device": "cpu", **_LONG_TIMEOUTS}
     given = [part for name, value in defaults.items() if name not in options for part in (name, value)]
-    given += [part for name in _missing_layers() for part in ("--without-layer", name)]
+    given += [part for name in _missing_layers() for part in ("--layers", f"{name}=off")]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "stderr")
         with log.open("w") as stderr:

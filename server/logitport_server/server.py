@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -48,7 +47,6 @@ from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
-from logitport_server.transports.health_port import HealthPort
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
@@ -78,6 +76,8 @@ _MAX_ADMISSION_THREADS = 64
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
+# Of `stop_seconds`, for in-flight steps, which end after the sessions had time to move.
+_DRAIN_SECONDS = 5.0
 # For the export of the last spans.
 _EXPORT_SECONDS = 3.0
 _SERVICES = (
@@ -124,7 +124,6 @@ class Server:
         )
         self._registry = Registry(
             policy,
-            max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,
@@ -137,7 +136,7 @@ class Server:
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
         self.memory = MemoryAccounts(config.max_principal_memory)
-        self._guard = Guard(authenticator, quotas, config.stall_seconds, self._metrics)
+        self._guard = Guard(authenticator, quotas, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
         self._threads = Threads()
@@ -149,7 +148,6 @@ class Server:
             self._threads,
             self._metrics,
             self._local_socket,
-            config.stall_seconds,
             self._turns,
             quotas.accepts_session,
             self._departures,
@@ -158,7 +156,6 @@ class Server:
         self._admin = AdminService(self._departures, self.leave, status.describe, self._registry, self._threads)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
-        self._health_port: HealthPort | None = None
         self._status_pages: StatusPages | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._heartbeat = Heartbeat(self._metrics.registry)
@@ -211,7 +208,7 @@ class Server:
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         address = endpoint.listen(self._grpc, self._config)
         try:
-            tracing.configure(self._config.traces, self._config.trace_steps, address)
+            tracing.configure(address)
         except ValueError as error:
             raise StartupError(str(error)) from error
         metrics_port = None
@@ -221,12 +218,10 @@ class Server:
                     self._config.metrics_listen,
                     self._metrics.registry,
                     is_alive=self._heartbeat.is_alive,
+                    is_responsive=self._heartbeat.is_responsive,
                     is_ready=self._accepts,
                 )
                 metrics_port = self._status_pages.port
-        if self._config.health_listen is not None:
-            self._health_port = HealthPort(self._config.health_listen, self._health, self._guard)
-            logger.info("health checks on port %d", self._health_port.port)
         if self._poller is not None:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
@@ -235,10 +230,8 @@ class Server:
         self._watching += map(asyncio.create_task, watching)
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        if self._health_port is not None:
-            await self._health_port.start()
         self._is_ready = True
-        return Ready(address, metrics_port, self._health_port.port if self._health_port is not None else None)
+        return Ready(address, metrics_port)
 
     def refresh(self) -> None:
         """Reload the tokens and the trusted keys if their files have changed."""
@@ -261,13 +254,14 @@ class Server:
         """Let sessions move to other servers. Then accept no more calls, let the steps in flight finish, and end.
 
         Returns:
-            The number of steps and admissions that are still running after `drain_seconds`.
+            The number of steps and admissions that are still running after `stop_seconds`.
         """
+        deadline = time.monotonic() + self._config.stop_seconds
         await self.leave()
-        moved = time.monotonic() + self._config.move_seconds
+        moved = deadline - _DRAIN_SECONDS
         while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
             await asyncio.sleep(_POLL_SECONDS)
-        return await self._close(self._config.drain_seconds)
+        return await self._close(max(0.0, deadline - time.monotonic()))
 
     async def _close(self, seconds: float) -> int:
         """Close all parts, also after a start that has failed.
@@ -286,8 +280,6 @@ class Server:
             if not self._watching:
                 await self._grpc.start()  # without a start, its `stop` leaves the ports bound
             await self._grpc.stop(seconds)
-        if self._health_port is not None:
-            await self._health_port.stop()
         if self._status_pages is not None:
             await asyncio.to_thread(self._status_pages.close)
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
@@ -321,7 +313,7 @@ def open_local_socket(
 ) -> LocalSocketListener:
     """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
-        return LocalSocketListener(config.max_message_bytes, config.stall_seconds, count)
+        return LocalSocketListener(config.max_message_bytes, count)
     except OSError as error:
         raise StartupError(
             f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
@@ -351,7 +343,7 @@ def run(
         config: the options of `logitport serve`. With `processes`, see `logitport_server.processes`.
         processors: see `Server`.
         first_zygote: see `Server`.
-        on_ready: called when the server is ready. By default the address is printed, and written to `targets_file`.
+        on_ready: called when the server is ready. By default the address is printed.
     """
     config.start_logging()
     descriptors.raise_limit()
@@ -360,21 +352,21 @@ def run(
     try:
         if config.processes > 1:
             raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
-        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or partial(_report, config)))
+        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or _report))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
         logger.warning(
-            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.drain_seconds
+            "%d steps or admissions are still running after %.1f s; exiting without them", running, config.stop_seconds
         )
         logging.shutdown()
         os._exit(0)  # a normal exit would wait for their threads
 
 
-def _report(config: ServerConfig, ready: Ready) -> None:
+def _report(ready: Ready) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
-    report([ready.address], config.targets_file)
+    report([ready.address])
 
 
 async def _serve(
@@ -402,5 +394,5 @@ async def _serve(
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-    logger.info("stopping: steps in flight get %.1f s; a second signal ends the server at once", config.drain_seconds)
+    logger.info("stopping in %.1f s at most; a second signal ends the server at once", config.stop_seconds)
     return await server.stop()

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _BEAT_SECONDS = 0.25
 # A step of installed processors may occupy the event loop for a while. Longer than this, the loop hangs.
 _MAX_SILENCE_SECONDS = 30.0
+# A probe would wait longer than this for an answer of the loop.
+_RESPONSE_SECONDS = 3.0
+# The text of /readyz if the event loop runs, and the server accepts no calls.
+NOT_READY = "not ready"
+_NOT_ALIVE = "not alive"
 # Seconds. Below one millisecond, the loop is idle.
 _LAG_BUCKETS = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -51,6 +56,10 @@ class Heartbeat:
         """Whether the event loop has run within the last 30 s. Called on any thread."""
         return time.monotonic() - self._last < _MAX_SILENCE_SECONDS
 
+    def is_responsive(self) -> bool:
+        """Whether the event loop has run within the last 3 s. Called on any thread."""
+        return time.monotonic() - self._last < _RESPONSE_SECONDS
+
 
 class StatusPages:
     """The pages, which are served until `close`.
@@ -71,7 +80,12 @@ class StatusPages:
 
 
 def listen(
-    address: str, registry: CollectorRegistry, *, is_alive: Callable[[], bool], is_ready: Callable[[], bool]
+    address: str,
+    registry: CollectorRegistry,
+    *,
+    is_alive: Callable[[], bool],
+    is_ready: Callable[[], bool],
+    is_responsive: Callable[[], bool] = lambda: True,
 ) -> StatusPages:
     """Serve the pages over HTTP.
 
@@ -79,7 +93,8 @@ def listen(
         address: HOST:PORT; port 0 selects a free port.
         registry: what /metrics shows, as does the page /.
         is_alive: whether /healthz answers 200, not 503.
-        is_ready: whether /readyz answers 200, not 503.
+        is_ready: whether /readyz answers 200, not 503 with the text `NOT_READY`.
+        is_responsive: if not, /readyz answers 503 with another text.
 
     Raises:
         OSError: the address is taken.
@@ -87,7 +102,11 @@ def listen(
     # Without a second series for each counter, which no dashboard reads.
     disable_created_metrics()  # type: ignore[no-untyped-call] # not annotated
     metrics = make_wsgi_app(registry)
-    checks = {"/healthz": is_alive, "/readyz": is_ready}
+    # Each returns the reason of a 503, or nothing.
+    checks: dict[str, Callable[[], str]] = {
+        "/healthz": lambda: "" if is_alive() else _NOT_ALIVE,
+        "/readyz": lambda: _NOT_ALIVE if not is_responsive() else "" if is_ready() else NOT_READY,
+    }
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
@@ -97,10 +116,10 @@ def listen(
         check = checks.get(path)
         if check is None:
             status, text = "404 Not Found", f"no page here; there are /metrics, {', '.join(checks)}"
-        elif check():
-            status, text = "200 OK", "ok"
+        elif reason := check():
+            status, text = "503 Service Unavailable", reason
         else:
-            status, text = "503 Service Unavailable", "not alive" if check is is_alive else "not ready"
+            status, text = "200 OK", "ok"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
         return [text.encode() + b"\n"]
 

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from logitport import CustomLogitProcessor
+from logitport_server.testing.in_thread import ThreadServer
+from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pytest
     import torch
 
 
@@ -91,20 +95,30 @@ def test_connections_without_a_token(attacked: Any, raw_engine: Any) -> None:
     os.close(engine.open_region(4096)[1])
 
 
-def test_streams_of_a_connection(serving: Any) -> None:
-    with serving("--max-streams-per-connection", "2") as running, grpc.insecure_channel(running.target) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        watches = []
+def test_streams_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_MAX_STREAMS_PER_CONNECTION", 2)
+    running = ThreadServer({})
+    ended = threading.Event()
+
+    def questions() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        ended.wait(SECONDS)
+
+    with grpc.insecure_channel(running.target) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        streams = []
         for _ in range(2):  # calls that begin at the same time arrive in any order
-            watches.append(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
-            next(watches[-1])
-        watches.append(stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS))
+            streams.append(stub.ServerReflectionInfo(questions(), timeout=SECONDS))
+            next(streams[-1])
+        streams.append(stub.ServerReflectionInfo(questions(), timeout=SECONDS))
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=lambda: replies.put(next(watches[2])), daemon=True).start()
+        threading.Thread(target=lambda: replies.put(next(streams[2])), daemon=True).start()
         with grpc.insecure_channel(running.target, options=[("grpc.use_local_subchannel_pool", 1)]) as other:
             health_pb2_grpc.HealthStub(other).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
         assert replies.empty(), "the third stream waits, while another connection is served"
-        watches[0].cancel()
-        assert replies.get(timeout=SECONDS).status == health_pb2.HealthCheckResponse.SERVING
-        for watch in watches:
-            watch.cancel()
+        streams[0].cancel()
+        assert replies.get(timeout=SECONDS).list_services_response.service
+        ended.set()
+        for stream in streams:
+            stream.cancel()
+    running.stop()

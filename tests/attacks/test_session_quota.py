@@ -6,16 +6,22 @@ import re
 import socket
 import struct
 import urllib.request
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from logitport_proto import processing_pb2
+from logitport_server.access import stalls
+from logitport_server.testing.in_thread import ThreadServer
 from tests.attacks.conftest import RawEngine
+from tests.conftest import free_address
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+
+    import pytest
 
 # Each unknown slot is a failure of about 80 bytes: the reply is larger than the buffers of a socket.
 _SLOTS = 6_000
@@ -42,9 +48,21 @@ def block(engine: RawEngine) -> None:
     assert connection.recv(1, socket.MSG_PEEK)
 
 
-def test_a_blocked_local_connection_ends_with_its_stream(serving: Callable[..., Any]) -> None:
-    options = ("--max-sessions-per-principal", "2", "--stall-seconds", "3600", "--metrics-listen", "127.0.0.1:0")
-    with serving(*options) as running:
+@contextmanager
+def closing_server(options: dict[str, Any]) -> Iterator[ThreadServer]:
+    """Context with a server in this process."""
+    server = ThreadServer(options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_blocked_local_connection_ends_with_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "STALL_SECONDS", 3600.0)
+    metrics = free_address()
+    with closing_server({"max_sessions_per_principal": 2, "metrics_listen": metrics}) as running:
+        metrics_url = f"http://{metrics}/metrics"
         engines: list[RawEngine] = []
 
         def open_engine() -> bool:
@@ -58,12 +76,12 @@ def test_a_blocked_local_connection_ends_with_its_stream(serving: Callable[..., 
         try:
             for _ in range(6):
                 wait_until(open_engine)
-                assert sessions(running.metrics_url) <= 2
+                assert sessions(metrics_url) <= 2
                 block(engines[-1])
                 engines[-1]._replies.cancel()
             wait_until(open_engine)
             assert engines[-1].send(remove={}).HasField("removed")
-            assert sessions(running.metrics_url) <= 2
+            assert sessions(metrics_url) <= 2
         finally:
             for engine in engines:
                 engine.close()

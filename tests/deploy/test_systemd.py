@@ -100,7 +100,7 @@ def test_it_is_stopped_after_the_server_has_drained() -> None:
     fields = ServerConfig.model_fields
     (seconds,) = settings()["TimeoutStopSec"]
     assert settings()["KillSignal"] == ["SIGTERM"]
-    assert int(seconds) > fields["move_seconds"].default + fields["drain_seconds"].default
+    assert int(seconds) > fields["stop_seconds"].default
 
 
 def test_credentials_are_those_that_the_command_uses() -> None:

@@ -61,7 +61,7 @@ def test_the_configuration_file_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "logitport.toml"
     path.write_text(text)
     config = ServerConfig(config=path)
-    assert (config.require_layer, config.processor_timeout_seconds) == (["seccomp", "landlock"], 0.5)
+    assert (config.required_layers, config.processor_timeout_seconds) == (["seccomp", "landlock"], 0.5)
 
 
 def test_every_scope_is_listed() -> None:

@@ -61,7 +61,7 @@ def test_names_and_numbers() -> None:
     assert f"delays of up to {backoff._MAX_SECONDS:g} s" in PAGE
     assert f"below {100 * scaling._SLACK:g} %" in PAGE
     assert scaling._SETTLE_SECONDS == 60
-    assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051", "127.0.0.1:22051")
+    assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051")
 
 
 def test_the_example_of_a_client() -> None:

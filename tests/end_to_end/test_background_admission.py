@@ -245,7 +245,7 @@ def test_a_pending_request_survives_the_server(
 
 
 def test_a_server_stops_while_a_request_is_pending(start_server: Callable[..., Any], blocking: Blocking) -> None:
-    server = start_server(*NO_WORKERS, "--drain-seconds", "1")
+    server = start_server(*NO_WORKERS, "--stop-seconds", "1")
     with Client(server.target, timeout=SECONDS) as client, client.session(vocab_size=VOCAB, reconnect_seconds=0) as one:
         one.begin_add(blocking.request())
         blocking.wait()

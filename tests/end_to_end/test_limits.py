@@ -12,8 +12,8 @@ import sys
 import time
 import urllib.request
 import zlib
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
@@ -30,7 +30,10 @@ from logitport import (
     errors,
 )
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
-from logitport_server.access import new_token
+from logitport_server.access import new_token, quotas, stalls
+from logitport_server.testing.in_thread import ThreadServer
+from logitport_server.transports import endpoint
+from tests.conftest import free_address
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import wait_until
 
@@ -42,18 +45,22 @@ if TYPE_CHECKING:
 
 VOCAB = 8
 WIDE = 4 << 20  # 16 MiB of logits a row, more than gRPC and the kernel take for a client that does not read
-PRINCIPALS = ("alice", "bob", "carol")
+PRINCIPALS = ("alice", "bob", "carol", "dave", "erin")
 TOKENS = {name: new_token(name, ["apply", "register"]) for name in PRINCIPALS}
 LIMITS = {
-    "--max-calls-per-principal": "1",
-    "--max-sessions": "2",
-    "--max-sessions-per-principal": "1",
-    "--max-tokens-per-request": "4",
-    "--max-processors-per-principal": "1",
-    "--max-payload-bytes": "3000",
-    "--stall-seconds": "4",
-    "--keepalive-seconds": "2",
+    "max_sessions_per_principal": 1,
+    "max_tokens_per_request": 4,
+    "max_processors_per_principal": 1,
+    "max_payload_bytes": 3000,
+    "keepalive_seconds": 2,
 }
+
+
+class Limited(NamedTuple):
+    """A server in this process, with low limits."""
+
+    target: str
+    metrics_url: str
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +71,18 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def limited(serving: Callable[..., Any], tokens: Path) -> Iterator[RunningServer]:
-    limits = [part for option in LIMITS.items() for part in option]
-    options = ("--tokens", str(tokens), "--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor")
-    with serving(*options, *limits) as running:
-        yield running
+def limited(tokens: Path) -> Iterator[Limited]:
+    metrics = free_address()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(stalls, "STALL_SECONDS", 4.0)
+        monkeypatch.setattr(quotas, "MAX_CALLS_PER_PRINCIPAL", 1)
+        server = ThreadServer({"tokens": tokens, "metrics_listen": metrics, **LIMITS})
+        yield Limited(server.target, f"http://{metrics}/metrics")
+        server.stop()
 
 
 @pytest.fixture
-def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
+def clients(limited: Limited) -> Iterator[dict[str, Client]]:
     opened = {name: Client(limited.target, token=token) for name, (token, _) in TOKENS.items()}
     yield opened
     for client in opened.values():
@@ -80,7 +90,7 @@ def clients(limited: RunningServer) -> Iterator[dict[str, Client]]:
     wait_until(lambda: sessions(limited) == 0)
 
 
-def sessions(running: RunningServer) -> int:
+def sessions(running: Limited) -> int:
     with urllib.request.urlopen(running.metrics_url, timeout=200) as answer:
         found = re.search(r"^logitport_sessions (\S+)$", answer.read().decode(), re.MULTILINE)
     assert found
@@ -98,7 +108,7 @@ def error_of(call: Any) -> common_pb2.Error:
     return common_pb2.Error.FromString(dict(trailing)[errors.METADATA_KEY])
 
 
-def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> None:
+def test_calls_in_flight(limited: Limited, clients: dict[str, Client]) -> None:
     silent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target) as channel:
         apply = channel.stream_stream("/logitport.v1.LogitProcessing/Apply")
@@ -108,19 +118,17 @@ def test_calls_in_flight(limited: RunningServer, clients: dict[str, Client]) -> 
                 silent.put(b"")
                 held = apply(iter(silent.get, b""), metadata=metadata("alice"))
             time.sleep(0.02)
-        with pytest.raises(LimitExceeded, match=r"'alice' has 1 calls in flight, .* --max-calls-per-principal"):
+        with pytest.raises(LimitExceeded, match=r"'alice' has 1 calls in flight, .*: wait for some to end"):
             clients["alice"].processors()
         assert clients["bob"].processors()
         error = error_of(held)
         assert error.code == common_pb2.ERROR_CODE_LIMIT_EXCEEDED
-        assert "the call's message did not arrive within 4 s; send less at once, or raise --stall-seconds" in (
-            error.message
-        )
+        assert "the call's message did not arrive within 4 s; send less at once" in (error.message)
         silent.put(b"")
     assert clients["alice"].processors()
 
 
-def test_the_load(limited: RunningServer, clients: dict[str, Client]) -> None:
+def test_the_load(limited: Limited, clients: dict[str, Client]) -> None:
     with grpc.insecure_channel(limited.target) as channel:
 
         def load(name: str) -> tuple[int, int, bool]:
@@ -135,19 +143,28 @@ def test_the_load(limited: RunningServer, clients: dict[str, Client]) -> None:
                 session.add(Request([1]))
             assert load("alice") == (1, 2, False)
             assert load("bob") == (1, 2, True)
-            with clients["bob"].session(vocab_size=VOCAB):
-                assert load("carol") == (2, 2, False)
+            with all_sessions(clients, "bob", "carol", "dave"):
+                assert load("erin") == (4, 2, False)
 
 
 def test_sessions(clients: dict[str, Client]) -> None:
     first = clients["alice"].session(vocab_size=VOCAB)
     with pytest.raises(LimitExceeded, match=r"'alice' has 1 sessions open, .* --max-sessions-per-principal"):
         clients["alice"].session(vocab_size=VOCAB)
-    with clients["bob"].session(vocab_size=VOCAB):
-        with pytest.raises(LimitExceeded, match=r"the server has 2 sessions open, .* --max-sessions$"):
-            clients["carol"].session(vocab_size=VOCAB)
+    with all_sessions(clients, "bob", "carol", "dave"):
+        with pytest.raises(LimitExceeded, match=r"the server has 4 sessions open, .* --max-sessions-per-principal, "):
+            clients["erin"].session(vocab_size=VOCAB)
         first.close()
-        wait_until(lambda: opens(clients["carol"]))
+        wait_until(lambda: opens(clients["erin"]))
+
+
+@contextmanager
+def all_sessions(clients: dict[str, Client], *names: str) -> Iterator[None]:
+    """Context with a session of each of these principals."""
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(clients[name].session(vocab_size=VOCAB))
+        yield
 
 
 def opens(client: Client) -> bool:
@@ -211,14 +228,16 @@ def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> 
             session.step({handle: [1]}).apply(torch.zeros(1, VOCAB))
 
 
-def test_connections(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--max-connections", "2")
+def test_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "connection_limit", lambda *_: 2)
+    running = ThreadServer({})
     host, _, port = running.target.rpartition(":")
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection((host, int(port)), timeout=200)) for _ in range(5)]
         assert [bool(connection.recv(1)) for connection in opened] == [True, True, False, False, False]
     with Client(running.target) as client:
         wait_until(lambda: serves(client))  # the server detects closed connections with a delay
+    running.stop()
 
 
 def serves(client: Client) -> bool:
@@ -249,7 +268,7 @@ def frames() -> list[processing_pb2.SessionRequest]:
     ]
 
 
-def test_a_client_that_does_not_read(limited: RunningServer) -> None:
+def test_a_client_that_does_not_read(limited: Limited) -> None:
     outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
@@ -263,7 +282,7 @@ def test_a_client_that_does_not_read(limited: RunningServer) -> None:
         outgoing.put(None)
 
 
-def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer) -> None:
+def test_an_engine_that_does_not_read_its_local_transport(limited: Limited, caplog: pytest.LogCaptureFixture) -> None:
     outgoing: queue.SimpleQueue[processing_pb2.SessionRequest | None] = queue.SimpleQueue()
     with grpc.insecure_channel(limited.target) as channel:
         stub = processing_pb2_grpc.LogitProcessingStub(channel)
@@ -283,13 +302,13 @@ def test_an_engine_that_does_not_read_its_local_transport(limited: RunningServer
                     (length,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
                     reply = processing_pb2.SessionResponse.FromString(connection.recv(length, socket.MSG_WAITALL))
                     assert reply.WhichOneof("frame") != "error"
-            wait_until(lambda: "its engine does not receive its replies" in limited.log.read_text())
+            wait_until(lambda: "its engine does not receive its replies" in caplog.text)
         outgoing.put(None)
         replies.cancel()
     wait_until(lambda: sessions(limited) == 0)
 
 
-def test_an_unreachable_client_machine(limited: RunningServer) -> None:
+def test_an_unreachable_client_machine(limited: Limited) -> None:
     """The connection stays open: neither side closes it."""
     code = """
 import sys
@@ -323,7 +342,7 @@ class SleepsSixSeconds(CustomLogitProcessor):
         return logits
 
 
-def test_an_abandoned_call_counts_until_its_work_has_ended(limited: RunningServer) -> None:
+def test_an_abandoned_call_counts_until_its_work_has_ended(limited: Limited) -> None:
     """Otherwise calls with short deadlines could occupy all threads."""
     request = Request([1], processors=[(SleepsSixSeconds.to_str(), {})])
     token = TOKENS["alice"][0]

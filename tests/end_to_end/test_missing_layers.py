@@ -63,7 +63,7 @@ def cached_files(environment: dict[str, str]) -> list[Path]:
 
 
 def waive(names: Iterable[str]) -> list[str]:
-    return [part for name in names for part in ("--without-layer", name)]
+    return [part for name in names for part in ("--layers", f"{name}=off")]
 
 
 @all_layers
@@ -82,10 +82,10 @@ def test_a_redundant_missing_layer_is_a_warning(environment: dict[str, str]) -> 
 
 @all_layers
 def test_a_required_missing_layer_is_an_error(environment: dict[str, str]) -> None:
-    refused = serve("landlock", environment, "--require-layer", "landlock")
+    refused = serve("landlock", environment, "--layers", "landlock=required")
     assert not refused.listening
     assert "lacks required layers:\n  landlock: Operation not supported" in refused.log
-    looked = doctor("landlock", environment, "--require-layer", "landlock")
+    looked = doctor("landlock", environment, "--layers", "landlock=required")
     assert (looked.returncode, "lacks required layers" in looked.stderr) == (1, True)
 
 
@@ -97,7 +97,7 @@ def test_an_open_attack_is_refused_until_it_is_waived(environment: dict[str, str
     assert not refused.listening
     assert "these attempts got through:\n  Start threads without end: " in refused.log
     assert "  bubblewrap: there is no bwrap; install the package bubblewrap\n" in refused.log
-    assert "accept these attempts with --without-layer bubblewrap --without-layer namespaces" in refused.log
+    assert "accept these attempts with --layers bubblewrap=off --layers namespaces=off" in refused.log
     assert "--isolation none" in refused.log
     assert not cached_files(environment)
     waived = serve(missing, environment, *waive(missing.split(",")))

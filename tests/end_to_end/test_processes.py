@@ -71,11 +71,10 @@ def works(target: str) -> bool:
 
 
 @pytest.fixture
-def running(start_server: Callable[..., RunningServer], tmp_path: Path) -> Iterator[RunningServer]:
+def running(start_server: Callable[..., RunningServer]) -> Iterator[RunningServer]:
     started = start_server(
         *("--processes", str(SERVERS)),
         *("--metrics-listen", "127.0.0.1:0", "--enable-custom-logit-processor"),
-        *("--targets-file", str(tmp_path / "targets.json")),
     )
     processes = children(started.process.pid)
     yield started
@@ -95,7 +94,7 @@ def registered(running: RunningServer) -> list[str]:
     return targets
 
 
-def test_all_servers_are_one_service(running: RunningServer, registered: list[str], tmp_path: Path) -> None:
+def test_all_servers_are_one_service(running: RunningServer, registered: list[str]) -> None:
     assert len({*registered}) == SERVERS
     maps = Path(f"/proc/{running.process.pid}/maps").read_text()
     assert "libtorch" not in maps, "the parent computes nothing, and needs no memory for that"
@@ -108,8 +107,6 @@ def test_all_servers_are_one_service(running: RunningServer, registered: list[st
         assert metric(running, "logitport_steps_total", transport="local") == {registered[0]: 1.0, registered[1]: 2.0}
         assert metric(running, "logitport_sessions") == dict.fromkeys(registered, 1.0)
         assert metric(running, "logitport_server_up") == dict.fromkeys(registered, 1.0)
-    with Client(f"file:{tmp_path / 'targets.json'}") as client:
-        assert client.processor("team/forces")
 
 
 def test_a_server_that_is_killed_is_started_again(running: RunningServer, registered: list[str]) -> None:
@@ -180,7 +177,7 @@ def test_servers_end_with_a_parent_that_is_killed(running: RunningServer) -> Non
 
 
 def test_a_second_signal_ends_them_at_once(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--processes", "2", "--move-seconds", "3600")
+    running = start_server("--processes", "2", "--stop-seconds", "3600")
     processes = children(running.process.pid)
     with Client(running.target.split(",")) as client, client.session(vocab_size=VOCAB):
         running.process.send_signal(signal.SIGINT)

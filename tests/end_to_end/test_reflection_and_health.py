@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 OURS = {"logitport.v1.LogitProcessing", "logitport.v1.ProcessorRegistry", "logitport.v1.Admin"}
 
@@ -71,17 +71,3 @@ def test_health_of_an_unknown_service(channel: grpc.Channel) -> None:
         health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="logitport.v1.NoSuch"))
 
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-@pytest.mark.slow
-def test_health_reports_that_the_server_shuts_down(start_server: Callable[..., Any]) -> None:
-    running = start_server()
-    with grpc.insecure_channel(running.target) as connected:
-        watch = health_pb2_grpc.HealthStub(connected).Watch(health_pb2.HealthCheckRequest())
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-
-        running.process.terminate()
-
-        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        watch.cancel()
-    assert running.process.wait(30) == 0

@@ -89,7 +89,7 @@ def test_steps_in_flight_are_finished(
 def test_unfinished_steps_do_not_keep_the_server_running(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    running = start_server(*FLAG, "--drain-seconds", "0.2")
+    running = start_server(*FLAG, "--stop-seconds", "0.2")
     with Client(running.target) as client:
         calls = list(three_calls(client, pool, tmp_path, 3600))
         assert running.stop() == 0
@@ -102,7 +102,7 @@ def test_unfinished_steps_do_not_keep_the_server_running(
 def test_a_second_signal_ends_it_at_once(
     start_server: Callable[..., RunningServer], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    running = start_server(*FLAG, "--drain-seconds", "3600")
+    running = start_server(*FLAG, "--stop-seconds", "3600")
     stuck = Request([1], processors=[(SignalsThenSleeps, {"begun": str(tmp_path / "begun"), "seconds": 3600})])
     with Client(running.target) as client:
         under_way = pool.submit(client.apply, torch.zeros(1, VOCAB), [stuck])
@@ -116,7 +116,7 @@ def test_a_second_signal_ends_it_at_once(
 
 
 def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--drain-seconds", "3600")
+    running = start_server("--stop-seconds", "3600")
     with Client(running.target) as client:
         local_socket: list[LocalConnection] = ["grpc", "local"]
         sessions = [
@@ -131,7 +131,7 @@ def test_idle_sessions_are_ended(start_server: Callable[..., RunningServer]) -> 
 
 
 def test_a_server_without_clients_ends_at_once(start_server: Callable[..., RunningServer]) -> None:
-    running = start_server("--drain-seconds", "3600")
+    running = start_server("--stop-seconds", "3600")
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(30) == 0
     assert "Traceback" not in running.log.read_text()

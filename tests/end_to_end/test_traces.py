@@ -62,7 +62,8 @@ def test_an_engines_trace_continues(protocol: str, start_server: Start, monkeypa
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("engine")
     with collecting(protocol) as collector:
         export_to(collector, monkeypatch)
-        server = start_server("--traces", "otlp", "--trace-steps", "1", "--enable-custom-logit-processor")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+        server = start_server("--enable-custom-logit-processor")
         with ExitStack() as stack:
             client = stack.enter_context(Client(server.target))
             with tracer.start_as_current_span("engine starts") as start:
@@ -141,7 +142,7 @@ def test_each_server_of_a_host_exports(start_server: Start, monkeypatch: pytest.
     with collecting("http/protobuf") as collector:
         export_to(collector, monkeypatch)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "our name")
-        server = start_server("--traces", "otlp", "--processes", "2")
+        server = start_server("--processes", "2")
         addresses = server.target.split(",")
         for address in addresses:
             with Client(address) as client:
@@ -160,7 +161,8 @@ def test_a_collector_that_does_not_answer_disturbs_nothing(
     export_to(Collector(protocol, f"http://{free_address()}"), monkeypatch)
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    server = start_server("--traces", "otlp", "--trace-steps", "1", "--log-format", "json")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+    server = start_server("--log-format", "json")
     with Client(server.target) as client, client.session(vocab_size=8) as session:
         handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
         for _ in range(50):
@@ -174,8 +176,9 @@ def test_a_collector_that_does_not_answer_disturbs_nothing(
 
 
 def test_variables_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "thrift")
-    command = [COMMAND, "serve", "--listen", "127.0.0.1:0", "--device", "cpu", "--traces", "otlp"]
+    command = [COMMAND, "serve", "--listen", "127.0.0.1:0", "--device", "cpu"]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "OTEL_EXPORTER_OTLP_PROTOCOL is 'thrift'; write grpc or http/protobuf" in ended.stderr.splitlines()[-1]

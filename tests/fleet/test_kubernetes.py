@@ -138,13 +138,9 @@ def test_ports_are_those_of_the_server(resources: list[dict[str, Any]], monkeypa
     config = config_of(resources, monkeypatch)
     container = container_of(resources)
     ports = {it["name"]: it["containerPort"] for it in container["ports"]}
-    assert ports == {
-        "grpc": port(config.listen),
-        "health": port(config.health_listen),
-        "metrics": port(config.metrics_listen),
-    }
+    assert ports == {"grpc": port(config.listen), "metrics": port(config.metrics_listen)}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"] == {"port": port(config.health_listen)}
+        assert container[probe]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     service = one(resources, "Service")["spec"]
     assert service["clusterIP"] == "None"
     for it in service["ports"]:
@@ -158,7 +154,7 @@ def test_the_grace_period_is_longer_than_a_drain(
 ) -> None:
     config = config_of(resources, monkeypatch)
     grace = pod_of(resources)["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= config.move_seconds + config.drain_seconds + EXIT_SECONDS
+    assert grace >= config.stop_seconds + EXIT_SECONDS
 
 
 def test_selectors_are_those_of_the_pod(resources: list[dict[str, Any]]) -> None:
@@ -250,5 +246,5 @@ def test_the_server_runs_in_such_a_container(tmp_path: Path) -> None:
             assert process.stdout.readline().startswith("logitport listening on "), log.read_text()
         finally:
             process.kill()
-    assert "health checks on port" in log.read_text()
+    assert "metrics on port" in log.read_text()
     assert (folders["/var/lib/logitport"] / "store" / "registry.db").is_file()

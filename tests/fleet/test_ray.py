@@ -185,7 +185,6 @@ class Fleet:
 def fleet(cluster: Cluster) -> Iterator[Fleet]:
     port = int(free_address().rpartition(":")[2])
     options = ["--list-port", str(port), "--port-base", str(port + 1), "--metrics-port-base", str(port + 101)]
-    options += ["--health-port-base", str(port + 201)]
     options += ["--sessions-per-server", "4", "--scale-down-seconds", "1"]
     options += ["--", "--no-entry-points", "--device", "cpu", "--max-session-age", "5"]
     fleet = Fleet(cluster, options, f"http://127.0.0.1:{port}/targets", port + 1)

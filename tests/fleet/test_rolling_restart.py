@@ -41,7 +41,7 @@ def test_it_costs_no_request(
         open_connection(self, opening)
 
     targets = [free_address() for _ in range(3)]
-    options = [("--no-entry-points", "--listen", target, "--move-seconds", "200") for target in targets]
+    options = [("--no-entry-points", "--listen", target, "--stop-seconds", "200") for target in targets]
     cluster = start_together(start_server, options)
     ended = threading.Event()
     with Client(targets, timeout=200) as client, ThreadPoolExecutor(1) as threads:

@@ -69,12 +69,11 @@ def fail(config: ServerConfig) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
-@pytest.mark.parametrize("option", ["listen", "metrics_listen", "health_listen"])
+@pytest.mark.parametrize("option", ["listen", "metrics_listen"])
 def test_a_port_in_use(option: str, taken: str, folder: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "listen": "127.0.0.1:0",
         "metrics_listen": "127.0.0.1:0",
-        "health_listen": "127.0.0.1:0",
         "store": str(tmp_path / "store"),
         option: taken,
     }

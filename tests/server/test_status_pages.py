@@ -9,7 +9,9 @@ import urllib.request
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Gauge
 
 from logitport import Client
@@ -35,16 +37,24 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def test_checks_answer_as_their_functions() -> None:
-    state = SimpleNamespace(alive=True, ready=False)
+    state = SimpleNamespace(alive=True, responsive=True, ready=False)
     registry = CollectorRegistry()
     Gauge("answer", "Of everything", registry=registry).set(42)
-    pages = listen("127.0.0.1:0", registry, is_alive=lambda: state.alive, is_ready=lambda: state.ready)
+    pages = listen(
+        "127.0.0.1:0",
+        registry,
+        is_alive=lambda: state.alive,
+        is_responsive=lambda: state.responsive,
+        is_ready=lambda: state.ready,
+    )
     port = pages.port
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (503, "not ready\n")
     state.alive, state.ready = False, True
     assert get(port, "/healthz") == (503, "not alive\n")
     assert get(port, "/readyz") == (200, "ok\n")
+    state.responsive = False
+    assert get(port, "/readyz") == (503, "not alive\n")
     for path in ("/metrics", "/"):
         status, text = get(port, path)
         assert status == 200
@@ -84,16 +94,21 @@ def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPat
     assert heartbeat.is_alive()
 
 
-def test_a_loop_that_does_not_run_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = Heartbeat(CollectorRegistry())
+    assert heartbeat.is_responsive()
+    monkeypatch.setattr(status_pages, "_RESPONSE_SECONDS", 0.0)
+    assert not heartbeat.is_responsive()
+    assert heartbeat.is_alive()
     monkeypatch.setattr(status_pages, "_MAX_SILENCE_SECONDS", 0.0)
-    assert not Heartbeat(CollectorRegistry()).is_alive()
+    assert not heartbeat.is_alive()
 
 
 @pytest.mark.slow
 def test_a_server_that_drains_is_alive_and_not_ready(
     serving: Callable[..., AbstractContextManager[RunningServer]],
 ) -> None:
-    with serving("--metrics-listen", "127.0.0.1:0", "--move-seconds", "60") as server:
+    with serving("--metrics-listen", "127.0.0.1:0", "--stop-seconds", "60") as server:
         port = int(server.metrics_url.rpartition(":")[2].partition("/")[0])
         assert get(port, "/healthz") == get(port, "/readyz") == (200, "ok\n")
         wait_until(lambda: "logitport_event_loop_lag_seconds_count 0.0" not in get(port, "/metrics")[1])
@@ -102,4 +117,7 @@ def test_a_server_that_drains_is_alive_and_not_ready(
             server.process.terminate()
             wait_until(lambda: get(port, "/readyz") == (503, "not ready\n"))
             assert get(port, "/healthz") == (200, "ok\n")
+            with grpc.insecure_channel(server.target) as channel:
+                check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
+            assert check.status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert server.process.wait(60) == 0

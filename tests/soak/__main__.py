@@ -29,7 +29,7 @@ _SETTLE_SECONDS = 60.0
 _MIB = 1 << 20
 # Allowed growth after warm-up: the allocator keeps memory for other block sizes.
 _GROWTH_BYTES = 48 * _MIB
-_OPTIONS = ("--enable-custom-logit-processor", "--quarantine-after", "1000000", "--drain-seconds", "30")
+_OPTIONS = ("--enable-custom-logit-processor", "--quarantine-after", "1000000", "--stop-seconds", "30")
 
 
 class Defect(Exception):

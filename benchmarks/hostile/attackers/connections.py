@@ -1,42 +1,13 @@
-"""Callers without a token: health streams and idle connections."""
+"""Callers without a token: idle connections."""
 
 from __future__ import annotations
 
 import socket
 import time
-from typing import Any
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.hostile.attackers.base import Attacker
 
-_STREAMS_A_ROUND = 50
-_MAX_STREAMS = 20_000  # what the attacker's own memory allows
 _CONNECTIONS = 1100
-
-
-class HealthWatch(Attacker):
-    """Needs no token."""
-
-    name = "Health/Watch streams"
-    does = "opens Health/Watch streams without end, on 4 connections"
-
-    def prepare(self) -> None:
-        self._streams: list[Any] = []
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [grpc.insecure_channel(self.target.address, options=options) for _ in range(4)]
-        self._stubs = [health_pb2_grpc.HealthStub(channel) for channel in channels]
-
-    def attack(self, thread: int) -> None:
-        if len(self._streams) >= _MAX_STREAMS:
-            time.sleep(0.1)
-            return
-        for number in range(_STREAMS_A_ROUND):
-            stub = self._stubs[number % len(self._stubs)]
-            self._streams.append(stub.Watch(health_pb2.HealthCheckRequest()))
-        self._streams[-1].initial_metadata()  # waits until the server has accepted it
-        self.counts["streams"] += _STREAMS_A_ROUND
 
 
 class IdleConnections(Attacker):
@@ -73,4 +44,4 @@ def _is_open(connection: socket.socket) -> bool:
     return False
 
 
-ATTACKERS: tuple[type[Attacker], ...] = (HealthWatch, IdleConnections)
+ATTACKERS: tuple[type[Attacker], ...] = (IdleConnections,)

@@ -27,7 +27,7 @@ class ServerProcess:
     """`logitport serve`, started. It accepts shipped processors, and runs them in its own process by default.
 
     Args:
-        options: options of the server, by their names in Python, such as {"max_draft_tokens": 4}.
+        options: options of the server, by their names in Python, such as {"max_requests_per_session": 4}.
 
     Attributes:
         target: HOST:PORT of its gRPC service.

@@ -102,14 +102,12 @@ class Guard(grpc.aio.ServerInterceptor):
     Args:
         authenticator: authenticates the callers.
         quotas: limits of each principal.
-        stall_seconds: the time limit for a client to send a message, or to receive one.
         metrics: counts refused calls.
     """
 
-    def __init__(self, authenticator: Authenticator, quotas: Quotas, stall_seconds: float, metrics: Metrics) -> None:
+    def __init__(self, authenticator: Authenticator, quotas: Quotas, metrics: Metrics) -> None:
         self._authenticator = authenticator
         self._quotas = quotas
-        self._stall_seconds = stall_seconds
         self._metrics = metrics
         self._open_calls = OpenCalls()
         # All callers that have not authenticated share one line a second: their number has no limit.
@@ -120,9 +118,10 @@ class Guard(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler: Any = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None:
-            return None
-        serve = self._serve_open if method.startswith(messages.OPEN) else self._serve
+        is_open = method == messages.OPEN
+        if handler is None or (method.startswith(messages.HEALTH) and not is_open):
+            return None  # the status is UNIMPLEMENTED
+        serve = self._serve_open if is_open else self._serve
 
         # Unary calls are handled as streams of one message, because gRPC reads a stream's messages only on request.
         # For a unary handler, gRPC would read the message before this interceptor could refuse the call.
@@ -237,12 +236,12 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler.stream_stream is not None:
             await _stream(handler.stream_stream, requests, context)
             return
-        with stall_limit(self._stall_seconds, "the call's message did not arrive"):
+        with stall_limit("the call's message did not arrive"):
             message = await context.read()
         if message is grpc.aio.EOF:
             raise InvalidArgument("the call has no message; send one")
         reply = await handler.unary_unary(message, context)
-        with stall_limit(self._stall_seconds, "the reply was not received"):
+        with stall_limit("the reply was not received"):
             await context.write(reply)
 
 

@@ -27,8 +27,10 @@ SMALL_BYTES = 1 << 16
 
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096
-# Health checks need no authentication: load balancers and orchestrators have no token.
-OPEN = "/grpc.health."
+# Health checks need no authentication: load balancers and orchestrators have no token. The service's other methods are
+# not served: a caller without a token could keep any number of `Watch` streams open.
+HEALTH = "/grpc.health."
+OPEN = "/grpc.health.v1.Health/Check"
 # The methods with messages of any size.
 _LARGE = (
     "/logitport.v1.LogitProcessing/Apply",
@@ -68,7 +70,7 @@ def deserializer(
     raises LimitExceeded for other large messages, and InvalidArgument for bytes that are no message.
     """
     takes_large = method in _LARGE
-    max_bytes = MAX_OPEN_BYTES if method.startswith(OPEN) else SMALL_BYTES
+    max_bytes = MAX_OPEN_BYTES if method == OPEN else SMALL_BYTES
 
     def deserialize(data: bytes) -> Any:
         count(len(data))

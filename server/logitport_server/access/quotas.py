@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
     from logitport_server.principals import Principal
 
+# In flight, without sessions. A call may hold a message of the maximum size, and its work may outlive it.
+MAX_CALLS_PER_PRINCIPAL = 64
 # Names may come from certificates: their number has no limit. The counts of the least active principals are dropped.
 _MAX_LIMITERS = 4096
 
@@ -49,12 +51,12 @@ class Quotas:
         Raises:
             LimitExceeded: the principal has too many calls in flight.
         """
-        limit = self._config.max_calls_per_principal
+        limit = MAX_CALLS_PER_PRINCIPAL
         with self._lock:
             if self._calls[principal.name] >= limit:
                 raise LimitExceeded(
                     f"{principal.display_name} has {limit} calls in flight, the limit of a principal: wait for some to "
-                    "end, or raise --max-calls-per-principal"
+                    "end"
                 )
             self._calls[principal.name] += 1
         return partial(self._end, self._calls, principal.name)
@@ -75,7 +77,7 @@ class Quotas:
             if self._sessions.total() >= self._config.max_sessions:
                 raise LimitExceeded(
                     f"the server has {self._config.max_sessions} sessions open, its limit: try again later, or raise "
-                    "--max-sessions"
+                    "--max-sessions-per-principal, of which the limit is a multiple"
                 )
             self._sessions[principal.name] += 1
         return partial(self._end, self._sessions, principal.name)

@@ -11,18 +11,22 @@ from logitport.errors import LimitExceeded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# For a client to send a call's message, or to receive a reply. A message of 256 MiB takes 20 s with 100 Mbit/s. A
+# client that does neither holds memory, and its call counts for its principal.
+STALL_SECONDS = 60.0
+
 
 @contextmanager
-def stall_limit(seconds: float, what: str, option: str = "--stall-seconds") -> Iterator[None]:
+def stall_limit(what: str, seconds: float | None = None) -> Iterator[None]:
     """Context with a time limit on a client's reads and writes. Raises LimitExceeded if it is exceeded.
 
     Args:
-        seconds: the limit.
         what: a clause for the error message that says what has not happened.
-        option: the option that sets the limit; "" for none.
+        seconds: the limit; `STALL_SECONDS` by default.
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in one
+    seconds = STALL_SECONDS if seconds is None else seconds
     stalled = False
 
     def stall() -> None:
@@ -36,8 +40,7 @@ def stall_limit(seconds: float, what: str, option: str = "--stall-seconds") -> I
     except asyncio.CancelledError:
         if not stalled:
             raise
-        advice = f", or raise {option}" if option else ""
-        raise LimitExceeded(f"{what} within {seconds:g} s; send less at once{advice}") from None
+        raise LimitExceeded(f"{what} within {seconds:g} s; send less at once") from None
     finally:
         timer.cancel()
 
@@ -49,19 +52,17 @@ class StallLimit:
     `close` at the end.
 
     Args:
-        seconds: the limit of each.
         what: a clause for the error message that says what has not happened.
-        option: the option that sets the limit.
     """
 
-    __slots__ = ("_began", "_loop", "_option", "_seconds", "_stalled", "_task", "_timer", "_what")
+    __slots__ = ("_began", "_loop", "_seconds", "_stalled", "_task", "_timer", "_what")
 
-    def __init__(self, seconds: float, what: str, option: str = "--stall-seconds") -> None:
+    def __init__(self, what: str) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         self._task = task
         self._loop = asyncio.get_running_loop()
-        self._seconds, self._what, self._option = seconds, what, option
+        self._seconds, self._what = STALL_SECONDS, what
         self._timer: asyncio.TimerHandle | None = None
         self._began: float | None = None
         self._stalled = False
@@ -74,9 +75,7 @@ class StallLimit:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._began = None
         if self._stalled and kind is asyncio.CancelledError:
-            raise LimitExceeded(
-                f"{self._what} within {self._seconds:g} s; send less at once, or raise {self._option}"
-            ) from None
+            raise LimitExceeded(f"{self._what} within {self._seconds:g} s; send less at once") from None
 
     def close(self) -> None:
         """Cancel the timer."""

@@ -30,7 +30,7 @@ class Doctor(Layers):
         console = Console()
         console.print(_machine())
         try:
-            assessment = assess(without=self.without_layer, required=self.require_layer, use_cache=False)
+            assessment = assess(without=self.waived_layers, required=self.required_layers, use_cache=False)
         except (SandboxError, OSError) as error:
             sys.exit(f"logitport: {error}")
         console.print(_layers(assessment))

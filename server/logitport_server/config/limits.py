@@ -7,8 +7,13 @@ from typing import ClassVar
 from pydantic import Field
 
 from logitport_server.config.option import OptionGroup
-from logitport_server.config.units import Seconds, Size
+from logitport_server.config.units import Size
 from logitport_server.config.values import CallRate, Rate
+
+# Principals that can have all of their sessions at the same time. One principal alone cannot use up all sessions.
+_FULL_PRINCIPALS = 4
+# Of the frame with a step's columns; 1024 rows of drafts take 40 kB. Unpacked columns take many times their size.
+_MAX_STEP_BYTES = 1 << 20
 
 
 class Limits(OptionGroup):
@@ -23,18 +28,6 @@ class Limits(OptionGroup):
         description="maximum size of a gRPC message in either direction; 256 rows of 152k float32 logits take 156 MB",
     )
     max_requests_per_session: int = Field(1024, ge=1, description="maximum number of requests in one session")
-    max_processors_per_request: int = Field(64, ge=1, description="maximum number of processors in one request's chain")
-    max_params_bytes: Size = Field(
-        1 << 20,
-        ge=1,
-        description="maximum size of a request's JSON: its sampling parameters and its processors' parameters",
-    )
-    max_draft_tokens: int = Field(256, ge=0, description="maximum number of draft tokens of a request in one step")
-    max_step_bytes: Size = Field(
-        1 << 20,
-        ge=1 << 10,
-        description="maximum size of the frame with a step's columns; 1024 rows of drafts take 40 kB",
-    )
     max_step_work: int = Field(
         32768,
         ge=1,
@@ -52,26 +45,25 @@ class Limits(OptionGroup):
         "requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
     )
     max_region_bytes: Size = Field(2 << 30, ge=0, description="maximum shared memory of one session")
-    max_connections: int = Field(
-        1024, ge=1, description="maximum number of open connections; further connections are closed"
-    )
-    max_streams_per_connection: int = Field(
-        128,
+    max_sessions_per_principal: int = Field(
+        64,
         ge=1,
-        description="maximum number of calls and sessions on one connection; further ones wait for their turn",
-    )
-    max_sessions: int = Field(256, ge=1, description="maximum number of open sessions")
-    max_sessions_per_principal: int = Field(64, ge=1, description="maximum number of open sessions of one principal")
-    max_calls_per_principal: int = Field(
-        64, ge=1, description="maximum number of in-flight calls of one principal, without sessions"
+        description="maximum number of open sessions of one principal; all principals together have four times as many",
     )
     max_call_rate: CallRate = Field(
         "1000/second",
         description="maximum rate of calls of one principal; opening a session counts as a call, a step does not",
     )
-    stall_seconds: Seconds = Field(
-        60.0, gt=0, description="how long a client may take to send a call's message or to receive a reply"
-    )
+
+    @property
+    def max_step_bytes(self) -> int:
+        """The maximum size of the frame with a step's columns."""
+        return min(_MAX_STEP_BYTES, self.max_message_bytes)
+
+    @property
+    def max_sessions(self) -> int:
+        """The maximum number of open sessions."""
+        return _FULL_PRINCIPALS * self.max_sessions_per_principal
 
     @property
     def call_rate(self) -> Rate:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from logitport_server import addresses
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import OrOff, Seconds
-from logitport_server.config.values import Address, AddressOrSocket, AdvertisedAddress, File
+from logitport_server.config.values import Address, AddressOrSocket, AdvertisedAddress
 
 
 class Listening(OptionGroup):
@@ -23,18 +23,10 @@ class Listening(OptionGroup):
     advertise: OrOff[AdvertisedAddress] = Field(
         None,
         description="HOST or HOST:PORT that clients call, if it is not that of --listen: for a server that listens on "
-        "0.0.0.0, or behind NAT; it is printed, and written to --targets-file",
+        "0.0.0.0, or behind NAT; it is printed",
     )
-    targets_file: OrOff[File] = Field(
-        None,
-        description="write the addresses that clients call to this file when the server is ready, as JSON for "
-        "LOGITPORT_TARGET=file:PATH and Prometheus' file_sd_configs",
-    )
-    metrics_listen: OrOff[Address] = Field(None, description="HOST:PORT of the Prometheus metrics")
-    health_listen: OrOff[Address] = Field(
-        None,
-        description="HOST:PORT of the gRPC health checks alone, without TLS, for probes that cannot use TLS, such as "
-        "those of Kubernetes",
+    metrics_listen: OrOff[Address] = Field(
+        None, description="HOST:PORT of the Prometheus metrics, and of /healthz and /readyz for probes"
     )
     processes: int = Field(
         1,
@@ -60,8 +52,4 @@ class Listening(OptionGroup):
             raise ValueError("--advertise needs --listen HOST:PORT: only this host can reach a Unix socket")
         if addresses.has_free_port(self.listen) and self.advertise is not None and addresses.names_port(self.advertise):
             raise ValueError("--advertise HOST:PORT needs a port in --listen; write --advertise HOST for a free port")
-        if self.targets_file is not None and self.advertise is None and addresses.is_wildcard(self.listen):
-            raise ValueError(f"--targets-file needs --advertise HOST: clients cannot call {self.listen}")
-        if self.processes > 1 and self.health_listen is not None:
-            raise ValueError("--health-listen is for one server: with --processes, check the health at each address")
         return self

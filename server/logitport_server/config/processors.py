@@ -26,10 +26,6 @@ class Processors(OptionGroup):
     entry_points: bool = Field(
         True, description="load the processors of installed packages (entry-point group logitport.processors)"
     )
-    vllm_entry_points: bool = Field(
-        False,
-        description="load the processors that packages provide for vLLM (entry-point group vllm.logits_processors)",
-    )
     enable_custom_logit_processor: bool = Field(
         False, description="accept shipped processors; this runs code that clients send"
     )

@@ -27,7 +27,6 @@ class Registration(OptionGroup):
         description="file with the secret of the fleet, 32 bytes or more, and further lines with older ones; entries "
         "of the store without an HMAC of one of them are ignored; required for redis://",
     )
-    max_registered_processors: int = Field(1024, ge=1, description="maximum number of registered processors")
     max_processors_per_principal: int = Field(
         256, ge=1, description="maximum number of registered processors of one principal, and of its names"
     )

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Seconds, Size
-from logitport_server.config.values import LayerName, WorkerPython, check_unique_names
+from logitport_server.config.values import LayerState, WorkerPython, check_unique_names
 from logitport_server.sandbox.layers import LAYER_NAMES
 
 
@@ -17,19 +17,28 @@ class Layers(OptionGroup):
 
     heading: ClassVar[str] = "Sandbox of shipped processors"
 
-    without_layer: list[LayerName] = Field(
-        default=[], description=f"layer of the sandbox to leave out ({', '.join(LAYER_NAMES)})"
-    )
-    require_layer: list[LayerName] = Field(
+    layers: list[LayerState] = Field(
         default=[],
-        description="a layer of the sandbox without which shipped processors are refused, although the other layers "
-        "stop every attempt",
+        description=f"NAME=off leaves a layer of the sandbox out ({', '.join(LAYER_NAMES)}); with NAME=required, "
+        "shipped processors are refused without it, although the other layers stop every attempt",
     )
+
+    @property
+    def waived_layers(self) -> list[str]:
+        """Layers to leave out."""
+        return self._layers_with("off")
+
+    @property
+    def required_layers(self) -> list[str]:
+        """Layers without which shipped processors are refused."""
+        return self._layers_with("required")
+
+    def _layers_with(self, state: str) -> list[str]:
+        return [name for name, _, given in (each.partition("=") for each in self.layers) if given == state]
 
     @model_validator(mode="after")
     def _check_layers(self) -> Layers:
-        if both := sorted({*self.without_layer} & {*self.require_layer}):
-            raise ValueError(f"--without-layer {both[0]} and --require-layer {both[0]} contradict each other; give one")
+        check_unique_names("--layers", self.layers)
         return self
 
 
@@ -68,9 +77,6 @@ class Sandbox(Layers):
         ge=1,
         description="a shipped processor is quarantined for its caller when failures that end its worker, and slow "
         "calls, have taken this many times --processor-timeout-seconds within ten minutes",
-    )
-    loader_cache_size: int = Field(
-        128, ge=1, description="maximum number of cached processor classes with --isolation none"
     )
 
     @model_validator(mode="after")

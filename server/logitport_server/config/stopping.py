@@ -15,10 +15,12 @@ class Stopping(OptionGroup):
 
     heading: ClassVar[str] = "Stopping and moving"
 
-    move_seconds: Seconds = Field(
-        20.0, ge=0, description="how long to wait after SIGTERM for sessions that can move to another server"
+    stop_seconds: Seconds = Field(
+        25.0,
+        ge=0,
+        description="how long the server may take to end after SIGTERM: it waits for sessions that can move to another "
+        "server, until 5s are left, and then for in-flight steps",
     )
-    drain_seconds: Seconds = Field(5.0, ge=0, description="how long in-flight steps may take to finish after SIGTERM")
     max_session_age: OrOff[Seconds] = Field(
         None,
         gt=0,

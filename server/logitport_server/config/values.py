@@ -103,8 +103,11 @@ def _store(value: str) -> str:
 
 
 def _layer(value: str) -> str:
-    if value not in LAYER_NAMES:
-        raise ValueError(f"{value!r} is not a layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
+    name, _, state = value.partition("=")
+    if name not in LAYER_NAMES:
+        raise ValueError(f"{name!r} is not a layer of the sandbox; write one of {', '.join(LAYER_NAMES)}")
+    if state not in ("off", "required"):
+        raise ValueError(f"{value!r} is not {name}=off or {name}=required")
     return value
 
 
@@ -120,4 +123,4 @@ NamedTokenizer = Annotated[str, Metavar("NAME=FILE"), AfterValidator(_tokenizer)
 WorkerPython = Annotated[str, Metavar("VERSION=FILE"), AfterValidator(_worker_python)]
 CallRate = Annotated[str, Metavar("RATE"), AfterValidator(_rate)]
 Store = Annotated[str, Metavar("DIR|URL"), AfterValidator(_store)]
-LayerName = Annotated[str, Metavar("LAYER"), AfterValidator(_layer)]
+LayerState = Annotated[str, Metavar("LAYER=STATE"), AfterValidator(_layer)]

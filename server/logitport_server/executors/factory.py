@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Classes that stay loaded with `--isolation none`. Loading one takes milliseconds, and its globals take memory.
+_LOADER_CACHE_SIZE = 128
+
 
 def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable[[str, str], bool]) -> Gpu | None:
     """Return the server's GPU for workers of authors with the scope `cuda`; None if it cannot be shared.
@@ -57,7 +60,7 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: Started
     """
     first = first or start_first_zygote(config)
     if first is None:
-        return InlineExecutor(Loader(config.loader_cache_size))
+        return InlineExecutor(Loader(_LOADER_CACHE_SIZE))
     deadlines = Deadlines(call=config.processor_timeout_seconds, load=config.load_timeout_seconds)
     limits = Limits(
         memory_bytes=config.worker_memory_bytes,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_PORT = (1 << 16) - 1
 _MAX_SERVERS = 1000
 # The fleet gives each server addresses of its own.
-_OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen", "--health-listen", "--targets-file", "--processes")
+_OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen", "--processes")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -29,18 +29,16 @@ class ServerAddresses(NamedTuple):
 
     Attributes:
         clients: HOST:PORT of its gRPC service.
-        metrics: HOST:PORT of its metrics.
-        health: HOST:PORT of its health checks, without TLS.
+        metrics: HOST:PORT of its metrics and its health checks.
     """
 
     clients: str
     metrics: str
-    health: str
 
     def configure(self, config: ServerConfig) -> ServerConfig:
         """Return the options of a server that listens at these addresses."""
-        own = {"listen": self.clients, "metrics_listen": self.metrics, "health_listen": self.health}
-        return config.model_copy(update={**own, "processes": 1, "targets_file": None})
+        own = {"listen": self.clients, "metrics_listen": self.metrics}
+        return config.model_copy(update={**own, "processes": 1})
 
 
 class FleetOptions(BaseModel):
@@ -75,13 +73,10 @@ class FleetOptions(BaseModel):
         20051, ge=1, le=_MAX_PORT, description="port of the first server; the others have the next ports"
     )
     metrics_port_base: Port = Field(
-        21051, ge=1, le=_MAX_PORT, description="port of the first server's metrics; the others have the next ports"
-    )
-    health_port_base: Port = Field(
-        22051,
+        21051,
         ge=1,
         le=_MAX_PORT,
-        description="port of the first server's health checks, on loopback; the others have the next ports",
+        description="port of the first server's metrics and health checks; the others have the next ports",
     )
     expose_metrics: bool = Field(
         False, description="serve metrics on the servers' address instead of loopback, for a Prometheus elsewhere"
@@ -115,7 +110,6 @@ class FleetOptions(BaseModel):
         return ServerAddresses(
             join(host, self.port_base + index),
             join(host if self.expose_metrics else _LOOPBACK, self.metrics_port_base + index),
-            join(_LOOPBACK, self.health_port_base + index),
         )
 
     def differs_in_size_only(self, other: FleetOptions) -> bool:
@@ -142,11 +136,7 @@ class FleetOptions(BaseModel):
 
     @model_validator(mode="after")
     def _check_ports(self) -> FleetOptions:
-        bases = {
-            "--port-base": self.port_base,
-            "--metrics-port-base": self.metrics_port_base,
-            "--health-port-base": self.health_port_base,
-        }
+        bases = {"--port-base": self.port_base, "--metrics-port-base": self.metrics_port_base}
         taken = {self.list_port: "--list-port"}
         for option, base in bases.items():
             last = base + self.max_servers - 1

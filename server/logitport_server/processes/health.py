@@ -1,14 +1,11 @@
-"""Health checks of one server, over gRPC."""
+"""Health checks of one server: its page /readyz."""
 
 from __future__ import annotations
 
+import http.client
 from enum import Enum
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from logitport import calls
-from logitport.connection import Connection
+from logitport_server.status_pages import NOT_READY
 
 _TIMEOUT_SECONDS = 3.0
 
@@ -18,32 +15,24 @@ class Health(Enum):
 
     SERVING = "serving"
     NOT_SERVING = "it answers, and accepts no sessions"
-    SILENT = "it does not answer"
+    SILENT = "it does not answer, or its event loop does not run"
 
 
-class HealthCheck:
-    """Checks one server. Health checks need no token.
+def check_health(address: str) -> Health:
+    """Check a server once, and wait for a few seconds at most.
 
     Args:
-        address: HOST:PORT of the server's health checks, without TLS.
+        address: HOST:PORT of the server's metrics.
     """
-
-    def __init__(self, address: str) -> None:
-        connection = Connection.prepare("", None)
-        self._channel = connection.channel(address, calls.DEFAULT_MAX_MESSAGE_BYTES, retries=False)
-        self._stub = health_pb2_grpc.HealthStub(self._channel)
-
-    def check(self) -> Health:
-        """Call the server, and wait for a few seconds at most."""
-        try:
-            reply = self._stub.Check(  # type: ignore[attr-defined] # the stubs omit the calls
-                health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_SECONDS
-            )
-        except grpc.RpcError:
-            return Health.SILENT
-        serves = reply.status == health_pb2.HealthCheckResponse.SERVING
-        return Health.SERVING if serves else Health.NOT_SERVING
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/readyz")
+        with connection.getresponse() as reply:
+            if reply.status == http.HTTPStatus.OK:
+                return Health.SERVING
+            return Health.NOT_SERVING if reply.read().decode().strip() == NOT_READY else Health.SILENT
+    except (OSError, ValueError, http.client.HTTPException):
+        return Health.SILENT
+    finally:
+        connection.close()

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from logitport_server.processes.health import Health, check_health
 from logitport_server.status_pages import listen
 
 if TYPE_CHECKING:
@@ -69,13 +70,8 @@ class FleetMetrics(Collector):
         return any(answer.result() for answer in as_completed(answers))
 
     def _is_ready(self, server: Scraped) -> bool:
-        if server.metrics_port is None:
-            return False
-        try:
-            with self._opener.open(f"http://127.0.0.1:{server.metrics_port}/readyz", timeout=_TIMEOUT_SECONDS):
-                return True
-        except (OSError, HTTPException):  # also an answer 503
-            return False
+        port = server.metrics_port
+        return port is not None and check_health(f"127.0.0.1:{port}") is Health.SERVING
 
     def describe(self) -> Iterable[Metric]:
         """Return no names: they are known when the servers are read."""

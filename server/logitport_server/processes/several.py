@@ -30,7 +30,7 @@ def serve_several(config: ServerConfig) -> int:
     Without a store, the servers have a temporary one: otherwise a registration would reach one of them.
 
     Raises:
-        StartupError: the metrics cannot be served, or the document or the temporary store not be written.
+        StartupError: the metrics cannot be served, or the temporary store not be written.
     """
     prevent_core_files()
     config.start_logging()
@@ -47,16 +47,13 @@ def serve_several(config: ServerConfig) -> int:
 
 def server_configs(config: ServerConfig) -> list[ServerConfig]:
     """Return the options of each server."""
-    metrics = None if config.metrics_listen is None else "127.0.0.1:0"
     return [
         config.model_copy(
             update={
                 "processes": 1,
                 "listen": addresses.nth(config.listen, number),
                 "advertise": None if config.advertise is None else addresses.nth(config.advertise, number),
-                "metrics_listen": metrics,
-                "health_listen": "127.0.0.1:0",  # for the parent
-                "targets_file": None,
+                "metrics_listen": "127.0.0.1:0",  # for the parent, which also checks the server there
             }
         )
         for number in range(config.processes)
@@ -96,7 +93,7 @@ async def _supervise(config: ServerConfig) -> int:
             with binding("--metrics-listen", config.metrics_listen):
                 port = FleetMetrics(servers).listen(config.metrics_listen)
             logger.info("metrics on port %d", port)
-        report([server.address for server in servers], config.targets_file)
+        report([server.address for server in servers])
         return int(any(await asyncio.gather(*running)))
     finally:
         for server in servers:

@@ -9,11 +9,12 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from logitport_server import addresses
 from logitport_server.backoff import Backoff
-from logitport_server.processes.health import Health, HealthCheck
+from logitport_server.processes.health import Health, check_health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.server_process import ServerProcess, child_command
 
@@ -30,16 +31,6 @@ _POLL_SECONDS = 0.2
 _CHECK_SECONDS = 1.0
 # Time beyond its own deadlines that a server may need to end.
 _MARGIN_SECONDS = 10.0
-
-
-class Checks(Protocol):
-    """Checks the health of a process; see `HealthCheck`."""
-
-    def check(self) -> Health:
-        """Check it once."""
-
-    def close(self) -> None:
-        """Release the connection."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +61,13 @@ class Supervisor:
     of a parent's end when the thread ends that has started the child.
 
     Args:
-        config: of this server alone. It needs `health_listen`.
+        config: of this server alone. It needs `metrics_listen`.
         rules: how to treat it.
         report: has the server's addresses, if they are known before its start.
         command: the arguments of the process; see `child_command`.
         environment: of the process; None for that of this process.
         load: reads the load of the server; None if it cannot be read.
-        connect: makes the checks of the process with this address of health checks.
+        check: checks the server whose metrics have this address; see `check_health`.
 
     Attributes:
         report: the present state.
@@ -93,7 +84,7 @@ class Supervisor:
         command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         load: Callable[[], ServerLoad | None] = lambda: None,
-        connect: Callable[[str], Checks] = HealthCheck,
+        check: Callable[[str], Health] = check_health,
     ) -> None:
         self.report = report or Report()
         self.is_ready: Future[bool] = Future()
@@ -103,7 +94,7 @@ class Supervisor:
         self._command = command or child_command(self.report.address or config.listen)
         self._environment = environment
         self._load = load
-        self._connect = connect
+        self._check = check
         self._process: ServerProcess | None = None
         self._leaving = threading.Event()
 
@@ -175,7 +166,6 @@ class Supervisor:
         finally:
             self._process = self.metrics_port = None
             status = process.end()
-            watch.close()
         if self.report.state != "draining":
             error = "\n".join(filter(None, (process.last_lines, watch.verdict)))
             state: State = "unhealthy" if watch.was_ready else "failed"
@@ -187,9 +177,9 @@ class Supervisor:
         while process.status is None and not self._leaving.wait(_POLL_SECONDS):
             if not watch.is_started and (ready := process.read_ready()) is not None:
                 self._record(ready, process.pid)
-                assert self._config.health_listen is not None  # noqa: S101 - each supervised server has it
-                host = self._config.health_listen.rpartition(":")[0]
-                watch.begin(self._connect(f"{host}:{ready.health_port}"))
+                assert self._config.metrics_listen is not None  # noqa: S101 - each supervised server has it
+                host = self._config.metrics_listen.rpartition(":")[0]
+                watch.begin(partial(self._check, f"{host}:{ready.metrics_port}"))
             found = watch.look()
             if found is Health.SERVING:
                 self._report_load("ready")
@@ -239,24 +229,24 @@ class _Watch:
         self.was_ready = False
         self.verdict = ""
         self._rules = rules
-        self._checks: Checks | None = None
+        self._check: Callable[[], Health] | None = None
         self._started = self._healthy = time.monotonic()
         self._checked = -math.inf
 
     @property
     def is_started(self) -> bool:
         """Whether the process has reported that it is ready. Before, another server could answer at its address."""
-        return self._checks is not None
+        return self._check is not None
 
-    def begin(self, checks: Checks) -> None:
+    def begin(self, check: Callable[[], Health]) -> None:
         """Check the process from now on."""
-        self._checks = checks
+        self._check = check
 
     def look(self) -> Health | None:
         """Check the process if a check is due. Returns the result, or None."""
         found = None
-        if self._checks is not None and time.monotonic() - self._checked >= _CHECK_SECONDS:
-            found = self._checks.check()
+        if self._check is not None and time.monotonic() - self._checked >= _CHECK_SECONDS:
+            found = self._check()
             self._checked = time.monotonic()
             if found is Health.SERVING or (found is Health.NOT_SERVING and not self._rules.replaces_drained):
                 self._healthy = self._checked
@@ -268,12 +258,7 @@ class _Watch:
             self.verdict = f"the server was not {state} for {limit:g} s, and was killed"
         return found
 
-    def close(self) -> None:
-        """Close the connection of the checks."""
-        if self._checks is not None:
-            self._checks.close()
-
 
 def drain_seconds(config: ServerConfig) -> float:
     """Return how long a server with this configuration may take to end after SIGTERM."""
-    return config.move_seconds + config.drain_seconds + _MARGIN_SECONDS
+    return config.stop_seconds + _MARGIN_SECONDS

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 ENTRY_POINTS = "logitport.processors"
-VLLM_ENTRY_POINTS = "vllm.logits_processors"
 
 
 def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
@@ -60,13 +59,10 @@ def _all(config: ServerConfig, given: Iterable[object]) -> Iterator[tuple[str, A
     for path in dict.fromkeys(config.logits_processors):
         where = f"--logits-processors {path}"
         yield path, _imported(path, where), where
-    groups = [ENTRY_POINTS] if config.entry_points else []
-    groups += [VLLM_ENTRY_POINTS] if config.vllm_entry_points else []
-    for group in groups:
-        for point in entry_points(group=group):
-            package = point.dist.name if point.dist is not None else "a package"
-            where = f"entry point {point.name!r} of {package} (group {group!r}; --no-entry-points disables them all)"
-            yield point.name, _loaded(point, where), where
+    for point in entry_points(group=ENTRY_POINTS) if config.entry_points else ():
+        package = point.dist.name if point.dist is not None else "a package"
+        where = f"entry point {point.name!r} of {package} (group {ENTRY_POINTS!r}; --no-entry-points disables them all)"
+        yield point.name, _loaded(point, where), where
     for processor in given:
         author = author_of(processor)
         name = f"{author.__module__}:{author.__qualname__}"

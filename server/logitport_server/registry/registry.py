@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _MAX_NAME_LENGTH = 128
+# Registered processors of all principals: four principals can register as many as one may. Each view of the registry
+# is computed from all of them.
+MAX_REGISTERED = 1024
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
 
@@ -67,7 +70,7 @@ class Registry:
         self,
         policy: PayloadPolicy,
         *,
-        max_registered: int,
+        max_registered: int = MAX_REGISTERED,
         max_owned: int,
         quarantine: Quarantine | None = None,
         check_python: Callable[[Payload], None] = payload.check_python,
@@ -358,10 +361,7 @@ class Registry:
                 "delete some, or raise --max-processors-per-principal"
             )
         if len(registered) >= self._max_registered:
-            raise LimitExceeded(
-                f"the registry has {self._max_registered} processors, its limit: delete some, or raise "
-                "--max-registered-processors"
-            )
+            raise LimitExceeded(f"the registry has {self._max_registered} processors, its limit: delete some")
 
     def _accept(self, serialized: str, name: str = "") -> Payload:
         shipped = self._policy.accept(serialized, name)

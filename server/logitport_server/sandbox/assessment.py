@@ -54,6 +54,12 @@ class Assessment:
         return [result for result in self._through if not _stops(expected, result.what)]
 
     @property
+    def relies_on_layers(self) -> bool:
+        """Whether present layers stop each attempt that must be stopped. If not, a setting of the machine may do so."""
+        expected, present = frozenset(LAYER_NAMES) - self.waived, frozenset(LAYER_NAMES) - self.absent
+        return all(_stops(present, attempt.what) for attempt in ATTEMPTS if _stops(expected, attempt.what))
+
+    @property
     def _through(self) -> list[ProbeResult]:
         return [result for result in self.results if not result.stopped]
 
@@ -74,7 +80,7 @@ class Assessment:
         return [
             "these layers would stop them, and are missing:",
             *(f"  {name}: {self.missing[name]}" for name in lacking),
-            f"install them, or accept these attempts with {' '.join(f'--without-layer {name}' for name in lacking)}",
+            f"install them, or accept these attempts with {' '.join(f'--layers {name}=off' for name in lacking)}",
         ]
 
     def warnings(self) -> list[str]:
@@ -99,8 +105,8 @@ def assess(
 ) -> Assessment:
     """Find the layers of this machine, and make every attempt inside workers that have them.
 
-    Earlier results for the same machine, versions and layers are used instead, if shipped processors may run by them.
-    A refusal is always the result of new attempts: a change by the operator may not be part of the key.
+    Earlier results for the same kernel, code, interpreter and layers are used instead, if shipped processors may run by
+    them, and if layers stop each attempt. A refusal is always the result of new attempts.
 
     Args:
         python: interpreter of the workers.
@@ -118,11 +124,11 @@ def assess(
     key = probe_cache.describe(python, frozenset(LAYER_NAMES) - absent)
     if use_cache and (kept := probe_cache.load(key)) is not None and _is_complete(kept):
         assessment = Assessment(missing, waived, needed, kept)
-        if assessment.refusal() is None:
+        if assessment.relies_on_layers and assessment.refusal() is None:
             return assessment
     results = _probe(python, absent, {name: missing[name] for name in missing if name not in waived})
     assessment = Assessment(missing, waived, needed, results)
-    if assessment.refusal() is None:
+    if assessment.relies_on_layers and assessment.refusal() is None:
         probe_cache.save(key, results)
     return assessment
 

@@ -13,7 +13,7 @@ class Layer(ABC):
     """One layer. Every worker has all layers that are present and not waived.
 
     Attributes:
-        name: the name for `--without-layer` and `--require-layer`.
+        name: the name for `--layers`.
         does: its effect, in one line.
     """
 

@@ -1,17 +1,19 @@
 """Results of earlier probes, kept in the user's cache folder.
 
-A start with unchanged layers then needs no probe. A kept result is used only for exactly the same key: kernel,
-versions, user, capabilities, kernel settings, interpreter and layers. Every file and the folder must belong to this
-user and be writable by no other, or they are ignored: a result that another user wrote could claim containment that
-does not exist. A layer that a kept result relies on is still applied to every worker, and a worker does not
-start if a layer cannot be applied.
+A start with unchanged layers then needs no probe. Each layer that a kept result relies on is still applied to every
+worker, and a worker does not start if a layer cannot be applied. So a kept result is wrong only where layers of the
+same names stop less than before: with another kernel, other code of this package, another bubblewrap or interpreter.
+These are the key. Settings of the machine, limits and capabilities are not part of it: a result that relies on them,
+and not on layers, is not kept (`Assessment.relies_on_layers`).
+
+Every file and the folder must belong to this user and be writable by no other, or they are ignored: a result that
+another user wrote could claim containment that does not exist.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -19,14 +21,11 @@ import platform
 import secrets
 import shutil
 import stat
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from logitport_server.sandbox import linux
 from logitport_server.sandbox.interpreter import readable_paths
-from logitport_server.sandbox.namespaces import SWITCHES
 from logitport_server.sandbox.nobody import is_open_to_nobody
 from logitport_server.sandbox.probe import ProbeResult
 
@@ -34,20 +33,12 @@ logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 16
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_SETTINGS = (
-    *(path for path, _, _ in SWITCHES),
-    "/proc/sys/kernel/yama/ptrace_scope",
-    "/proc/self/attr/current",  # the AppArmor profile or SELinux context
-    "/proc/self/uid_map",
-    "/proc/self/gid_map",
-    "/sys/kernel/security/lsm",
-)
-# Lines of /proc/self/status that decide what a process may do.
-_STATUS = ("Cap", "NoNewPrivs", "Seccomp")
 
 
 def describe(python: str, layers: frozenset[str]) -> dict[str, Any]:
-    """Return everything that a probe's results depend on, as JSON values.
+    """Return what the attempts depend on that the layers stop, as JSON values.
+
+    The user is not among it: only files of the present one are read.
 
     Args:
         python: interpreter of the workers.
@@ -58,18 +49,12 @@ def describe(python: str, layers: frozenset[str]) -> dict[str, Any]:
     """
     return {
         "kernel": list(platform.uname()[2:5]),  # release, version, machine
-        "landlock": _landlock(),
-        "user": [os.geteuid(), os.getegid(), sorted(os.getgroups())],
-        "status": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_STATUS)],
-        "settings": {path: _read(path) for path in _SETTINGS},
-        "limits": _read("/proc/self/limits"),
+        "code": _digest_of_sandbox(),
+        "layers": sorted(layers),
         "bubblewrap": _identify(shutil.which("bwrap")),
-        "logitport": [importlib.metadata.version("logitport"), _digest_of_sandbox()],
-        "server": sys.version,
         "python": [python, _identify(python)],
         # Workers of root stay root if another user cannot read their interpreter.
         "readable": [[path, is_open_to_nobody(path)] for path in readable_paths(python)],
-        "layers": sorted(layers),
     }
 
 
@@ -153,13 +138,6 @@ def _result(what: str, stopped: bool, how: str) -> ProbeResult:
     return ProbeResult(what, stopped, how)
 
 
-def _landlock() -> int:
-    try:
-        return linux.landlock_version()
-    except (OSError, AttributeError):  # other systems have no such call
-        return 0
-
-
 def _identify(program: str | None) -> list[Any]:
     """Return what changes when the program is replaced; its own version number would take a process to find."""
     if program is None:
@@ -177,10 +155,3 @@ def _digest_of_sandbox() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

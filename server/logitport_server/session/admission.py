@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
     Host = Callable[[common_pb2.Processor, str, int], Dialect]
 
+# In one request's chain. A step calls each for each row; no engine's user needs more.
+MAX_PROCESSORS_PER_REQUEST = 64
+# A request's JSON: its sampling parameters and its processors' parameters. They are kept as long as the request, and
+# orjson parses a megabyte in a few milliseconds, in which nothing else can run.
+MAX_PARAMS_BYTES = 1 << 20
 _MAX_NAME_LENGTH = 256
 _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
@@ -237,16 +242,15 @@ def check_limits(request: common_pb2.Request, limits: ServerConfig) -> None:
     length += (len(request.prompt_ids) + len(request.output_ids)) // _ID_BYTES
     if length > limits.max_tokens_per_request:
         raise too_many_tokens(length, limits.max_tokens_per_request)
-    if len(request.processors) > limits.max_processors_per_request:
+    if len(request.processors) > MAX_PROCESSORS_PER_REQUEST:
         raise LimitExceeded(
             f"{len(request.processors)} processors in one request; the server accepts "
-            f"{limits.max_processors_per_request}: chain fewer, or raise --max-processors-per-request"
+            f"{MAX_PROCESSORS_PER_REQUEST}: chain fewer"
         )
     json_bytes = len(request.sampling_params) + sum([len(call.params) for call in request.processors])
-    if json_bytes > limits.max_params_bytes:
+    if json_bytes > MAX_PARAMS_BYTES:
         raise LimitExceeded(
-            f"{json_bytes} bytes of parameters in one request; the server accepts {limits.max_params_bytes}: "
-            "send less, or raise --max-params-bytes"
+            f"{json_bytes} bytes of parameters in one request; the server accepts {MAX_PARAMS_BYTES}: send less"
         )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import tracing
+from logitport_server.session.admission import MAX_PROCESSORS_PER_REQUEST
+from logitport_server.session.opening import MAX_DRAFT_TOKENS
 from logitport_server.session.step_limits import check_work
 from logitport_server.session.step_trace import StepTrace
 
@@ -50,10 +52,10 @@ def apply(
         raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_MAX_WIDTH} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
     limits = session.limits
-    if rows_per_request - 1 > limits.max_draft_tokens:
+    if rows_per_request - 1 > MAX_DRAFT_TOKENS:
         raise LimitExceeded(
-            f"num_tokens_in_batch is {rows_per_request}; the server accepts {1 + limits.max_draft_tokens} rows per "
-            "request: send fewer, or raise --max-draft-tokens"
+            f"num_tokens_in_batch is {rows_per_request}; the server accepts {1 + MAX_DRAFT_TOKENS} rows per "
+            "request: send fewer"
         )
     if len(message.requests) > session.max_requests:
         raise LimitExceeded(
@@ -62,7 +64,7 @@ def apply(
         )
     # Longer chains are no work: their requests are refused.
     lengths = (len(request.processors) for request in message.requests)
-    work = rows_per_request * sum(length for length in lengths if length <= limits.max_processors_per_request)
+    work = rows_per_request * sum(length for length in lengths if length <= MAX_PROCESSORS_PER_REQUEST)
     check_work(work, num_rows, limits)
     addition = [
         processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)

@@ -10,14 +10,15 @@ from logitport_server.session.admission import check_token_ids
 
 if TYPE_CHECKING:
     from logitport_proto import processing_pb2
-    from logitport_server.config import ServerConfig
 
+# Of a request in one step: trees of drafts have tens of tokens. Each is a row, with work for each processor.
+MAX_DRAFT_TOKENS = 256
 # These fields are sent to workers with every request.
 _MAX_EOS_TOKEN_IDS = 1024
 _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
 
-def check_opening(opening: processing_pb2.OpenSession, limits: ServerConfig) -> None:
+def check_opening(opening: processing_pb2.OpenSession) -> None:
     """Check the message. Raises InvalidArgument, InvalidTokenId, LimitExceeded."""
     if opening.vocab_size < 1:
         raise InvalidArgument(f"vocab_size is {opening.vocab_size}; send the width of the logits, 1 or more")
@@ -30,10 +31,10 @@ def check_opening(opening: processing_pb2.OpenSession, limits: ServerConfig) -> 
         )
     if opening.expected_requests < 0:
         raise InvalidArgument(f"expected_requests is {opening.expected_requests}; it must be 0 or more")
-    if opening.max_draft_tokens > limits.max_draft_tokens:
+    if opening.max_draft_tokens > MAX_DRAFT_TOKENS:
         raise LimitExceeded(
-            f"max_draft_tokens is {opening.max_draft_tokens}; the server accepts {limits.max_draft_tokens} per "
-            "request and step: draft fewer, or raise --max-draft-tokens"
+            f"max_draft_tokens is {opening.max_draft_tokens}; the server accepts {MAX_DRAFT_TOKENS} per "
+            "request and step: draft fewer"
         )
     check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
     if len(opening.eos_token_ids) > _MAX_EOS_TOKEN_IDS or len(opening.tokenizer_id) > _MAX_TOKENIZER_ID_LENGTH:

@@ -79,7 +79,7 @@ class EngineSession:
         submit: Submit | None = None,
         memory: MemoryAccounts | None = None,
     ) -> None:
-        check_opening(opening, limits)
+        check_opening(opening)
         self.principal = principal
         self.limits = limits
         self.max_requests = min(

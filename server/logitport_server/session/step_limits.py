@@ -20,7 +20,7 @@ def check_size(columns: processing_pb2.Step | processing_pb2.RemoveRequests, lim
     if size_bytes > limit:
         raise LimitExceeded(
             f"columns of {size_bytes} bytes in one frame; the server accepts {limit}: split them into several "
-            "frames, send long histories with AddRequests, or raise --max-step-bytes"
+            "frames, and send long histories with AddRequests"
         )
 
 

@@ -77,7 +77,6 @@ class InProcessRunner:
         self._executor = make_executor(config)
         self._registry = Registry(
             PayloadPolicy(allow_shipped=True, max_bytes=config.max_payload_bytes),
-            max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,
@@ -219,7 +218,7 @@ def make_config(options: Mapping[str, Any]) -> ServerConfig:
     """
     chosen = {"enable_custom_logit_processor": True, "device": "cpu", **options}
     if chosen.get("isolation") != "none":
-        chosen.setdefault("without_layer", [layer.name for layer in LAYERS if layer.missing() is not None])
+        chosen.setdefault("layers", [f"{layer.name}=off" for layer in LAYERS if layer.missing() is not None])
     try:
         return ServerConfig(**chosen)
     except ValueError as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
 
 _STOP_SECONDS = 60.0
-_DEFAULTS = {"listen": "127.0.0.1:0", "isolation": "none", "drain_seconds": 1.0, "move_seconds": 0.0}
+_DEFAULTS = {"listen": "127.0.0.1:0", "isolation": "none", "stop_seconds": 1.0}
 
 
 class ThreadServer:

@@ -1,7 +1,8 @@
 """Traces of the server, by OpenTelemetry.
 
-Off, which is the default, OpenTelemetry is not imported, and `span` returns one object that does nothing. `configure`
-selects the tracer of the whole process, as `logging` is configured for the whole process.
+OpenTelemetry's own variables turn traces on and configure them. Off, which is the default, OpenTelemetry is not
+imported, and `span` returns one object that does nothing. `configure` selects the tracer of the whole process, as
+`logging` is configured for the whole process.
 
 A span has the fields of `scope` as attributes. It never has token ids, parameters, or the message of an error, which
 may quote both.
@@ -9,8 +10,9 @@ may quote both.
 
 from __future__ import annotations
 
+import os
 import random
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from logitport.installation import how_to_install
 from logitport_server.tracing.span import NO_SPAN, Span
@@ -38,6 +40,10 @@ __all__ = [
     "span",
 ]
 
+# Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/.
+_EXPORTER, _SAMPLER, _DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED"
+# Part of the steps that have spans by default: a server makes thousands a second.
+_DEFAULT_STEPS = 0.001
 _HEADERS = ("traceparent", "tracestate")
 
 _tracer: Tracer | None = None
@@ -45,26 +51,28 @@ _tracer: Tracer | None = None
 _steps = 0.0
 
 
-def configure(traces: Literal["off", "otlp"], steps: float, address: str) -> None:
-    """Begin to export spans if the operator has chosen that.
+def configure(address: str) -> None:
+    """Begin to export spans if the environment has the variable of an exporter.
 
     Args:
-        traces: how to export them.
-        steps: part of the steps that are sampled.
         address: of the server, for the attribute that tells several servers apart.
 
     Raises:
         ValueError: a package is missing, or a variable of the environment is invalid.
     """
-    if traces == "off":
+    exporter = os.environ.get(_EXPORTER) or "none"
+    if exporter == "none" or os.environ.get(_DISABLED, "").lower() == "true":
         return
+    if exporter != "otlp":
+        raise ValueError(f"{_EXPORTER} is {exporter!r}; write otlp or none")
     try:  # not at the top: off, nothing of OpenTelemetry is imported
         from logitport_server.tracing import otlp
     except ImportError as error:
         raise ValueError(
-            f"--traces otlp needs OpenTelemetry ({error}); install it {how_to_install('server', 'otel')}"
+            f"{_EXPORTER}=otlp needs OpenTelemetry ({error}); install it {how_to_install('server', 'otel')}"
         ) from error
-    use(otlp.tracer(address), steps)
+    # A sampler that the operator has chosen decides about steps, as about other spans.
+    use(otlp.tracer(address), 1.0 if os.environ.get(_SAMPLER) else _DEFAULT_STEPS)
 
 
 def use(tracer: Tracer | None, steps: float = 0.0) -> None:

@@ -19,6 +19,9 @@ _OWN = 128
 _PER_WORKER = 2 + DESCRIPTORS_PER_REGION
 # A session's local connection and regions.
 _PER_SESSION = 1 + MAX_REGIONS * DESCRIPTORS_PER_REGION
+# Connections have no owner before a call, so they cannot be limited by principal. An engine has one connection; the
+# others are for engines that wait for a session, for commands and for health checks. Each takes memory.
+_CONNECTIONS_PER_SESSION = 4
 
 
 def connection_limit(config: ServerConfig, descriptors: int) -> int:
@@ -29,25 +32,26 @@ def connection_limit(config: ServerConfig, descriptors: int) -> int:
         descriptors: the number of descriptors that the process may have open.
 
     Returns:
-        `max_connections`, or less if they would leave too few descriptors for sessions and workers; then a warning is
-        logged. At least a quarter of the descriptors is for connections.
+        `_CONNECTIONS_PER_SESSION` for each session, or less if they would leave too few descriptors for sessions and
+        workers; then a warning is logged. At least a quarter of the descriptors is for connections.
     """
     reserve = _OWN
     if config.local_transport:
         reserve += MAX_HANDSHAKES + config.max_sessions * _PER_SESSION
     if config.has_workers:
         reserve += config.max_workers * _PER_WORKER
-    if config.max_connections + reserve <= descriptors:
-        return config.max_connections
-    accepted = max(1, min(config.max_connections, max(descriptors - reserve, descriptors // 4)))
+    most = _CONNECTIONS_PER_SESSION * config.max_sessions
+    if most + reserve <= descriptors:
+        return most
+    accepted = max(1, min(most, max(descriptors - reserve, descriptors // 4)))
     logger.warning(
-        "the limit of %d open files is too low for --max-connections %d and the %d files that --max-sessions and "
-        "--max-workers may need: %d connections are accepted; raise the limit to %d (ulimit -n, or LimitNOFILE= of "
-        "systemd), or lower these options",
+        "the limit of %d open files is too low for %d connections and the %d files that --max-sessions-per-principal "
+        "and --max-workers may need: %d connections are accepted; raise the limit to %d (ulimit -n, or LimitNOFILE= "
+        "of systemd), or lower these options",
         descriptors,
-        config.max_connections,
+        most,
         reserve,
         accepted,
-        config.max_connections + reserve,
+        most + reserve,
     )
     return accepted

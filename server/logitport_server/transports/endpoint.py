@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Calls and sessions on one connection; further ones wait. A principal may have 64 of each.
+_MAX_STREAMS_PER_CONNECTION = 128
 # Those that BoringSSL accepts by default, and gRPC has no option for others.
 _CURVES = ("secp256r1", "secp384r1")
 
@@ -44,7 +46,7 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", connection_limit(config, descriptors.limit())),
         # A connection has no principal: its streams are limited, because each takes memory before its call is admitted.
-        ("grpc.max_concurrent_streams", config.max_streams_per_connection),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
         # Compression is off: logits hardly compress, and a few bytes could expand to a message of the maximum size.
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
+from logitport_server.access import stalls
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ class LocalSocketListener:
 
     Args:
         max_message_bytes: the size limit of a frame.
-        stall_seconds: the time limit for an engine to receive a reply.
         count: called with the bytes of each frame and of its reply, after the reply was sent.
 
     Attributes:
@@ -81,13 +81,11 @@ class LocalSocketListener:
         OSError: the socket cannot be created in the folder for temporary files.
     """
 
-    def __init__(
-        self, max_message_bytes: int, stall_seconds: float, count: Callable[[int, int], object] = lambda *_: None
-    ) -> None:
+    def __init__(self, max_message_bytes: int, count: Callable[[int, int], object] = lambda *_: None) -> None:
         self._max_message_bytes = max_message_bytes
         self._count = count
         # The kernel enforces the timeout. Python's own timeouts take an additional system call at each read.
-        self._send_timeout = struct.pack("ll", int(stall_seconds), int(stall_seconds % 1 * 1e6))
+        self._send_timeout = struct.pack("ll", int(stalls.STALL_SECONDS), int(stalls.STALL_SECONDS % 1 * 1e6))
         self._folder = RuntimeFolder()
         self.path = str(self._folder.path / "session.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

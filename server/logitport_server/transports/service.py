@@ -179,7 +179,6 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         threads: Threads,
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
-        stall_seconds: float,
         turns: Turns,
         accepts_session: Callable[[Principal], bool] = lambda _: True,
         departures: Departures | None = None,
@@ -192,7 +191,6 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._metrics = metrics
         self._local_socket = local_socket
         self._refusals = Refusals(metrics)
-        self._stall_seconds = stall_seconds
         self._idle: set[asyncio.Task[None]] = set()
         # Number of sessions by name of their principal.
         self._sessions: Counter[str] = Counter()
@@ -261,7 +259,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         )
         name = call.principal.name
         self._sessions[name] += 1
-        stall_limit = StallLimit(self._stall_seconds, "a reply was not received")
+        stall_limit = StallLimit("a reply was not received")
         try:
             while not self._draining:
                 self._idle.add(task)

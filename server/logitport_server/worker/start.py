@@ -90,7 +90,7 @@ def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
         return None
     pythons = (sys.executable, *(option.split("=", 1)[1] for option in config.worker_python))
     try:
-        without = contain(pythons, without=config.without_layer, required=config.require_layer)
+        without = contain(pythons, without=config.waived_layers, required=config.required_layers)
         tokenizers = open_tokenizers(config.tokenizer)
         return start_zygote(sys.executable, without=without, threads=config.worker_threads, tokenizers=tokenizers)
     except (SandboxError, OSError) as error:

@@ -28,7 +28,7 @@ class Never(EditProcessor):
 
 @pytest.fixture(scope="session")
 def logitport_server_options():
-    return {"max_processors_per_request": 2}
+    return {"max_tokens_per_request": 2}
 
 
 def test_a_step(logitport_server):
@@ -40,9 +40,8 @@ def test_a_step(logitport_server):
 
 def test_the_options(logitport_server):
     with Client(logitport_server.target) as client:
-        chain = [("disallowed_tokens", {"token_ids": [1]})] * 3
-        with pytest.raises(Exception, match="3 processors in one request"):
-            client.apply(np.zeros((1, 4), np.float32), [Request([1], processors=chain)])
+        with pytest.raises(Exception, match="3 token ids in one request"):
+            client.apply(np.zeros((1, 4), np.float32), [Request([1, 2, 3])])
 
 
 def test_where_it_runs(logitport_server):

@@ -100,12 +100,13 @@ def test_the_error_names_the_rate_and_the_option() -> None:
 
 
 def test_whether_a_session_is_accepted() -> None:
-    quotas = Quotas(ServerConfig(max_sessions=2, max_sessions_per_principal=1))
+    quotas = Quotas(ServerConfig(max_sessions_per_principal=1))
     assert quotas.accepts_session(ALICE)
     end = quotas.begin_session(ALICE)
     assert not quotas.accepts_session(ALICE)
-    assert quotas.accepts_session(BOB)
-    quotas.begin_session(BOB)
-    assert not quotas.accepts_session(Principal("carol", frozenset(SCOPES)))
+    for name in ("bob", "carol", "dave"):
+        assert quotas.accepts_session(Principal(name, frozenset(SCOPES)))
+        quotas.begin_session(Principal(name, frozenset(SCOPES)))
+    assert not quotas.accepts_session(Principal("erin", frozenset(SCOPES)))
     end()
     assert quotas.accepts_session(ALICE)

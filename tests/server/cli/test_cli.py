@@ -50,7 +50,7 @@ def logitport(
         (["--listen", "x"], "--listen: 'x' is not HOST:PORT; write, for example, 127.0.0.1:50051"),
         (["--device", "tpu"], "--device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX"),
         (["--max-message-bytes", "5"], "--max-message-bytes: Input should be greater than or equal to 65536"),
-        (["--drain-seconds", "soon"], "--drain-seconds: 'soon' is not a duration; write, for example, 500ms, 30s,"),
+        (["--stop-seconds", "soon"], "--stop-seconds: 'soon' is not a duration; write, for example, 500ms, 30s,"),
         (["--log-level", "loud"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
     ],
 )

@@ -45,42 +45,42 @@ def file(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_flag_environment_file_default(file: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file('device = "cpu"\nlog-level = "error"\nmax-sessions = 3\nstall-seconds = "90s"')
+    path = file('device = "cpu"\nlog-level = "error"\nquarantine-after = 3\nkeepalive-seconds = "90s"')
     monkeypatch.setenv("LOGITPORT_LOG_LEVEL", "warning")
-    monkeypatch.setenv("LOGITPORT_MAX_SESSIONS", "4")
-    run(["serve", "--config", path, "--print-config", "--max-sessions", "5", "--no-programs"])
+    monkeypatch.setenv("LOGITPORT_QUARANTINE_AFTER", "4")
+    run(["serve", "--config", path, "--print-config", "--quarantine-after", "5", "--no-programs"])
     lines = capsys.readouterr().out.splitlines()
     assert f'device = "cpu" # {path}' in lines
-    assert f'stall-seconds = "90s" # {path}' in lines
+    assert f'keepalive-seconds = "90s" # {path}' in lines
     assert 'log-level = "warning" # LOGITPORT_LOG_LEVEL' in lines
-    assert "max-sessions = 5 # --max-sessions" in lines
+    assert "quarantine-after = 5 # --quarantine-after" in lines
     assert "programs = false # --no-programs" in lines
     assert "max-workers = 64 # default" in lines
 
 
 def test_a_printed_configuration_is_read(file: Any, capsys: Any) -> None:
-    run(["serve", "--print-config", "--drain-seconds", "1h", "--worker-memory-bytes", "3GiB", "--advertise", "off"])
+    run(["serve", "--print-config", "--stop-seconds", "1h", "--worker-memory-bytes", "3GiB", "--advertise", "off"])
     first = capsys.readouterr().out
     run(["serve", "--print-config", "--config", file(first)])
     values = [[line.partition(" #")[0] for line in text.splitlines()] for text in (first, capsys.readouterr().out)]
     assert values[0] == values[1]
-    assert 'drain-seconds = "1h"' in values[0]
+    assert 'stop-seconds = "1h"' in values[0]
 
 
 def test_errors_name_where_a_value_comes_from(refused: Any, file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file('device = "tpu"\nmax-sessions = 0\nstore = "ftp://x"')
-    monkeypatch.setenv("LOGITPORT_MAX_SESSIONS", "-1")
-    assert refused("--config", path, "--stall-seconds", "soon") == [
+    path = file('device = "tpu"\nmax-workers = 0\nstore = "ftp://x"')
+    monkeypatch.setenv("LOGITPORT_MAX_WORKERS", "-1")
+    assert refused("--config", path, "--keepalive-seconds", "soon") == [
+        "logitport: --keepalive-seconds: 'soon' is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m",
         f"logitport: {path}: device: 'tpu' is not a device; write auto, cpu, cuda or cuda:INDEX",
         f"logitport: {path}: store: ftp:// is no store; write a folder, redis://HOST:PORT/DATABASE or rediss://...",
-        "logitport: LOGITPORT_MAX_SESSIONS: Input should be greater than or equal to 1",
-        "logitport: --stall-seconds: 'soon' is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m",
+        "logitport: LOGITPORT_MAX_WORKERS: Input should be greater than or equal to 1",
     ]
 
 
 def test_an_unknown_key(refused: Any, file: Any) -> None:
-    path = file("max-session = 1")
-    assert refused("--config", path) == [f"logitport: {path}:1: unknown key 'max-session'; did you mean max-sessions?"]
+    path = file("max-worker = 1")
+    assert refused("--config", path) == [f"logitport: {path}:1: unknown key 'max-worker'; did you mean max-workers?"]
 
 
 @pytest.mark.parametrize("value", ["5", "1.5", "true", "[]", "2020-01-01", "{a = 1}", '"x"'])
@@ -110,7 +110,7 @@ def test_print_config_is_a_flag_alone(capsys: Any, monkeypatch: pytest.MonkeyPat
         (["--port", "50051"], "unknown option --port; did you mean --listen?"),
         (["--host", "0.0.0.0"], "unknown option --host; did you mean --listen?"),
         (["--metric-listen", "x"], "unknown option --metric-listen; did you mean --metrics-listen?"),
-        (["--max-sesions=3"], "unknown option --max-sesions; did you mean --max-sessions?"),
+        (["--max-wokers=3"], "unknown option --max-wokers; did you mean --max-workers?"),
         (["--no-program"], "unknown option --no-program; did you mean --no-programs?"),
         (["--metrics"], "unknown option --metrics"),  # not an abbreviation
         (["--qqq"], "unknown option --qqq"),

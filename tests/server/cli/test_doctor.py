@@ -52,27 +52,36 @@ def test_a_waiver_accepts_what_gets_through(monkeypatch: pytest.MonkeyPatch) -> 
     assert looked.returncode == 1
     assert "there is no bwrap; install the package bubblewrap" in looked.stdout
     assert looked.stderr.startswith("logitport: serve refuses shipped processors here: these attempts got through:\n")
-    waivers = ["--without-layer", "bubblewrap", "--without-layer", "namespaces"]
+    waivers = ["--layers", "bubblewrap=off", "--layers", "namespaces=off"]
     waived = subprocess.run([*command, *waivers], capture_output=True, text=True, check=False)
     assert waived.returncode == 0, waived.stderr
     assert "waived" in waived.stdout
 
 
-@pytest.mark.parametrize("option", ["--without-layer", "--require-layer"])
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("moat=off", "'moat' is not a layer of the sandbox; write one of bubblewrap, limits"),
+        ("limits", "'limits' is not limits=off or limits=required"),
+        ("limits=on", "'limits=on' is not limits=off or limits=required"),
+    ],
+)
 @pytest.mark.parametrize("command", ["doctor", "serve"])
-def test_a_layer_that_does_not_exist(capsys: pytest.CaptureFixture[str], command: str, option: str) -> None:
+def test_a_layer_or_a_state_that_does_not_exist(
+    capsys: pytest.CaptureFixture[str], command: str, layer: str, message: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        run([command, option, "moat"])
+        run([command, "--layers", layer])
     assert ended.value.code == 2
-    assert "'moat' is not a layer of the sandbox; write one of bubblewrap, limits" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["doctor", "serve"])
 def test_a_layer_that_is_waived_and_required(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        run([command, "--without-layer", "limits", "--require-layer", "limits"])
+        run([command, "--layers", "limits=off", "--layers", "limits=required"])
     assert ended.value.code == 2
-    assert "--without-layer limits and --require-layer limits contradict each other" in capsys.readouterr().err
+    assert "--layers limits=... is given twice; give each name once" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_failure(tmp_path: Path) -> None:
     [
         ["nonsense"],
         ["serve", "--nonsense"],
-        ["serve", "--max-sessions", "0"],
+        ["serve", "--max-workers", "0"],
         ["serve", "--config", "/missing"],
         ["sign"],
         ["serve", "--tokenizer", '"a'],

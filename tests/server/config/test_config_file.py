@@ -39,41 +39,46 @@ def test_values(file: Any) -> None:
     metrics-listen = "off"
     processes = 2
     programs = false
-    stall-seconds = "2m"
-    drain-seconds = 3
+    keepalive-seconds = "2m"
+    stop-seconds = 3
     worker-memory-bytes = "1GiB"
     tokens = "/etc/tokens"
-    require-layer = ["seccomp"]
+    layers = ["seccomp=required", "landlock=off"]
     max-session-age = "1h"
     """
     config = ServerConfig(config=file(text))
     assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
-    assert (config.programs, config.stall_seconds, config.drain_seconds) == (False, 120, 3)
+    assert (config.programs, config.keepalive_seconds, config.stop_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
-    assert (config.require_layer, config.max_session_age) == (["seccomp"], 3600)
+    assert (config.required_layers, config.waived_layers, config.max_session_age) == (["seccomp"], ["landlock"], 3600)
 
 
 def test_precedence(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file('device = "cuda:1"\nlog-level = "debug"\nmax-sessions = 3')
+    path = file('device = "cuda:1"\nlog-level = "debug"\nmax-requests-per-session = 3')
     monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
     monkeypatch.setenv("LOGITPORT_DEVICE", "cuda:2")
     monkeypatch.setenv("LOGITPORT_LOG_LEVEL", "warning")
     config = ServerConfig(device="cuda:3")
-    assert (config.device, config.log_level, config.max_sessions, config.max_workers) == ("cuda:3", "warning", 3, 64)
+    assert (config.device, config.log_level, config.max_requests_per_session, config.max_workers) == (
+        "cuda:3",
+        "warning",
+        3,
+        64,
+    )
     found = origins(ServerConfig, {"device": "cuda:3"})
     assert found == {
         "config": "LOGITPORT_CONFIG",
         "device": "--device",
         "log_level": "LOGITPORT_LOG_LEVEL",
-        "max_sessions": str(path),
+        "max_requests_per_session": str(path),
     }
 
 
 def test_a_flag_replaces_the_file_of_the_environment(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_CONFIG", "/missing")
-    assert ServerConfig(config=file("max-sessions = 3")).max_sessions == 3
-    assert ServerConfig(config=None).max_sessions == 256
-    assert ServerConfig(config="off").max_sessions == 256  # type: ignore[arg-type]
+    assert ServerConfig(config=file("max-requests-per-session = 3")).max_requests_per_session == 3
+    assert ServerConfig(config=None).max_requests_per_session == 1024
+    assert ServerConfig(config="off").max_requests_per_session == 1024  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ServerConfig(config=tmp_path)
 
 
-@pytest.mark.parametrize("key", ["max-sessions", "trace-steps", "stall-seconds", "max-session-age"])
+@pytest.mark.parametrize(
+    "key", ["max-requests-per-session", "program-milliseconds", "keepalive-seconds", "max-session-age"]
+)
 def test_a_boolean_is_no_number(file: Any, key: str) -> None:
     with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
         ServerConfig(config=file(f"{key} = true"))
@@ -146,8 +153,8 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
             "program_milliseconds": 0.123,
             "tokenizer": ["a=/x,y", 'b="/z"'],
             "max_region_bytes": 12345,
-            "stall_seconds": 123.456,
-            "move_seconds": 0,
+            "keepalive_seconds": 123.456,
+            "stop_seconds": 0,
             "max_session_age": 1e5 / 3,
             "store": "/var/lib/logitport",
             "store_key": "/key",
@@ -162,13 +169,13 @@ def test_a_printed_configuration_can_be_read(file: Any, options: dict[str, Any])
 
 
 def test_what_is_printed(file: Any) -> None:
-    path = file("max-sessions = 3")
+    path = file("max-requests-per-session = 3")
     config = Serve(config=path, print_config=True, worker_memory_bytes="1GiB")  # type: ignore[arg-type]
-    text = to_toml(config, {"max_sessions": str(path), "worker_memory_bytes": "--worker-memory-bytes"})
+    text = to_toml(config, {"max_requests_per_session": str(path), "worker_memory_bytes": "--worker-memory-bytes"})
     lines = text.splitlines()
     assert lines[:2] == ["# Listening", 'listen = "127.0.0.1:50051" # default']
     assert 'worker-memory-bytes = "1GiB" # --worker-memory-bytes' in lines
-    assert f"max-sessions = 3 # {path}" in lines
+    assert f"max-requests-per-session = 3 # {path}" in lines
     assert 'max-session-age = "off" # default' in lines
     assert {line.partition(" ")[0] for line in lines if line and not line.startswith("#")} == {*keys_of(Serve)}
     assert text.endswith("\n")
@@ -200,8 +207,8 @@ def test_a_url_without_a_password_is_printed_whole() -> None:
 
 
 def test_servers_of_one_host_do_not_read_the_file_again(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file("max-sessions = 3")
+    path = file("max-requests-per-session = 3")
     monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
     sent = Serve().model_dump_json()
     path.write_text("nonsense = 1")
-    assert ServerConfig(**json.loads(sent)).max_sessions == 3
+    assert ServerConfig(**json.loads(sent)).max_requests_per_session == 3

@@ -104,7 +104,7 @@ def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.Monke
         raise NotContained("these attempts got through:\n  Read the host's files")
 
     monkeypatch.setattr(start, "contain", contain)
-    config = ServerConfig(enable_custom_logit_processor=True, without_layer=["limits"], require_layer=["seccomp"])
+    config = ServerConfig(enable_custom_logit_processor=True, layers=["limits=off", "seccomp=required"])
     with pytest.raises(StartupError, match=r"(?s)host's files.*--isolation none runs them in the server's own process"):
         factory.choose_executor(config)
 

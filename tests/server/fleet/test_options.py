@@ -23,7 +23,6 @@ from logitport_server.fleet.options import FleetOptions, parse_serve_options
         ({"port_base": 20050}, "--list-port and --port-base both use port 20050"),
         ({"servers": 1000, "metrics_port_base": 20100}, "--port-base and --metrics-port-base both use port 20100"),
         ({"port_base": 65000, "max": 1000}, "would have port 65999"),
-        ({"health_port_base": 21052}, "--metrics-port-base and --health-port-base both use port 21052"),
         ({"host": "::"}, "clients cannot connect to ::"),
         ({"host": "0.0.0.0"}, "clients cannot connect to 0.0.0.0"),
         ({"serve_options": ["--listen", "127.0.0.1:1"]}, "the fleet chooses the addresses"),
@@ -38,10 +37,10 @@ def test_invalid(options: dict[str, Any], message: str) -> None:
 def test_addresses_depend_on_the_index_only() -> None:
     options = FleetOptions(servers=3, max=5)
     assert (options.min_servers, options.max_servers) == (3, 5)
-    assert options.addresses(0, "10.0.0.5") == ("10.0.0.5:20051", "127.0.0.1:21051", "127.0.0.1:22051")
-    assert options.addresses(4, "10.0.0.5") == ("10.0.0.5:20055", "127.0.0.1:21055", "127.0.0.1:22055")
+    assert options.addresses(0, "10.0.0.5") == ("10.0.0.5:20051", "127.0.0.1:21051")
+    assert options.addresses(4, "10.0.0.5") == ("10.0.0.5:20055", "127.0.0.1:21055")
     exposed = FleetOptions(host="fd00::1", expose_metrics=True)
-    assert exposed.addresses(1, "") == ("[fd00::1]:20052", "[fd00::1]:21052", "127.0.0.1:22052")
+    assert exposed.addresses(1, "") == ("[fd00::1]:20052", "[fd00::1]:21052")
 
 
 def test_only_the_size_can_change() -> None:
@@ -57,10 +56,10 @@ def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.tls_cert, config.store, config.logits_processors) == (Path("c"), "/of/the/node", ["a:B", "c:D"])
     with pytest.raises(StartupError, match=r"after --: .*--nonsense"):
         parse_serve_options(["--nonsense"])
-    with pytest.raises(StartupError, match=r"after --: unknown option --max-sesions; did you mean --max-sessions\?$"):
-        parse_serve_options(["--max-sesions", "1"])
-    with pytest.raises(StartupError, match="after --: --max-sessions: Input should be greater"):
-        parse_serve_options(["--max-sessions", "0"])
+    with pytest.raises(StartupError, match=r"after --: unknown option --max-wokers; did you mean --max-workers\?$"):
+        parse_serve_options(["--max-wokers", "1"])
+    with pytest.raises(StartupError, match="after --: --max-workers: Input should be greater"):
+        parse_serve_options(["--max-workers", "0"])
 
 
 def test_arguments_after_the_dashes_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,18 @@
-"""Health checks of real servers."""
+"""Health checks of real servers, and of pages."""
 
 from __future__ import annotations
 
 import subprocess
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from logitport_server.processes.health import Health, HealthCheck
+from logitport_server.processes.health import Health, check_health
+from logitport_server.status_pages import listen
 from tests.certificates import Authority
 from tests.conftest import COMMAND, free_address
+from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,25 +21,40 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 
-def test_a_server_that_serves(server: RunningServer) -> None:
-    with closing(HealthCheck(server.target)) as health:
-        assert health.check() is Health.SERVING
-
-
 def test_no_server() -> None:
-    with closing(HealthCheck(free_address())) as health:
-        assert health.check() is Health.SILENT
+    assert check_health(free_address()) is Health.SILENT
+
+
+@pytest.mark.parametrize(
+    ("responsive", "ready", "health"),
+    [
+        (True, True, Health.SERVING),
+        (True, False, Health.NOT_SERVING),
+        (False, True, Health.SILENT),
+        (False, False, Health.SILENT),
+    ],
+)
+def test_what_the_page_shows(responsive: bool, ready: bool, health: Health) -> None:
+    """A loop that does not run is a server that hangs, also while its drain has begun."""
+    pages = listen(
+        "127.0.0.1:0",
+        CollectorRegistry(),
+        is_alive=lambda: True,
+        is_responsive=lambda: responsive,
+        is_ready=lambda: ready,
+    )
+    assert check_health(f"127.0.0.1:{pages.port}") is health
+    pages.close()
 
 
 @pytest.mark.slow
 def test_a_server_that_drains_and_ends(start_server: Callable[..., RunningServer]) -> None:
     address = free_address()
-    server = start_server("--health-listen", address)
-    with closing(HealthCheck(address)) as health:
-        subprocess.run([COMMAND, "drain", server.target], check=True, capture_output=True, timeout=200)
-        assert health.check() is Health.NOT_SERVING
-        server.stop()
-        assert health.check() is Health.SILENT
+    server = start_server("--metrics-listen", address)
+    subprocess.run([COMMAND, "drain", server.target], check=True, capture_output=True, timeout=200)
+    assert check_health(address) is Health.NOT_SERVING
+    server.stop()
+    assert check_health(address) is Health.SILENT
 
 
 @pytest.mark.slow
@@ -48,8 +65,7 @@ def test_a_server_that_requires_certificates_and_tokens(
     files, tokens, address = authority.issue_server(), tmp_path / "tokens", free_address()
     tokens.touch()
     options = {"--tls-cert": files.cert, "--tls-key": files.key, "--tls-client-ca": authority.ca, "--tokens": tokens}
-    server = start_server("--health-listen", address, *(str(part) for option in options.items() for part in option))
-    with closing(HealthCheck(address)) as health:
-        assert health.check() is Health.SERVING
-        server.stop()
-        assert health.check() is Health.SILENT
+    server = start_server("--metrics-listen", address, *(str(part) for option in options.items() for part in option))
+    assert check_health(address) is Health.SERVING
+    server.stop()
+    assert check_health(address) is Health.SILENT

@@ -23,16 +23,14 @@ def test_what_differs_and_what_is_the_same() -> None:
         listen="0.0.0.0:50051",
         advertise="logits.example:7000",
         metrics_listen="10.0.0.1:9090",
-        targets_file=Path("targets.json"),
-        max_sessions=7,
+        max_workers=7,
     )
     configs = server_configs(config)
     assert [one.listen for one in configs] == ["0.0.0.0:50051", "0.0.0.0:50052", "0.0.0.0:50053"]
     assert [one.advertise for one in configs] == [f"logits.example:{port}" for port in (7000, 7001, 7002)]
-    assert {one.metrics_listen for one in configs} == {"127.0.0.1:0"}, "only their parent reads them"
-    assert {one.health_listen for one in configs} == {"127.0.0.1:0"}, "their parent checks them"
-    assert {(one.processes, one.targets_file, one.max_sessions) for one in configs} == {(1, None, 7)}
-    assert {one.metrics_listen for one in server_configs(ServerConfig(processes=2))} == {None}
+    assert {one.metrics_listen for one in configs} == {"127.0.0.1:0"}, "their parent reads and checks them"
+    assert {(one.processes, one.max_workers) for one in configs} == {(1, 7)}
+    assert {one.metrics_listen for one in server_configs(ServerConfig(processes=2))} == {"127.0.0.1:0"}
 
 
 def test_options_survive_the_way_to_the_child() -> None:
@@ -40,7 +38,7 @@ def test_options_survive_the_way_to_the_child() -> None:
         processes=2,
         tokens=Path("/etc/tokens"),
         tokenizer=["a=/b"],
-        without_layer=["landlock"],
+        layers=["landlock=off"],
         store="rediss://user:p%40ss@redis.example/0",
         store_key=Path("key"),
         max_session_age=30,
@@ -52,10 +50,10 @@ def test_options_survive_the_way_to_the_child() -> None:
 def test_options_of_the_command_and_its_file_are_not_sent(tmp_path: Path) -> None:
     """The parent has read the file. It may be another one when a server is started again."""
     file = tmp_path / "logitport.toml"
-    file.write_text('move-seconds = "7s"\n')
+    file.write_text('stop-seconds = "7s"\n')
     (first, _) = server_configs(Serve(processes=2, config=file))
     file.unlink()
-    assert sent(first).move_seconds == 7.0
+    assert sent(first).stop_seconds == 7.0
 
 
 def sent(config: ServerConfig) -> ServerConfig:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 READY = """
 import json, sys, time
-print(json.dumps({"address": "h:1", "metrics_port": 7, "health_port": 8}), flush=True)
+print(json.dumps({"address": "h:1", "metrics_port": 7}), flush=True)
 time.sleep(600)
 """
 SILENT = "import time; time.sleep(600)"
@@ -34,7 +34,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + READ
 SHOWS_OPTIONS = "import sys; sys.exit(sys.stdin.readline())"
 PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, drain_seconds=100.0, retries_start=True)
 KEEPING = replace(PATIENT, keeps_output=True)
-CONFIG = ServerConfig(listen="127.0.0.1:1", health_listen="127.0.0.1:0")
+CONFIG = ServerConfig(listen="127.0.0.1:1", metrics_listen="127.0.0.1:0")
 
 
 class FakeChecks:
@@ -42,19 +42,11 @@ class FakeChecks:
 
     def __init__(self) -> None:
         self.health = Health.SERVING
-        self.addresses: list[str] = []
-        self.open = 0
+        self.addresses: set[str] = set()
 
-    def connect(self, address: str) -> FakeChecks:
-        self.addresses.append(address)
-        self.open += 1
-        return self
-
-    def check(self) -> Health:
+    def check(self, address: str) -> Health:
+        self.addresses.add(address)
         return self.health
-
-    def close(self) -> None:
-        self.open -= 1
 
 
 class Supervised:
@@ -69,7 +61,7 @@ class Supervised:
             command=[sys.executable, "-c", program],
             environment=environment(),
             load=lambda: ServerLoad(sessions=3),
-            connect=self.checks.connect,
+            check=self.checks.check,
         )
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -121,8 +113,7 @@ def test_a_process_that_is_killed_is_replaced(supervise: Callable[..., Supervise
     server.wait_for("ready", first)
     assert server.report.restarts == 1
     assert server.report.address == "h:1"
-    assert server.checks.addresses == ["127.0.0.1:8"] * 2
-    assert server.checks.open == 1
+    assert server.checks.addresses == {"127.0.0.1:7"}
 
 
 def test_a_server_that_chose_its_port_keeps_it(supervise: Callable[..., Supervised]) -> None:

@@ -82,7 +82,6 @@ def test_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     groups = "[logitport.processors]\nours = our_team:Mine\n[vllm.logits_processors]\ntheirs = our_team:Mine\n"
     install(tmp_path, monkeypatch, groups)
     assert installed.load(ServerConfig()) == {**BUILTINS, "ours": Mine}
-    assert installed.load(ServerConfig(vllm_entry_points=True)) == {**BUILTINS, "ours": Mine, "theirs": Mine}
     assert installed.load(ServerConfig(entry_points=False)) == BUILTINS
 
 

@@ -54,7 +54,7 @@ def test_a_refusal_names_the_attempt_that_gets_through_and_the_remedy() -> None:
         "these layers would stop them, and are missing:\n"
         "  bubblewrap: there is no bwrap; install it\n"
         "  landlock: not in this kernel\n"
-        "install them, or accept these attempts with --without-layer bubblewrap --without-layer landlock"
+        "install them, or accept these attempts with --layers bubblewrap=off --layers landlock=off"
     )
 
 
@@ -141,6 +141,15 @@ def test_a_refusal_is_not_cached(probes: Probes) -> None:
     probes.through = (PROCESS,)
     assert assess().refusal() is not None
     probes.through = ()
+    assert assess().refusal() is None
+    assert len(probes.calls) == 2
+
+
+def test_a_result_that_relies_on_the_machine_is_not_cached(probes: Probes, lack: Callable[[int], None]) -> None:
+    """No layer that is left stops the attempt. It is stopped now, and a setting may change."""
+    lack(0)
+    lack(3)
+    assert assess().refusal() is None
     assert assess().refusal() is None
     assert len(probes.calls) == 2
 

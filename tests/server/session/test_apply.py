@@ -101,7 +101,7 @@ def test_too_much_work_is_refused_before_any_request_is_admitted(open_engine: An
         ([2], 2, 1, InvalidLogits, "send"),
         ([0, 0], 0, 1, InvalidArgument, "vocab_size is 0"),
         ([0, 2**40], 0, 1, InvalidLogits, "the width is 2147483647 at most"),
-        ([258, VOCAB], 1, 258, LimitExceeded, "258; the server accepts 257 rows .* or raise --max-draft-tokens"),
+        ([258, VOCAB], 1, 258, LimitExceeded, "258; the server accepts 257 rows .* send fewer"),
         ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* accepts 4: send fewer, or raise --max-requests-per-session"),
     ],
 )

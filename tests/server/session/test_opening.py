@@ -35,5 +35,5 @@ def test_max_requests_is_the_smaller_of_both_limits(open_engine: Any, requested:
 
 
 def test_too_many_draft_tokens_are_refused(open_engine: Any) -> None:
-    with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* raise --max-draft-tokens"):
+    with pytest.raises(LimitExceeded, match=r"257; the server accepts 256 .* draft fewer"):
         open_engine(VOCAB, max_draft_tokens=257)

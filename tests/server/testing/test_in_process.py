@@ -176,9 +176,9 @@ def test_classes_with_one_name_are_two_processors(batch: Batch) -> None:
 
 
 def test_an_option_of_the_server() -> None:
-    with open_runner(options={"max_processors_per_request": 1}) as runner:
+    with open_runner(options={"max_tokens_per_request": 1}) as runner:
         batch = runner.open(VOCAB)
-        with pytest.raises(Exception, match="2 processors in one request"):
-            batch.add(0, Request([1], processors=[(DeniesLast, {}), (DeniesLast, {})]))
+        with pytest.raises(Exception, match="2 token ids in one request"):
+            batch.add(0, Request([1, 2], processors=[(DeniesLast, {})]))
     with pytest.raises(InvalidArgument, match="max_moons"):
         open_runner(options={"max_moons": 1})

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import zlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -346,9 +347,35 @@ def test_log_records_have_the_ids_of_the_active_span(exported: InMemorySpanExpor
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", None)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     with pytest.raises(ValueError, match=r"pip install '\.\[server,otel\]'"):
-        tracing.configure("otlp", 0.0, "")
+        tracing.configure("")
     assert tracing.span("x") is tracing.NO_SPAN
+
+
+@pytest.mark.parametrize(("sampler", "part"), [("", 0.001), ("always_on", 1.0), ("always_off", 1.0)])
+def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[float] = []
+    monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
+    monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    tracing.configure("")
+    assert used == [part]
+
+
+@pytest.mark.parametrize(("exporter", "disabled"), [("none", ""), ("", ""), ("otlp", "true")])
+def test_traces_that_are_off(exporter: str, disabled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
+    tracing.configure("")
+    assert not tracing.is_on()
+
+
+def test_an_exporter_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    with pytest.raises(ValueError, match="OTEL_TRACES_EXPORTER is 'zipkin'; write otlp or none"):
+        tracing.configure("")
 
 
 @pytest.mark.slow
@@ -359,7 +386,7 @@ def test_without_traces_nothing_is_imported_and_nothing_is_made() -> None:
     assert tracing.ids() == {}
     code = (
         "import sys, logitport_server.server, logitport_server.cli.main, logitport.trace_context as t;"
-        "from logitport_server import tracing; tracing.configure('off', 1.0, '');"
+        "from logitport_server import tracing; tracing.configure('');"
         "assert t.headers() == {};"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.core.local_frames import LENGTH
+from logitport_server.access import stalls
 from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
 from tests.waiting import SECONDS
 
@@ -55,8 +56,9 @@ class LargeReplies:
 
 
 @pytest.fixture
-def listener() -> Iterator[LocalSocketListener]:
-    one = LocalSocketListener(1 << 20, _STALL_SECONDS)
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSocketListener]:
+    monkeypatch.setattr(stalls, "STALL_SECONDS", _STALL_SECONDS)
+    one = LocalSocketListener(1 << 20)
     yield one
     one.close(SECONDS)
 

@@ -112,7 +112,7 @@ def run_sessions(
         await processing.Session(None, cast("Any", context))
 
     async def run_all() -> list[Context]:
-        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, 60.0, Turns())
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, Turns())
         contexts = [Context(*frames) for _, frames in sessions]
         names = [name for name, _ in sessions]
         runs = [run(processing, *session) for session in zip(names, contexts, strict=True)]
@@ -177,7 +177,7 @@ def test_a_cancelled_session_counts_until_it_is_closed(threads: Threads, monkeyp
         call = Call(principal("alice"), lambda: ends.append("alice"))
         release = call.hold()
         current_call.set(call)
-        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, 60.0, Turns())
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", None), None, Turns())
         session = asyncio.create_task(processing.Session(None, cast("Any", Context(STEP))))
         await asyncio.to_thread(began.wait, SECONDS)
         session.cancel()
@@ -255,7 +255,7 @@ def test_the_load_is_reported() -> None:
             return caller.name == "alice"
 
         processing = ProcessingService(
-            cast("Any", print), cast("Any", None), cast("Any", Load()), None, 60.0, Turns(), accepts
+            cast("Any", print), cast("Any", None), cast("Any", Load()), None, Turns(), accepts
         )
         replies = []
         for name, drained in (("alice", False), ("bob", False), ("alice", True)):
@@ -278,7 +278,7 @@ def test_sessions_that_are_being_opened_are_load(threads: Threads) -> None:
             return 0, 0
 
     async def loads() -> list[int]:
-        processing = ProcessingService(cast("Any", print), threads, cast("Any", Load()), None, 60.0, Turns())
+        processing = ProcessingService(cast("Any", print), threads, cast("Any", Load()), None, Turns())
         current_call.set(Call(principal("alice"), lambda: None))
 
         async def load() -> int:
