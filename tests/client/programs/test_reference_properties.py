@@ -79,7 +79,8 @@ def test_the_strategies_draw_programs_that_run() -> None:
     """The properties above would hold, too, if every program were refused."""
     ran: set[str] = set()
 
-    @settings(drawn, max_examples=200, database=None, derandomize=True)
+    # Hypothesis also draws constants of the project's code, so that any change of it draws other programs.
+    @settings(drawn, max_examples=600, database=None, derandomize=True)
     @given(cases(programs()))
     def collect(case: Case) -> None:
         if run_case(verify(case.program), case):

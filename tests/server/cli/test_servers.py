@@ -1,4 +1,4 @@
-"""Commands for running servers: wrong targets, earlier servers, wrong files, and terminals."""
+"""Commands for running servers: wrong targets, other services, wrong files, and terminals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ every_command = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 
 
 @pytest.fixture(scope="module")
-def earlier() -> Iterator[str]:
+def another_service() -> Iterator[str]:
     """Address of a gRPC server that has none of the calls."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -68,11 +68,11 @@ def test_a_server_that_cannot_be_reached(logitport: Any, command: tuple[str, ...
 
 
 @every_command
-def test_an_earlier_server(logitport: Any, command: tuple[str, ...], earlier: str) -> None:
-    ended = logitport(*command, earlier)
+def test_a_server_without_the_call(logitport: Any, command: tuple[str, ...], another_service: str) -> None:
+    ended = logitport(*command, another_service)
     assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert f"{earlier} does not support this call" in ended.err
-    assert "earlier version" in ended.err
+    assert f"{another_service} does not have this call" in ended.err
+    assert "its version of logitport differs" in ended.err
 
 
 @pytest.mark.parametrize(
