@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +16,7 @@ import orjson
 from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import TypeAlias
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,8 @@ class RecordOptions:
                 raise InvalidArgument(f"record: {name} is {value!r}; write a whole number, {least} or more")
         if not isinstance(self.payloads, bool):
             raise InvalidArgument(f"record: payloads is {self.payloads!r}; write True or False")
-        if isinstance(self.requests, str) or not all(isinstance(pattern, str) for pattern in self.requests):
+        is_list = isinstance(self.requests, Sequence) and not isinstance(self.requests, str)
+        if not is_list or not all(isinstance(pattern, str) for pattern in self.requests):
             raise InvalidArgument(
                 f"record: requests is {self.requests!r}; write a list of patterns, such as ['chat-*']"
             )

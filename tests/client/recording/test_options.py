@@ -30,6 +30,8 @@ def test_forms(monkeypatch: pytest.MonkeyPatch) -> None:
         {"sample_every": True},
         {"max_bytes": 10},
         {"requests": "chat-*"},
+        {"requests": 5},
+        {"requests": [5]},
         {"payloads": 1},
     ],
 )
