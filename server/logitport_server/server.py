@@ -76,7 +76,8 @@ _MAX_ADMISSION_THREADS = 64
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
-# Of `stop_seconds`, for in-flight steps, which end after the sessions had time to move.
+# Reserved at the end of `stop_seconds` for in-flight calls. They never get more: sessions that cannot move have ended
+# then, and their engines wait.
 _DRAIN_SECONDS = 5.0
 # For the export of the last spans.
 _EXPORT_SECONDS = 3.0
@@ -124,6 +125,7 @@ class Server:
         )
         self._registry = Registry(
             policy,
+            max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,
@@ -158,6 +160,7 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
         self._status_pages: StatusPages | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._beating: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
         self._add_gauges()
@@ -226,8 +229,8 @@ class Server:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
-        watching = (self._guard.watch(), self._watch_keys(), self._heartbeat.beat())
-        self._watching += map(asyncio.create_task, watching)
+        self._watching += map(asyncio.create_task, (self._guard.watch(), self._watch_keys()))
+        self._beating = asyncio.create_task(self._heartbeat.beat())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._is_ready = True
@@ -254,14 +257,14 @@ class Server:
         """Let sessions move to other servers. Then accept no more calls, let the steps in flight finish, and end.
 
         Returns:
-            The number of steps and admissions that are still running after `stop_seconds`.
+            The number of steps and admissions that are still running after their time.
         """
         deadline = time.monotonic() + self._config.stop_seconds
         await self.leave()
         moved = deadline - _DRAIN_SECONDS
         while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
             await asyncio.sleep(_POLL_SECONDS)
-        return await self._close(max(0.0, deadline - time.monotonic()))
+        return await self._close(min(_DRAIN_SECONDS, max(0.0, deadline - time.monotonic())))
 
     async def _close(self, seconds: float) -> int:
         """Close all parts, also after a start that has failed.
@@ -282,6 +285,8 @@ class Server:
             await self._grpc.stop(seconds)
         if self._status_pages is not None:
             await asyncio.to_thread(self._status_pages.close)
+        if self._beating is not None:
+            self._beating.cancel()  # after the pages: a server that drains is alive
         running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
         running += self._threads.close() + self._admission_threads.close()
         self._executor.close()

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from socket import AF_INET6
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app, start_http_server
+from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app
+
+from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from threading import Thread
-    from wsgiref.simple_server import WSGIServer
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client import CollectorRegistry
 
 _BEAT_SECONDS = 0.25
 # A step of installed processors may occupy the event loop for a while. Longer than this, the loop hangs.
 _MAX_SILENCE_SECONDS = 30.0
-# A probe would wait longer than this for an answer of the loop.
+# A probe gives up after this time.
 _RESPONSE_SECONDS = 3.0
 # The text of /readyz if the event loop runs, and the server accepts no calls.
 NOT_READY = "not ready"
@@ -36,7 +39,8 @@ class Heartbeat:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._last = time.monotonic()
+        # When the loop has run last; None before `beat` begins: a long start is no hang.
+        self._last: float | None = None
         self._lag = Histogram(
             "logitport_event_loop_lag_seconds",
             "Seconds by which the event loop runs late what is due, sampled four times a second",
@@ -46,6 +50,7 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Measure until cancelled."""
+        self._last = time.monotonic()
         while True:
             began = time.monotonic()
             await asyncio.sleep(_BEAT_SECONDS)
@@ -53,12 +58,15 @@ class Heartbeat:
             self._lag.observe(max(0.0, self._last - began - _BEAT_SECONDS))
 
     def is_alive(self) -> bool:
-        """Whether the event loop has run within the last 30 s. Called on any thread."""
-        return time.monotonic() - self._last < _MAX_SILENCE_SECONDS
+        """Whether the event loop has run within the last 30 s, or `beat` has not begun. Called on any thread."""
+        return self._has_run_within(_MAX_SILENCE_SECONDS)
 
     def is_responsive(self) -> bool:
-        """Whether the event loop has run within the last 3 s. Called on any thread."""
-        return time.monotonic() - self._last < _RESPONSE_SECONDS
+        """Whether the event loop has run within the last 3 s, or `beat` has not begun. Called on any thread."""
+        return self._has_run_within(_RESPONSE_SECONDS)
+
+    def _has_run_within(self, seconds: float) -> bool:
+        return self._last is None or time.monotonic() - self._last < seconds
 
 
 class StatusPages:
@@ -68,12 +76,14 @@ class StatusPages:
         port: the port on which they are served.
     """
 
-    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+    def __init__(self, server: _Server) -> None:
         self.port = int(server.server_port)
-        self._server, self._thread = server, thread
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, name="logitport-pages", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End the pages. Waits for half a second at most, and for the pages that are being sent."""
+        """End the pages. Waits for half a second at most."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -105,7 +115,7 @@ def listen(
     # Each returns the reason of a 503, or nothing.
     checks: dict[str, Callable[[], str]] = {
         "/healthz": lambda: "" if is_alive() else _NOT_ALIVE,
-        "/readyz": lambda: _NOT_ALIVE if not is_responsive() else "" if is_ready() else NOT_READY,
+        "/readyz": lambda: _reason_of_not_ready(is_responsive=is_responsive(), is_ready=is_ready()),
     }
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -124,6 +134,25 @@ def listen(
         return [text.encode() + b"\n"]
 
     host, _, port = address.rpartition(":")
-    server, thread = start_http_server(int(port), host.strip("[]"), registry)
-    server.set_app(answer)
-    return StatusPages(server, thread)
+    return StatusPages(_Server(host, int(port), answer))
+
+
+def _reason_of_not_ready(*, is_responsive: bool, is_ready: bool) -> str:
+    if not is_responsive:
+        return _NOT_ALIVE
+    return "" if is_ready else NOT_READY
+
+
+class _Server(BoundedHTTPServer, WSGIServer):
+    def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host.strip("[]"), port), _Handler)
+        self.set_app(application)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = TIMEOUT_SECONDS
+
+    def log_message(self, *_: object) -> None:
+        """Log no requests: probes send one every few seconds."""

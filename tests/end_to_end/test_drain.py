@@ -9,6 +9,8 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -191,3 +193,28 @@ def test_a_session_stays_where_no_other_server_is(start_server: Callable[..., An
             checked_step(session, handle, history, [step % VOCAB])
             time.sleep(0.02)
         assert sessions_of(server.target) == 1
+
+
+def test_a_call_that_does_not_end_delays_the_end_for_seconds(start_server: Callable[..., Any]) -> None:
+    """It gets five seconds, whatever is left of --stop-seconds. Meanwhile the server drains, and does not hang."""
+    server = start_server("--stop-seconds", "3600", "--metrics-listen", "127.0.0.1:0")
+    seen: set[str] = set()
+    with grpc.insecure_channel(server.target) as channel:
+        method = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        held = threading.Event()
+        call = method(iter(lambda: held.wait() and b"", None))
+        url = server.metrics_url.replace("/metrics", "/readyz")
+        wait_until(lambda: "logitport" in urllib.request.urlopen(server.metrics_url).read().decode())
+        server.process.send_signal(signal.SIGTERM)
+        while server.process.poll() is None:
+            try:
+                urllib.request.urlopen(url, timeout=60)
+            except urllib.error.HTTPError as error:
+                with error:
+                    seen.add(error.read().decode().strip())
+            except OSError:
+                time.sleep(0.1)
+        held.set()
+        call.cancel()
+    assert server.process.wait() == 0
+    assert seen == {"not ready"}

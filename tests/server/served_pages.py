@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client import start_http_server
 
 from logitport_server import status_pages
+from logitport_server.status_pages import StatusPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,20 +17,16 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module", autouse=True)
 def pages_end() -> Iterator[None]:
     """End the pages after the last test of the file that imports this fixture."""
-    started: list[Any] = []
+    started: list[StatusPages] = []
 
-    def start(*arguments: Any) -> Any:
-        started.append(start_http_server(*arguments))
-        return started[-1]
-
-    def end(server: Any, thread: Any) -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    class Noted(StatusPages):
+        def __init__(self, server: Any) -> None:
+            super().__init__(server)
+            started.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(status_pages, "start_http_server", start)
+        patch.setattr(status_pages, "StatusPages", Noted)
         yield
     if started:
         with ThreadPoolExecutor(len(started)) as threads:  # each takes half a second
-            list(threads.map(end, *zip(*started, strict=True)))
+            list(threads.map(Noted.close, started))

@@ -57,6 +57,11 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch: pytest.MonkeyPatch, ca
     assert descriptors.limit() == 256
 
 
+def test_few_sessions_leave_connections_for_others() -> None:
+    assert connection_limit(ServerConfig(max_sessions_per_principal=1), 1 << 20) == 1024
+    assert connection_limit(ServerConfig(max_sessions_per_principal=100), 1 << 20) == 1600
+
+
 @pytest.mark.parametrize(
     ("descriptors", "accepted"),
     [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Gauge
 
 from logitport import Client
-from logitport_server import status_pages
+from logitport_server import bounded_http, status_pages
 from logitport_server.status_pages import Heartbeat, listen
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 from tests.waiting import wait_until
@@ -65,16 +68,36 @@ def test_checks_answer_as_their_functions() -> None:
         get(port, "/healthz")
 
 
-def test_listening_on_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    address: list[Any] = []
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_listening_on_ipv6() -> None:
+    try:
+        pages = listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True)
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with urllib.request.urlopen(f"http://[::1]:{pages.port}/readyz", timeout=60) as response:
+        assert response.status == 200
+    pages.close()
 
-    def start(*arguments: Any) -> Any:
-        address.extend(arguments[:2])
-        return SimpleNamespace(server_port=9, set_app=lambda _: None), None
 
-    monkeypatch.setattr(status_pages, "start_http_server", start)
-    assert listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True).port == 9
-    assert address == [0, "::1"]
+def test_idle_connections_do_not_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
+    pages = listen("127.0.0.1:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True)
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(200)]
+    try:
+        assert threading.active_count() - before <= 2 * bounded_http.MAX_CONNECTIONS  # a thread and a timer each
+        wait_until(lambda: _answers(pages.port))
+    finally:
+        for connection in idle:
+            connection.close()
+        pages.close()
+    wait_until(lambda: threading.active_count() <= before)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError):
+        return get(port, "/readyz")[0] == 200
+    return False
 
 
 def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +119,15 @@ def test_a_heartbeat_measures_how_late_the_loop_is(monkeypatch: pytest.MonkeyPat
 
 def test_a_loop_that_does_not_run_is_not_responsive_and_then_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat = Heartbeat(CollectorRegistry())
-    assert heartbeat.is_responsive()
     monkeypatch.setattr(status_pages, "_RESPONSE_SECONDS", 0.0)
+    assert heartbeat.is_responsive()  # it has not begun: a long start is no hang
+
+    async def begin() -> None:
+        beating = asyncio.create_task(heartbeat.beat())
+        await asyncio.sleep(0)
+        beating.cancel()
+
+    asyncio.run(begin())
     assert not heartbeat.is_responsive()
     assert heartbeat.is_alive()
     monkeypatch.setattr(status_pages, "_MAX_SILENCE_SECONDS", 0.0)

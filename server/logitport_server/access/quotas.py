@@ -76,8 +76,8 @@ class Quotas:
                 )
             if self._sessions.total() >= self._config.max_sessions:
                 raise LimitExceeded(
-                    f"the server has {self._config.max_sessions} sessions open, its limit: try again later, or raise "
-                    "--max-sessions-per-principal, of which the limit is a multiple"
+                    f"the server has {self._config.max_sessions} sessions open, four times "
+                    "--max-sessions-per-principal: try again later, or raise that option"
                 )
             self._sessions[principal.name] += 1
         return partial(self._end, self._sessions, principal.name)

@@ -23,7 +23,7 @@ class Listening(OptionGroup):
     advertise: OrOff[AdvertisedAddress] = Field(
         None,
         description="HOST or HOST:PORT that clients call, if it is not that of --listen: for a server that listens on "
-        "0.0.0.0, or behind NAT; it is printed",
+        "0.0.0.0, or behind NAT; the server prints this address when it is ready",
     )
     metrics_listen: OrOff[Address] = Field(
         None, description="HOST:PORT of the Prometheus metrics, and of /healthz and /readyz for probes"

@@ -10,6 +10,10 @@ from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import OrOff, Size
 from logitport_server.config.values import File, Store
 
+# Of all principals, or more if four of them can register more. Each view of the registry is computed from all.
+_MAX_REGISTERED = 1024
+_FULL_PRINCIPALS = 4
+
 
 class Registration(OptionGroup):
     """Where registered processors are kept, and how many there may be."""
@@ -36,6 +40,11 @@ class Registration(OptionGroup):
         description="maximum length of a payload in characters; each byte of a pickle or program takes two "
         "hexadecimal digits",
     )
+
+    @property
+    def max_registered_processors(self) -> int:
+        """The maximum number of registered processors of all principals: no single one can use it up."""
+        return max(_MAX_REGISTERED, _FULL_PRINCIPALS * self.max_processors_per_principal)
 
     @property
     def has_remote_store(self) -> bool:

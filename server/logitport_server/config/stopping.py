@@ -18,8 +18,8 @@ class Stopping(OptionGroup):
     stop_seconds: Seconds = Field(
         25.0,
         ge=0,
-        description="how long the server may take to end after SIGTERM: it waits for sessions that can move to another "
-        "server, until 5s are left, and then for in-flight steps",
+        description="how long sessions and calls may go on after SIGTERM: the server waits for sessions that can move "
+        "to another server until 5s are left, and then for in-flight calls, for at most 5s; it ends up to 7s later",
     )
     max_session_age: OrOff[Seconds] = Field(
         None,

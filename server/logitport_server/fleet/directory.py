@@ -6,11 +6,12 @@ import json
 import logging
 import ssl
 import threading
-from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, SHUT_RDWR, socket
+from http.server import BaseHTTPRequestHandler
+from socket import AF_INET6
 from typing import TYPE_CHECKING, Any
+
+from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 PATH = "/targets"
 METRICS_LABEL = "__meta_logitport_metrics_address"
-_TIMEOUT_SECONDS = 10.0
-_MAX_CONNECTIONS = 64
 
 
 def document(reports: Iterable[Report]) -> bytes:
@@ -79,66 +78,28 @@ class Directory:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = _MAX_CONNECTIONS
-
+class _Server(BoundedHTTPServer):
     def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         self.text = b""
         self.tls: ssl.SSLContext | None = None
         if certificate is not None:
             self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.tls.load_cert_chain(*certificate)
-        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         if ":" in host:
             self.address_family = AF_INET6
         super().__init__((host.strip("[]"), port), _Handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be started
-            self._places.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(_TIMEOUT_SECONDS)
-        # The timeout is for each wait. A client that sends a byte from time to time is cut off by the timer.
-        watched = request.dup()
-        timer = threading.Timer(_TIMEOUT_SECONDS, _shut_down, [watched])
-        timer.daemon = True
-        timer.start()
-        try:
-            if self.tls is None:
-                super().finish_request(request, client_address)
-            else:  # the handshake happens here, on the connection's own thread
-                with self.tls.wrap_socket(request, server_side=True) as encrypted:
-                    super().finish_request(encrypted, client_address)
-        finally:
-            timer.cancel()
-            watched.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class fixes the name
-        logger.debug("a connection of %s to the list has failed", client_address, exc_info=True)
-
-
-def _shut_down(connection: socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(SHUT_RDWR)
+    def serve_connection(self, request: Any, client_address: Any) -> None:
+        if self.tls is None:
+            super().serve_connection(request, client_address)
+        else:  # the handshake happens here, on the connection's own thread
+            with self.tls.wrap_socket(request, server_side=True) as encrypted:
+                super().serve_connection(encrypted, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _TIMEOUT_SECONDS
+    timeout = TIMEOUT_SECONDS
 
     def do_GET(self) -> None:
         """Answer with the list."""

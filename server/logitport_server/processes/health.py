@@ -19,7 +19,7 @@ class Health(Enum):
 
 
 def check_health(address: str) -> Health:
-    """Check a server once, and wait for a few seconds at most.
+    """Check a server once. Each wait for it takes at most three seconds.
 
     Args:
         address: HOST:PORT of the server's metrics.
@@ -31,7 +31,7 @@ def check_health(address: str) -> Health:
         with connection.getresponse() as reply:
             if reply.status == http.HTTPStatus.OK:
                 return Health.SERVING
-            return Health.NOT_SERVING if reply.read().decode().strip() == NOT_READY else Health.SILENT
+            return Health.NOT_SERVING if reply.read(64).decode().strip() == NOT_READY else Health.SILENT
     except (OSError, ValueError, http.client.HTTPException):
         return Health.SILENT
     finally:

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _MAX_NAME_LENGTH = 128
-# Registered processors of all principals: four principals can register as many as one may. Each view of the registry
-# is computed from all of them.
-MAX_REGISTERED = 1024
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
 
@@ -70,7 +67,7 @@ class Registry:
         self,
         policy: PayloadPolicy,
         *,
-        max_registered: int = MAX_REGISTERED,
+        max_registered: int,
         max_owned: int,
         quarantine: Quarantine | None = None,
         check_python: Callable[[Payload], None] = payload.check_python,

@@ -15,11 +15,16 @@ def become_nobody() -> None:
     A process is not changed either if its user namespace has no such user: a container with a single user, which is
     not root outside.
     """
-    if os.geteuid() != 0 or not _is_known(NOBODY):
+    if not becomes_nobody():
         return
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def becomes_nobody() -> bool:
+    """Whether `become_nobody` changes this process."""
+    return os.geteuid() == 0 and _is_known(NOBODY)
 
 
 def is_open_to_nobody(path: str) -> bool:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from logitport_server.sandbox.interpreter import readable_paths
-from logitport_server.sandbox.nobody import is_open_to_nobody
+from logitport_server.sandbox.nobody import becomes_nobody, is_open_to_nobody
 from logitport_server.sandbox.probe import ProbeResult
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def describe(python: str, layers: frozenset[str]) -> dict[str, Any]:
     """Return what the attempts depend on that the layers stop, as JSON values.
 
-    The user is not among it: only files of the present one are read.
+    The user's name is not among it: only files of the present one are read.
 
     Args:
         python: interpreter of the workers.
@@ -53,7 +53,8 @@ def describe(python: str, layers: frozenset[str]) -> dict[str, Any]:
         "layers": sorted(layers),
         "bubblewrap": _identify(shutil.which("bwrap")),
         "python": [python, _identify(python)],
-        # Workers of root stay root if another user cannot read their interpreter.
+        # Workers of root stay root if there is no other user, or if it cannot read their interpreter.
+        "nobody": becomes_nobody(),
         "readable": [[path, is_open_to_nobody(path)] for path in readable_paths(python)],
     }
 

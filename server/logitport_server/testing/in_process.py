@@ -77,6 +77,7 @@ class InProcessRunner:
         self._executor = make_executor(config)
         self._registry = Registry(
             PayloadPolicy(allow_shipped=True, max_bytes=config.max_payload_bytes),
+            max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._executor.quarantine,
             check_python=self._executor.check_python,

@@ -10,6 +10,7 @@ may quote both.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -42,9 +43,12 @@ __all__ = [
 
 # Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/.
 _EXPORTER, _SAMPLER, _DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED"
+_DEFAULT_SAMPLER = "parentbased_always_on"
 # Part of the steps that have spans by default: a server makes thousands a second.
 _DEFAULT_STEPS = 0.001
 _HEADERS = ("traceparent", "tracestate")
+
+logger = logging.getLogger(__name__)
 
 _tracer: Tracer | None = None
 # Part of the steps that have spans.
@@ -58,21 +62,30 @@ def configure(address: str) -> None:
         address: of the server, for the attribute that tells several servers apart.
 
     Raises:
-        ValueError: a package is missing, or a variable of the environment is invalid.
+        ValueError: a package is missing, or a variable of OTLP is invalid.
     """
-    exporter = os.environ.get(_EXPORTER) or "none"
-    if exporter == "none" or os.environ.get(_DISABLED, "").lower() == "true":
+    exporters = {part.strip().lower() for part in os.environ.get(_EXPORTER, "").split(",")} - {"", "none"}
+    if not exporters or os.environ.get(_DISABLED, "").lower() == "true":
         return
-    if exporter != "otlp":
-        raise ValueError(f"{_EXPORTER} is {exporter!r}; write otlp or none")
+    # An environment that several programs share may name exporters of others: no reason to end.
+    if unknown := exporters - {"otlp"}:
+        logger.warning("%s names %s, which this server does not have: only otlp is used", _EXPORTER, sorted(unknown))
+    if "otlp" not in exporters:
+        return
     try:  # not at the top: off, nothing of OpenTelemetry is imported
         from logitport_server.tracing import otlp
     except ImportError as error:
         raise ValueError(
             f"{_EXPORTER}=otlp needs OpenTelemetry ({error}); install it {how_to_install('server', 'otel')}"
         ) from error
-    # A sampler that the operator has chosen decides about steps, as about other spans.
-    use(otlp.tracer(address), 1.0 if os.environ.get(_SAMPLER) else _DEFAULT_STEPS)
+    use(otlp.tracer(address), _share_of_steps(os.environ.get(_SAMPLER, "").lower()))
+
+
+def _share_of_steps(sampler: str) -> float:
+    """Return the part of the steps that have spans, or about which a sampler decides that the operator has chosen."""
+    if sampler in ("", _DEFAULT_SAMPLER):
+        return _DEFAULT_STEPS
+    return 0.0 if sampler.endswith("always_off") else 1.0
 
 
 def use(tracer: Tracer | None, steps: float = 0.0) -> None:

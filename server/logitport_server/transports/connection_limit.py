@@ -22,6 +22,8 @@ _PER_SESSION = 1 + MAX_REGIONS * DESCRIPTORS_PER_REGION
 # Connections have no owner before a call, so they cannot be limited by principal. An engine has one connection; the
 # others are for engines that wait for a session, for commands and for health checks. Each takes memory.
 _CONNECTIONS_PER_SESSION = 4
+# A lower number of sessions must not let a few idle connections keep all others out.
+_MIN_CONNECTIONS = 1024
 
 
 def connection_limit(config: ServerConfig, descriptors: int) -> int:
@@ -32,15 +34,16 @@ def connection_limit(config: ServerConfig, descriptors: int) -> int:
         descriptors: the number of descriptors that the process may have open.
 
     Returns:
-        `_CONNECTIONS_PER_SESSION` for each session, or less if they would leave too few descriptors for sessions and
-        workers; then a warning is logged. At least a quarter of the descriptors is for connections.
+        `_CONNECTIONS_PER_SESSION` for each session, at least `_MIN_CONNECTIONS`. Less if they would leave too few
+        descriptors for sessions and workers; then a warning is logged. At least a quarter of the descriptors is for
+        connections.
     """
     reserve = _OWN
     if config.local_transport:
         reserve += MAX_HANDSHAKES + config.max_sessions * _PER_SESSION
     if config.has_workers:
         reserve += config.max_workers * _PER_WORKER
-    most = _CONNECTIONS_PER_SESSION * config.max_sessions
+    most = max(_MIN_CONNECTIONS, _CONNECTIONS_PER_SESSION * config.max_sessions)
     if most + reserve <= descriptors:
         return most
     accepted = max(1, min(most, max(descriptors - reserve, descriptors // 4)))

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from logitport_proto import admin_pb2
-from logitport_server.registry.registry import MAX_REGISTERED
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Status:
             requires_authentication=config.requires_authentication,
             requires_signatures=config.trusted_keys is not None,
             registered_processors=self._registry.num_registered,
-            max_registered_processors=MAX_REGISTERED,
+            max_registered_processors=self._config.max_registered_processors,
             installed_processors=self._registry.num_installed,
             loader_hits=self._executor.hits,
             loader_misses=self._executor.misses,

@@ -15,7 +15,7 @@ import pytest
 
 from logitport import ServerUnavailable
 from logitport.targets import AddressList, source_of
-from logitport_server.fleet import directory as module
+from logitport_server import bounded_http
 from logitport_server.fleet.directory import METRICS_LABEL, PATH, Directory, document
 from logitport_server.processes.report import Report
 from tests.certificates import Authority
@@ -104,7 +104,7 @@ def test_over_tls(tmp_path: Path) -> None:
 
 def test_slow_clients_do_not_keep_their_places(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte ends a wait, so only a limit of the whole connection helps."""
-    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
     directory.publish(document(READY))
     slow = [socket.create_connection(("127.0.0.1", directory.port)) for _ in range(64)]
     ended = threading.Event()

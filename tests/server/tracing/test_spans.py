@@ -353,7 +353,13 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracing.span("x") is tracing.NO_SPAN
 
 
-@pytest.mark.parametrize(("sampler", "part"), [("", 0.001), ("always_on", 1.0), ("always_off", 1.0)])
+@pytest.mark.parametrize(
+    ("sampler", "part"),
+    [
+        *(("", 0.001), ("parentbased_always_on", 0.001), ("always_on", 1.0), ("traceidratio", 1.0)),
+        *(("always_off", 0.0), ("parentbased_always_off", 0.0)),
+    ],
+)
 def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[float] = []
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
@@ -372,10 +378,17 @@ def test_traces_that_are_off(exporter: str, disabled: str, monkeypatch: pytest.M
     assert not tracing.is_on()
 
 
-def test_an_exporter_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
-    with pytest.raises(ValueError, match="OTEL_TRACES_EXPORTER is 'zipkin'; write otlp or none"):
-        tracing.configure("")
+@pytest.mark.parametrize(("exporter", "is_used"), [("zipkin", False), ("OTLP", True), ("otlp, console", True)])
+def test_exporters_of_other_programs_are_ignored(
+    exporter: str, is_used: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    used: list[float] = []
+    monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
+    monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    tracing.configure("")
+    assert bool(used) == is_used
+    assert ("only otlp is used" in caplog.text) == (exporter != "OTLP")
 
 
 @pytest.mark.slow
