@@ -76,8 +76,16 @@ class Client:
         self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
         self._sessions: WeakKeyDictionary[Session, ServerChoice] = WeakKeyDictionary()
         self._registrations = Registrations()
-        self.timeout = self._sender.timeout
         self.target = self._sender.servers.text
+
+    @property
+    def timeout(self) -> float:
+        """See the argument. A value that is set later applies to later calls and sessions."""
+        return self._sender.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float) -> None:
+        self._sender.timeout = calls.seconds(timeout, "timeout")
 
     def register(
         self,
