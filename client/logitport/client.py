@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -75,6 +76,7 @@ class Client:
     ) -> None:
         self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
         self._sessions: WeakKeyDictionary[Session, ServerChoice] = WeakKeyDictionary()
+        self._lock = threading.Lock()  # of the sessions
         self._registrations = Registrations()
         self.target = self._sender.servers.text
 
@@ -282,7 +284,8 @@ class Client:
             programs=programs,
             record=record,
         )
-        self._sessions[session] = choice
+        with self._lock:
+            self._sessions[session] = choice
         return session
 
     def servers(self) -> list[ServerClient]:
@@ -297,7 +300,9 @@ class Client:
     def close(self) -> None:
         """Close the connection, and with it every session."""
         self._sender.closed = True  # first: from now on, no session opens or reconnects
-        for session in list(self._sessions):
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
             session.close()
         self._sender.close()
 
@@ -313,4 +318,6 @@ class Client:
         """Return the servers of open sessions, if there are several servers."""
         if self._sender.servers.single:
             return set()
-        return {choice.server for choice in list(self._sessions.values()) if choice.server is not None}
+        with self._lock:
+            choices = list(self._sessions.values())
+        return {choice.server for choice in choices if choice.server is not None}
