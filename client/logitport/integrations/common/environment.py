@@ -8,6 +8,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from logitport import ops
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
@@ -44,10 +45,12 @@ def client() -> Client:
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
+        LoadFailed: a plugin of ops cannot be imported.
         ServerUnavailable: a document or a name in LOGITPORT_TARGET cannot be read now.
     """
     warn_about_misspelled()
     permitted_kinds()
+    ops.check_variable()
     tenant_function()
     address = target()
     ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
