@@ -295,7 +295,7 @@ class Client:
             ServerUnavailable: the client is closed.
         """
         self._sender.servers.refresh()
-        return [ServerClient(self._sender, server) for server in self._sender.servers.all()]
+        return [ServerClient(self._sender, server, self._registrations) for server in self._sender.servers.all()]
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
