@@ -270,7 +270,7 @@ class ServerClient:
     def unquarantine(self, name: str) -> UnquarantineResult:
         """Lift the quarantine of a processor that failed too often, by registered name or digest, for all callers.
 
-        Servers with a common store share quarantines. Succeeds if the processor is not quarantined, too.
+        Servers with a common store share quarantines. Also succeeds if the processor is not quarantined.
 
         Raises:
             NotPermitted: the caller lacks the scope "admin".
