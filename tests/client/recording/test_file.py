@@ -32,7 +32,7 @@ def events(path: Path) -> list[bytes]:
 
 
 def test_a_path_that_no_file_can_have() -> None:
-    with pytest.raises(InvalidArgument, match="the recording .* cannot be opened: embedded null byte"):
+    with pytest.raises(InvalidArgument, match=r"the recording .* cannot be opened: embedded null byte"):
         RecordingFile("engine\0.lprec", LARGE)
 
 
