@@ -94,7 +94,7 @@ def reconnect_seconds() -> float:
     """Return how long a step waits for a lost service: LOGITPORT_STEP_TIMEOUT_SECONDS, by default 15 s.
 
     Raises:
-        InvalidArgument: the variable is no such number.
+        InvalidArgument: the variable is not a number from 0.001 to 3600.
     """
     return _step_seconds(_RECONNECT_SECONDS)
 
