@@ -67,9 +67,9 @@ def texts(report: Report) -> dict[str, str]:
     return {"bench": bar_table(report), "bench-cases": "\n".join(pivots.values()), "bench-step": _caption(report)}
 
 
-def bar_table(report: Report) -> str:
-    """The lines of the bar, and where they were measured."""
-    lines = ((line.case, *bar_cells(line)) for line in report.bar)
+def bar_table(report: Report, without_bar: str = "floor") -> str:
+    """The lines of the bar, and where they were measured; `without_bar` is the verdict of a line that has no bar."""
+    lines = ((line.case, *bar_cells(line, without_bar)) for line in report.bar)
     return f"{markdown(('', 'measured', 'spread', 'bar', ''), lines)}\n{where(report)}\n"
 
 

@@ -156,14 +156,14 @@ def spread(ratio: Ratio) -> str:
     return f"{quotient(ratio.low)} to {quotient(ratio.high)}"
 
 
-def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
-    """The cells measured, spread, bar, and whether the bar is met."""
+def bar_cells(line: BarLine, without_bar: str = "floor") -> tuple[str, str, str, str]:
+    """The cells measured, spread, bar, and whether the bar is met; `without_bar` for a line that has none."""
     low, high, unit = line.measured.low, line.measured.high, line.unit
     measured = (f"{line.measured.value:.2f} {unit}", f"{low:.2f} to {high:.2f}")
     if not unit:
         measured = (quotient(line.measured.value), spread(line.measured))
     if line.bar is None:
-        return *measured, "", "floor"
+        return *measured, "", without_bar
     limit = f"{line.bar} {unit}" if unit else quotient(line.bar)
     return *measured, f"{'≥' if line.at_least else '≤'} {limit}", "met" if line.met else "missed"
 

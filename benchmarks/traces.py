@@ -94,7 +94,7 @@ def _check() -> Findings:
 
 def texts(folder: Path) -> dict[str, str]:
     """The published text."""
-    return {"traces": publish.bar_table(report.load_latest(folder))}
+    return {"traces": publish.bar_table(report.load_latest(folder), without_bar="")}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike
     from logitport.servers import Server
+    from logitport.session.registrations import Registrations
 
 _Result = TypeVar("_Result")
 
@@ -231,9 +232,10 @@ class ServerClient:
         target: its address, HOST:PORT or unix:PATH.
     """
 
-    def __init__(self, sender: CallSender, server: Server) -> None:
+    def __init__(self, sender: CallSender, server: Server, registrations: Registrations) -> None:
         self._sender = sender
         self._server = server
+        self._registrations = registrations
         self.target = server.target
 
     def status(self) -> ServerStatus:
@@ -268,7 +270,7 @@ class ServerClient:
     def unquarantine(self, name: str) -> UnquarantineResult:
         """Lift the quarantine of a processor that failed too often, by registered name or digest, for all callers.
 
-        Servers with a common store share quarantines. Succeeds if the processor is not quarantined, too.
+        Servers with a common store share quarantines. Also succeeds if the processor is not quarantined.
 
         Raises:
             NotPermitted: the caller lacks the scope "admin".
@@ -316,7 +318,9 @@ class ServerClient:
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a processor, as `Client.delete`."""
-        return self._call(delete_call(name))
+        names = self._call(delete_call(name))
+        self._registrations.forget(name)
+        return names
 
     def _call(self, call: Call[_Result]) -> _Result:
         return call.decode(self._sender.send(self._server, call))

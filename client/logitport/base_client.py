@@ -175,7 +175,7 @@ class CallSender:
 
 
 def register_call(processor: ProcessorLike, name: str, **options: Any) -> Call[ProcessorRef]:
-    """Make the call of `register`, which calls this directly: a warning has the line of the caller's caller."""
+    """Build the Register call. `register` must call this function directly: warnings use `stacklevel=3`."""
     message, shipped = calls.register_request(processor, name, **options)
     for line in shipped.suspect:
         warnings.warn(line, SuspectCodeWarning, stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -75,9 +76,18 @@ class Client:
     ) -> None:
         self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
         self._sessions: WeakKeyDictionary[Session, ServerChoice] = WeakKeyDictionary()
+        self._lock = threading.Lock()  # of the sessions
         self._registrations = Registrations()
-        self.timeout = self._sender.timeout
         self.target = self._sender.servers.text
+
+    @property
+    def timeout(self) -> float:
+        """See the argument. A value that is set later applies to later calls and sessions."""
+        return self._sender.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float) -> None:
+        self._sender.timeout = calls.seconds(timeout, "timeout")
 
     def register(
         self,
@@ -274,7 +284,8 @@ class Client:
             programs=programs,
             record=record,
         )
-        self._sessions[session] = choice
+        with self._lock:
+            self._sessions[session] = choice
         return session
 
     def servers(self) -> list[ServerClient]:
@@ -284,12 +295,14 @@ class Client:
             ServerUnavailable: the client is closed.
         """
         self._sender.servers.refresh()
-        return [ServerClient(self._sender, server) for server in self._sender.servers.all()]
+        return [ServerClient(self._sender, server, self._registrations) for server in self._sender.servers.all()]
 
     def close(self) -> None:
         """Close the connection, and with it every session."""
         self._sender.closed = True  # first: from now on, no session opens or reconnects
-        for session in list(self._sessions):
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
             session.close()
         self._sender.close()
 
@@ -305,4 +318,6 @@ class Client:
         """Return the servers of open sessions, if there are several servers."""
         if self._sender.servers.single:
             return set()
-        return {choice.server for choice in list(self._sessions.values()) if choice.server is not None}
+        with self._lock:
+            choices = list(self._sessions.values())
+        return {choice.server for choice in choices if choice.server is not None}

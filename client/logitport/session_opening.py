@@ -1,4 +1,4 @@
-"""Opening a session. Imported when a client opens its first one: other calls need none of what a session needs."""
+"""Opens a session. Imported at the first `Client.session`, because its modules load slowly."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Server:
         self, config: ServerConfig, processors: Iterable[object] = (), first_zygote: StartedZygote | None = None
     ) -> None:
         endpoint.check_exposure(config)
-        ops.configure()
+        ops.check_variable()
         logitport_builtins.configure(config)
         known = installed.load(config, processors)
         self._config = config

@@ -38,12 +38,14 @@ def test_results_name_the_core_and_are_loaded_and_published(tmp_path: Path) -> N
         Row("section", "case", "reference", "step", timing, None),
         Row("section", "case", "other", "step", timing, TWO),
     ]
-    bar = [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5)]
+    bar = [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5), BarLine("floor", TWO, None)]
     found = suite.run({"part": lambda: Findings(rows, bar)})
     assert [part.name for part in found.parts] == ["part"]
     save(found, tmp_path)
     assert load_latest(tmp_path) == found
     assert found.machine.core == compiled.NAME
+    assert "| floor | 2.00 | 1.00 to 3.00 |  | floor |" in publish.bar_table(found)
+    assert "| floor | 2.00 | 1.00 to 3.00 |  |  |" in publish.bar_table(found, without_bar="")
     table = publish.bar_table(found)
     assert "| least | 2.00 µs | 1.00 to 3.00 | ≥ 1.5 µs | met |" in table
     assert ("compiled core" if compiled.NAME == "compiled" else "pure Python") in table

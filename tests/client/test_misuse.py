@@ -35,6 +35,15 @@ def test_wrong_arguments_of_a_client(wrong: dict[str, Any], message: str) -> Non
     assert "secret" not in str(refused.value)
 
 
+def test_a_timeout_that_is_set_later() -> None:
+    with Client(NOWHERE, timeout=5) as client:
+        with pytest.raises(InvalidArgument, match=r"timeout is '30'; pass seconds, more than 0"):
+            client.timeout = "30"  # type: ignore[assignment]
+        assert client.timeout == 5.0
+        client.timeout = 2
+        assert client.timeout == 2.0
+
+
 STEPS = [
     (lambda one: {one: 1}, {}, r"new_token_ids of <Handle 'r' .*> are 1; pass a sequence of ids, such as \[1\]"),
     (lambda one: {one: None}, {}, r"ids of <Handle 'r' .*> are None; pass a sequence of ids, .*\[\] for none"),

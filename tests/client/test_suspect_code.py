@@ -85,6 +85,13 @@ def test_registering_names_the_line(client: Client, processor: Any, line: str, l
         client.register(processor, lift=lift)
 
 
+def test_registering_at_one_server_names_the_line(client: Client) -> None:
+    with pytest.warns(SuspectCodeWarning, match="CALLS") as warned:
+        client.servers()[0].register(CountsGlobally)
+    (warning,) = warned
+    assert warning.filename == __file__
+
+
 def test_state_of_an_instance_is_permitted_in_code_and_refused_in_a_program(client: Client) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -66,7 +66,7 @@ _Op = TypeVar("_Op", bound="type[LogitOp]")
 _ops: dict[str, type[LogitOp]] = {}
 _replacements: dict[str, type[LogitOp]] = {}
 
-# None until the first op is created, or `configure` is called.
+# None until the first op is created, or `configure` or `check_variable` is called.
 _config: OpsConfig | None = None
 
 
@@ -80,6 +80,19 @@ def configure(custom_ops: Sequence[str] | None = None, *, compile_native: bool =
     global _config  # noqa: PLW0603 - one configuration for each process
     _config = _read_config(custom_ops, compile_native=compile_native)
     LogitOp.get.cache_clear()
+
+
+def check_variable() -> None:
+    """Check LOGITPORT_CUSTOM_OPS, and apply it unless this process is configured.
+
+    Raises:
+        InvalidArgument: the variable is invalid.
+        LoadFailed: a plugin cannot be imported.
+    """
+    global _config  # noqa: PLW0603
+    config = _read_config(None)
+    if _config is None:
+        _config = config
 
 
 def _current_config() -> OpsConfig:

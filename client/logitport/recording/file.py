@@ -47,7 +47,7 @@ class RecordingFile:
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             descriptor = os.open(self.path, flags, 0o600)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a path with NUL
             raise InvalidArgument(f"the recording {self.path} cannot be opened: {error}") from error
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         try:

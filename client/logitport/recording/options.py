@@ -90,7 +90,7 @@ def _options_of_environment(environment: Mapping[str, str] = os.environ) -> Reco
     if not value:
         return None
     try:
-        return _read_options(value) if value.startswith("{") else RecordOptions(Path(value))
+        return _read_options(value) if value.lstrip().startswith("{") else RecordOptions(Path(value))
     except InvalidArgument as error:
         logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
         return None
@@ -101,7 +101,7 @@ def _read_options(text: str) -> RecordOptions:
     try:
         options = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"{VARIABLE} is no JSON: {error}") from error
+        raise InvalidArgument(f"{VARIABLE} is not JSON: {error}") from error
     if "path" not in options or not options.keys() <= known:
         raise InvalidArgument(f'{VARIABLE} is {text}; write an object with "path" and other keys of {sorted(known)}')
     return RecordOptions(**options)

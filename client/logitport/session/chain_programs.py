@@ -169,4 +169,7 @@ class ChainPrograms:
 
 
 def _import_runtime() -> None:
-    from logitport.programs.runtime import runner  # noqa: F401
+    try:
+        from logitport.programs.runtime import runner  # noqa: F401
+    except Exception as error:  # noqa: BLE001 - the first program raises it again
+        logger.debug("the runtime of programs could not be imported: %r", error)

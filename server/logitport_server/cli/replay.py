@@ -82,6 +82,8 @@ class Replay(BaseModel):
             tokenizer=self.tokenizer,
             run_payloads=self.run_payloads,
         )
+        if not any(request.compared or request.not_compared or request.error for request in result.requests):
+            raise InvalidArgument("no step can be compared: no row was recorded")
         if not any(request.compared or request.error for request in result.requests):
             raise InvalidArgument(
                 "no step can be compared: the chains read logits, and no logits were recorded; record with a smaller "

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from logitport import ops
 from logitport.errors import InvalidArgument
 from logitport.ops import LogitOp, OpsConfig, logit_op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -87,10 +92,29 @@ def test_the_variable_is_read_at_the_first_call(monkeypatch: pytest.MonkeyPatch)
     assert LogitOp.get("apply_edits").choose("cpu") == ("native", "custom_ops has none")
 
 
+@pytest.mark.usefixtures("restore")
+def test_a_check_of_the_variable_changes_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops.configure(["none"])
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "all")
+    ops.check_variable()
+    assert LogitOp.get("apply_edits").choose("cpu") == ("native", "custom_ops has none")
+
+
+@pytest.mark.usefixtures("restore")
+def test_a_check_of_the_variable_applies_it_if_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logit_op, "_config", None)
+    LogitOp.get.cache_clear()
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
+    ops.check_variable()
+    monkeypatch.delenv("LOGITPORT_CUSTOM_OPS")
+    assert LogitOp.get("apply_edits").choose("cpu") == ("native", "custom_ops has none")
+
+
+@pytest.mark.parametrize("read", [ops.configure, ops.check_variable])
 @pytest.mark.parametrize("value", ["all,none", "+aply_edits", "none,,", "apply_edits"])
-def test_an_invalid_variable_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variable_is_refused(value: str, read: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", value)
     before = LogitOp.get("apply_edits")
     with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS: custom_ops "):
-        ops.configure()
+        read()
     assert LogitOp.get("apply_edits") is before

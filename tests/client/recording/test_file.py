@@ -31,6 +31,11 @@ def events(path: Path) -> list[bytes]:
         return [item.events for item in read(file) if not isinstance(item, int)]
 
 
+def test_a_path_that_no_file_can_have() -> None:
+    with pytest.raises(InvalidArgument, match=r"the recording .* cannot be opened: embedded null byte"):
+        RecordingFile("engine\0.lprec", LARGE)
+
+
 def test_only_the_owner_reads_it(path: Path) -> None:
     RecordingFile(path, LARGE).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -51,6 +51,7 @@ def test_the_environment(caplog: Any) -> None:
     assert _options_of_environment({VARIABLE: "/tmp/x"}) == RecordOptions(Path("/tmp/x"))
     chosen = {VARIABLE: '{"path": "/tmp/x", "sample_every": 1, "requests": ["a"]}'}
     assert _options_of_environment(chosen) == RecordOptions("/tmp/x", ["a"], 1)
+    assert _options_of_environment({VARIABLE: f"\n {chosen[VARIABLE]}"}) == RecordOptions("/tmp/x", ["a"], 1)
     assert not caplog.records
     for wrong in ("{", "{}", '{"path": ""}', '{"path": "y", "top_k": 0}', '{"path": "y", "colour": 1}'):
         assert _options_of_environment({VARIABLE: wrong}) is None

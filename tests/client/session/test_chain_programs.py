@@ -165,6 +165,16 @@ def test_the_runtime_is_imported_in_the_background(mode: Any, with_torch: bool, 
         thread.join()
 
 
+def test_a_runtime_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The first program raises the error again."""
+    monkeypatch.setitem(sys.modules, "logitport.programs.runtime", None)
+    caplog.set_level("DEBUG", "logitport.session.chain_programs")
+    thread = ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare()
+    assert thread is not None
+    thread.join()  # an error in a thread would be a warning, which fails
+    assert "the runtime of programs could not be imported: ModuleNotFoundError" in caplog.text
+
+
 def test_nothing_is_prepared_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     assert ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare() is None

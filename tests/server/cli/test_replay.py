@@ -15,7 +15,7 @@ import pytest
 from logitport import Client, CustomLogitProcessor, EditProcessor, RecordOptions, Request
 from logitport.recording import chunks
 from logitport.recording.codec import encode
-from logitport.recording.events import RequestBegan, RequestStepped, SessionOpened
+from logitport.recording.events import RecordedProcessor, RequestBegan, RequestStepped, SessionOpened
 from logitport_server.cli.root import run
 from tests.server.play.recordings import STORY, write_hostile_recording, write_recording
 
@@ -197,6 +197,36 @@ def test_a_version_that_refuses_the_parameters(client: Client, path: Path, tmp_p
         "request one: not compared: processor Ban: a is not known",
         "1 of 1 requests were not compared",
     ]
+
+
+def write_without_steps(path: Path) -> None:
+    """Add a request that has begun and of which no step is recorded."""
+    none, ban = np.empty(0, np.int32), RecordedProcessor("", "Ban", "0" * 64, "Ban")
+    events = [SessionOpened(VOCAB, "FP32"), RequestBegan(7, "without steps", none, none, (ban,), {})]
+    before = path.read_bytes() if path.exists() else chunks.FILE_HEADER
+    path.write_bytes(before + chunks.pack(2, b"".join(map(encode, events))))
+
+
+def test_a_recording_without_a_row(path: Path, replay: Any) -> None:
+    write_without_steps(path)
+    result = replay(AS_RECORDED)
+    assert (result.status, result.output) == (2, "")
+    assert "no step can be compared: no row was recorded" in result.errors
+
+
+@pytest.mark.parametrize(
+    ("body", "compared"),
+    [
+        (AS_RECORDED, "no difference in 7 rows of 1 requests"),
+        ("edits.deny([1, 2])", "1 of 1 requests differ, in 7 of 7 rows"),
+    ],
+)
+def test_only_requests_with_compared_rows_are_counted(
+    client: Client, path: Path, replay: Any, body: str, compared: str
+) -> None:
+    record(client, path, {"one": [(Ban, {})]})
+    write_without_steps(path)
+    assert replay(body).output.splitlines()[-1] == f"{compared}; 1 of 2 requests were not compared"
 
 
 def test_a_class_that_is_no_processor(client: Client, path: Path, tmp_path: Path, replay: Any) -> None:

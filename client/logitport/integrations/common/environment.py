@@ -8,6 +8,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from logitport import ops
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
@@ -44,10 +45,12 @@ def client() -> Client:
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
+        LoadFailed: a plugin of ops cannot be imported.
         ServerUnavailable: a document or a name in LOGITPORT_TARGET cannot be read now.
     """
     warn_about_misspelled()
     permitted_kinds()
+    ops.check_variable()
     tenant_function()
     address = target()
     ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
@@ -91,7 +94,7 @@ def reconnect_seconds() -> float:
     """Return how long a step waits for a lost service: LOGITPORT_STEP_TIMEOUT_SECONDS, by default 15 s.
 
     Raises:
-        InvalidArgument: the variable is no such number.
+        InvalidArgument: the variable is not a number from 0.001 to 3600.
     """
     return _step_seconds(_RECONNECT_SECONDS)
 

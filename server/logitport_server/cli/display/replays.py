@@ -102,18 +102,18 @@ def _session_title(session: RecordedSession) -> str:
 
 
 def _summary(replay: Replay) -> str:
-    rows = sum(len(request.rows) for request in replay.requests)
-    compared = sum(request.compared for request in replay.requests)
-    refused = sum(request.differs and not request.compared for request in replay.requests)
-    differing = sum(request.differs for request in replay.requests) - refused
+    compared = [request for request in replay.requests if request.compared]
+    rows = sum(request.compared for request in compared)
+    differing = sum(request.differs for request in compared)
     missing = sum(request.not_compared for request in replay.requests)
     parts = []
     if differing:
-        parts.append(f"{differing} of {len(replay.requests)} requests differ, in {rows} of {compared} rows")
+        differing_rows = sum(len(request.rows) for request in compared)
+        parts.append(f"{differing} of {len(compared)} requests differ, in {differing_rows} of {rows} rows")
     elif compared:
-        parts.append(f"no difference in {compared} rows of {len(replay.requests)} requests")
-    if refused:
-        parts.append(f"{refused} of {len(replay.requests)} requests were not compared")
+        parts.append(f"no difference in {rows} rows of {len(compared)} requests")
+    if len(compared) < len(replay.requests):
+        parts.append(f"{len(replay.requests) - len(compared)} of {len(replay.requests)} requests were not compared")
     if missing:
         parts.append(f"{missing} rows without recorded edits or logits were not compared")
     if replay.left_out:

@@ -53,6 +53,12 @@ def test_an_invalid_step_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, val
         environment.client()
 
 
+def test_an_invalid_choice_of_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
+    with pytest.raises(InvalidArgument, match=r"LOGITPORT_CUSTOM_OPS: custom_ops .*'apply_edits' is none of"):
+        environment.client()
+
+
 @pytest.mark.parametrize(("value", "seconds"), [(None, 15.0), ("", 15.0), ("0.5", 0.5), ("120", 120.0)])
 def test_the_time_to_wait_for_a_service_that_restarts(
     monkeypatch: pytest.MonkeyPatch, value: str | None, seconds: float

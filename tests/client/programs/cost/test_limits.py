@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from logitport.errors import InvalidProgram, LimitExceeded
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost, milliseconds
 from logitport.programs.cost.prices import NUMPY, TORCH, Price, Prices
+from logitport.programs.cost.work import _COPIES, _FREE
+from logitport.programs.rules import OPERATORS
 from logitport.programs.types import VOCAB, Element, Size
 from logitport.programs.verifier import verify
 from logitport_builtins import BUILTIN_PROGRAMS
@@ -125,3 +127,11 @@ def test_a_vocabulary_that_is_too_small() -> None:
     write("scatter_drop", logits, index, write("gather_or", logits, index))
     with pytest.raises(InvalidProgram, match="k is 5, of an axis of 4"):
         check_cost(write.verified(), 4, priced=priced())
+
+
+def test_operators_without_a_price_of_their_own() -> None:
+    """They cost `others`. Measure a new operator before it joins them."""
+    unpriced = OPERATORS.keys() - TORCH.operators.keys() - _FREE - _COPIES
+    comparisons = {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal", "is_nan"}
+    arithmetic = {"absolute", "add", "ceil", "divide", "floor", "maximum", "minimum", "multiply", "negate", "subtract"}
+    assert unpriced == comparisons | arithmetic | {"and", "or", "xor", "not", "amax", "sum", "history"}
