@@ -36,7 +36,7 @@ class State(NamedTuple):
 
 
 def state_of(processor: object) -> State:
-    """Read the present state of a processor.
+    """Read the present state of a processor. docs/processor-reference.md has the times.
 
     Raises:
         Exception: it cannot be serialized; `dumps` says why.
