@@ -43,16 +43,16 @@ class _Made(NamedTuple):
 
     Attributes:
         shipped: the payload.
-        lift: whether a program was tried.
-        digest: of the state of the class at that time.
+        lift: whether the caller permitted a program. The payload is a pickle then, too, if it could not be one.
+        digest: of the state of the class after the payload was made; None if the class cannot be pickled.
     """
 
     shipped: Shipped
     lift: bool
-    digest: bytes
+    digest: bytes | None
 
 
-# Caches the payload of a class: to read its state takes less time, and for a program far less.
+# The last payload of each class: to read the state of a class takes less time, and for a program far less.
 _made: WeakKeyDictionary[type, _Made] = WeakKeyDictionary()
 
 
@@ -60,7 +60,8 @@ def serialize(processor: Any) -> str:
     """Serialize a processor to a string; a string is returned unchanged.
 
     A class that `reserialize` has made a program of becomes a program again, and so does a `TensorProcessor`. One that
-    cannot be captured is pickled, with a warning.
+    cannot be captured is pickled, with a warning. A program is made again only after a change of what a pickle of the
+    class would contain, and never if the class cannot be pickled.
 
     Raises:
         PayloadNotPortable: it cannot be pickled.
@@ -68,18 +69,24 @@ def serialize(processor: Any) -> str:
     cls = processor if isinstance(processor, type) else _tensor_processor(processor)
     if cls is None:
         return _unchanged(processor) or payload.dumps(processor)
-    made = _made.get(cls)
+    made, state = _made.get(cls), _state_of(cls)
+    if made is not None and made.digest == _digest(state):
+        serialized = made.shipped.serialized
+        if state is not None or payload.holds_program(serialized):
+            return serialized
+    lift = issubclass(cls, TensorProcessor) if made is None else made.lift
     try:
-        return reserialize(cls, lift=issubclass(cls, TensorProcessor) if made is None else made.lift).serialized
+        return _make(cls, state, lift=lift).serialized
     except NotCapturable as error:
         logger.warning("%s is shipped as code, not as a program: %s", cls.__qualname__, error.message)
-        return reserialize(cls, lift=False).serialized
+        return _keep(cls, Shipped(payload.dumps(cls)), lift=lift).serialized
 
 
 def reserialize(processor: Any, *, lift: bool) -> Shipped:
     """Serialize the present state of a processor; make a program of it if it can be one.
 
-    `serialize` then makes the same of a class.
+    `serialize` then makes the same of a class. What can be a program is always traced again: the result depends on
+    values that a pickle refers to by name, such as attributes of installed modules.
 
     Args:
         processor: as for `serialize`.
@@ -92,15 +99,28 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
     """
     if given := _unchanged(processor):
         return Shipped(given)
-    lift = lift and (_tensor_processor(processor) is not None or not _reads_no_logits(processor))
+    tensor_processor = _tensor_processor(processor)
+    lift = lift and (tensor_processor is not None or not _reads_no_logits(processor))
     state = _state_of(processor)
     made = _made.get(processor) if isinstance(processor, type) else None
     if made is not None and state is not None and (made.lift, made.digest) == (lift, state.digest):
-        return made.shipped
+        traces = lift and (tensor_processor is not None or not state.large)
+        if not traces:
+            return made.shipped
+    return _make(processor, state, lift=lift)
+
+
+def _make(processor: Any, state: State | None, *, lift: bool) -> Shipped:
     shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, state)
+    return _keep(processor, shipped, lift=lift)
+
+
+def _keep(processor: Any, shipped: Shipped, *, lift: bool) -> Shipped:
+    """Add the suspect lines to what was made of a processor; keep it if that is a class."""
     shipped = shipped._replace(suspect=(*shipped.suspect, *_suspect_lines(processor, shipped)))
     if isinstance(processor, type):
-        _made[processor] = _Made(shipped, lift, b"" if state is None else state.digest)
+        # The state is read again: the author's code has run, and may have filled a cache in a global.
+        _made[processor] = _Made(shipped, lift, _digest(_state_of(processor)))
     return shipped
 
 
@@ -117,6 +137,10 @@ def _state_of(processor: Any) -> State | None:
         return payload.state_of(processor)
     except Exception:  # noqa: BLE001 - from any object's __reduce__; `dumps` reports it, if it is called
         return None
+
+
+def _digest(state: State | None) -> bytes | None:
+    return None if state is None else state.digest
 
 
 def _unchanged(processor: Any) -> str:

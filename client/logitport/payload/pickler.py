@@ -73,7 +73,7 @@ _NOT_SHIPPED = {
 class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
     """Pickles one processor; `author` is its class or function, see `dialects.author_of`."""
 
-    def __init__(self, file: io.BytesIO, author: Any) -> None:
+    def __init__(self, file: Any, author: Any) -> None:
         # Sets every option that changes the bytes and that a user could otherwise change globally in dill's settings.
         super().__init__(file, protocol=4, byref=False, fmode=dill.HANDLE_FMODE, recurse=False)
         self._own_package = top_level(author.__module__)

@@ -22,9 +22,9 @@ def reduce(obj: Any) -> Any:
     reduction = _REDUCTIONS.get(type(obj))
     if reduction is not None:
         return reduction(obj)
-    torch = sys.modules.get("torch")
-    if torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided and not obj.is_quantized:
+    if is_plain_tensor(obj):
         return _tensor(obj)
+    torch = sys.modules.get("torch")
     if torch is not None and type(obj) is torch.dtype:
         return getattr, (torch, str(obj).removeprefix("torch."))
     return NotImplemented
@@ -67,16 +67,28 @@ _REDUCTIONS: dict[type, Any] = {
 }
 
 
+def is_plain_tensor(obj: Any) -> bool:
+    """Whether it is a tensor that is shipped as its bytes."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided and not obj.is_quantized
+
+
+def plain_tensor(tensor: Any) -> tuple[Any, Any]:
+    """Return the tensor on the CPU, without its gradient, and its bytes as an array; copied only if they must be."""
+    torch = sys.modules["torch"]
+    plain = tensor.detach().cpu().contiguous()
+    return plain, plain.reshape(-1).view(torch.uint8).numpy()
+
+
 def _tensor(tensor: Any) -> Any:
     """Reduce a tensor to its bytes, because torch's own pickle contains addresses.
 
     It is loaded on the CPU, and without its gradient.
     """
     torch = sys.modules["torch"]
-    plain = tensor.detach().cpu().contiguous()
+    plain, data = plain_tensor(tensor)
     if not plain.numel():
         return functools.partial(torch.empty, dtype=plain.dtype), (tuple(plain.shape),)
-    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
     flat = _Call(functools.partial(torch.frombuffer, dtype=plain.dtype), bytearray(data))
     return torch.reshape, (flat, tuple(plain.shape))
 

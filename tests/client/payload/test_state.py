@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 import threading
+import tracemalloc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from logitport import CustomLogitProcessor, payload
+from logitport.payload.pickler import ProcessorPickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +149,86 @@ def test_one_object_or_two_equal_ones(inner: Any) -> None:
     assert payload.state_of(here.Ban) != before
 
 
+def test_one_object_in_a_list_and_elsewhere() -> None:
+    here = module()
+    here.BY_WORD = here.PAIRS[7][1]
+    before = payload.state_of(here.Ban)
+    here.BY_WORD = [*here.BY_WORD]
+    assert payload.state_of(here.Ban) != before
+    here.TABLE = [here.PAIRS[7][1]]  # saved before PAIRS
+    shared = payload.state_of(here.Ban)
+    here.TABLE = [[*here.PAIRS[7][1]]]
+    assert payload.state_of(here.Ban) != shared
+
+
+def test_tuples_of_one_tuple_are_read_once() -> None:
+    here = module()
+    nested: Any = ([],)
+    for _ in range(60):
+        nested = (nested, nested)
+    here.DEEP = [nested, *range(100)]
+    assert payload.state_of(here.Ban).digest  # a text would have 2 to the power of 60 lists
+
+
+def test_nested_lists_are_not_saved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = module()
+    count = 0
+    save = ProcessorPickler.save
+
+    def counts(self: Any, obj: Any, save_persistent_id: bool = True) -> None:
+        nonlocal count
+        count += 1
+        save(self, obj, save_persistent_id)
+
+    monkeypatch.setattr(ProcessorPickler, "save", counts)
+    counts_of = []
+    for size in (100, 1000):
+        here.PAIRS = [(str(number), [number, {"id": [number]}]) for number in range(size)]
+        count = 0
+        payload.state_of(here.Ban)
+        counts_of.append(count)
+    assert counts_of[0] == counts_of[1]
+
+
+def test_tensors() -> None:
+    here = module()
+    digests = set()
+    for tensor in (
+        torch.zeros(2, 3),
+        torch.zeros(3, 2),
+        torch.zeros(6),
+        torch.zeros(6, dtype=torch.int32),
+        torch.zeros(6, dtype=torch.bool),
+        torch.tensor([0.0] * 5 + [1.0]),
+        torch.tensor([[0.0, 1.0], [2.0, 3.0]]),
+        torch.tensor([[0.0, 1.0], [2.0, 3.0]]).T,
+        torch.tensor(1.0),
+        torch.zeros(0),
+        torch.zeros(0, 2),
+        torch.zeros(6).requires_grad_().to_sparse(),
+    ):
+        here.TABLE = [tensor]
+        assert payload.state_of(here.Ban) == payload.state_of(here.Ban)
+        digests.add(payload.state_of(here.Ban).digest)
+    assert len(digests) == 12
+    one = torch.zeros(6)
+    here.TABLE = [one, one]
+    before = payload.state_of(here.Ban)
+    here.TABLE = [one, one.clone()]
+    assert payload.state_of(here.Ban) != before
+
+
+def test_a_large_tensor_is_not_copied() -> None:
+    here = module()
+    here.TABLE = torch.zeros(1 << 20)
+    payload.state_of(here.Ban)
+    tracemalloc.start()
+    payload.state_of(here.Ban)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
 def test_one_large_list_under_two_names() -> None:
     here = module()
     here.WORDS = here.DEEP = ["a"] * 100
@@ -165,6 +248,10 @@ def test_large_containers() -> None:
         here = module()
         here.WORDS = ["a"] * size
         assert payload.state_of(here.Ban).large == found
+        for nested in (["a"] * size, ("a",) * size):
+            here = module()
+            here.WORDS = [nested, *range(100)]
+            assert bool(payload.state_of(here.Ban).large) == bool(found)
 
 
 def test_what_cannot_be_shipped() -> None:
