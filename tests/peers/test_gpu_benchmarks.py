@@ -16,9 +16,23 @@ ROOT = Path(__file__).parents[2]
 # vLLM's kernel of bitmasks, and ours alone, both under Triton's interpreter.
 KERNELS = """
 import torch
+from triton.runtime import interpreter
 from benchmarks.gpu.bitmask_peers import import_vllm
 from benchmarks.gpu.jobs import edits
 from logitport.ops.apply_edits import naive, triton
+
+
+# vLLM's kernel stores with a mask of integers, 0 and 1. The interpreter of Triton 3.9 accepts booleans alone; its
+# compiler makes no difference.
+store = interpreter.InterpreterBuilder.create_masked_store
+
+
+def store_by_booleans(self, pointers, values, mask, *policy):
+    mask.data = mask.data.astype(bool)
+    return store(self, pointers, values, mask, *policy)
+
+
+interpreter.InterpreterBuilder.create_masked_store = store_by_booleans
 
 rows, width = 3, 9000
 vllm = import_vllm()
