@@ -62,7 +62,7 @@ def test_an_engines_trace_continues(protocol: str, start_server: Start, monkeypa
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("engine")
     with collecting(protocol) as collector:
         export_to(collector, monkeypatch)
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
         server = start_server("--enable-custom-logit-processor")
         with ExitStack() as stack:
             client = stack.enter_context(Client(server.target))
@@ -161,7 +161,7 @@ def test_a_collector_that_does_not_answer_disturbs_nothing(
     export_to(Collector(protocol, f"http://{free_address()}"), monkeypatch)
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
     server = start_server("--log-format", "json")
     with Client(server.target) as client, client.session(vocab_size=8) as session:
         handle = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
