@@ -152,7 +152,7 @@ def test_sessions(clients: dict[str, Client]) -> None:
     with pytest.raises(LimitExceeded, match=r"'alice' has 1 sessions open, .* --max-sessions-per-principal"):
         clients["alice"].session(vocab_size=VOCAB)
     with all_sessions(clients, "bob", "carol", "dave"):
-        with pytest.raises(LimitExceeded, match=r"the server has 4 sessions open, .* --max-sessions-per-principal, "):
+        with pytest.raises(LimitExceeded, match=r"the server has 4 sessions open, .* --max-sessions-per-principal: "):
             clients["erin"].session(vocab_size=VOCAB)
         first.close()
         wait_until(lambda: opens(clients["erin"]))
