@@ -399,5 +399,6 @@ async def _serve(
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-    logger.info("stopping in %.1f s at most; a second signal ends the server at once", config.stop_seconds)
+    text = "stopping: sessions and calls get up to %.1f s; a second signal ends the server at once"
+    logger.info(text, config.stop_seconds)
     return await server.stop()
