@@ -31,6 +31,7 @@ from logitport_proto import (
 from logitport_server import collector, descriptors, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
+from logitport_server.config.sources import VARIABLES
 from logitport_server.executors import ProcessExecutor
 from logitport_server.executors.factory import announce, choose_executor, gpu_for_workers
 from logitport_server.metrics import Metrics
@@ -352,7 +353,7 @@ def run(
     """
     config.start_logging()
     descriptors.raise_limit()
-    for variable in unread({*OF_THE_SDK, *config.variables()}):
+    for variable in unread({*OF_THE_SDK, *VARIABLES}):
         logger.warning("%s; logitport serve --help has all options", variable)
     try:
         if config.processes > 1:

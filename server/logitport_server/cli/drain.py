@@ -6,9 +6,9 @@ import sys
 import time
 
 from pydantic import Field
-from pydantic_settings import CliPositionalArg
 
 from logitport_server.cli.servers import ServersCommand, call_each, end
+from logitport_server.config.option import Argument
 from logitport_server.config.units import Seconds
 
 _POLL_SECONDS = 0.2
@@ -21,7 +21,7 @@ class Drain(ServersCommand):
     """
 
     # Not the document or name of a fleet: with all of its servers drained, no server opens a session.
-    target: CliPositionalArg[str] = Field(
+    target: Argument[str] = Field(
         description="address of the server, HOST:PORT or unix:PATH, or several, separated by commas; not all servers "
         "of the fleet: sessions move to the others"
     )
@@ -31,8 +31,7 @@ class Drain(ServersCommand):
         """The addresses, each of them of one server."""
         return self.target.split(",")
 
-    def cli_cmd(self) -> None:
-        """Drain the servers. The exit status is 1 if sessions that can move are still there at the end."""
+    def run(self) -> None:
         deadline = time.monotonic() + self.timeout_seconds
         with self.client() as client:
             servers = client.servers()

@@ -1,4 +1,4 @@
-"""`logitport inspect`."""
+"""`logitport payload inspect`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import resource
 import signal
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
 
 from logitport import payload
 from logitport.errors import MalformedPayload, SignatureRefused
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_server.cli import program_text
-from logitport_server.cli.payload_file import read_payload_or_program
+from logitport_server.cli.payload_file import read_payload
+from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import Folder
 from logitport_server.registry.inspection import inspect_pickle
@@ -33,16 +33,15 @@ _MAX_MEMORY = 4 << 30
 class Inspect(BaseModel):
     """Show what unpickling a payload would import and do, without running it; or the values of a program."""
 
-    payload: CliPositionalArg[str] = Field(
+    payload: Argument[Annotated[str, Metavar("FILE")]] = Field(
         description="file of a payload, or of the canonical bytes of a program; - for stdin"
     )
     trusted_keys: OrOff[Folder] = Field(None, description="folder of public keys (*.pub) to check the signature with")
     cpu_seconds: Seconds = Field(20.0, ge=1, le=3600, description="CPU time limit of the analysis")
 
-    def cli_cmd(self) -> None:
-        """Print the report."""
+    def run(self) -> None:
         keys = TrustedKeys(self.trusted_keys) if self.trusted_keys is not None else None
-        serialized = read_payload_or_program(self.payload)
+        serialized = read_payload(self.payload)
         _limit(math.ceil(self.cpu_seconds))
         shipped = payload.parse(serialized)
         if shipped.is_program:

@@ -12,18 +12,10 @@ from logitport_server.config import StartupError
 _PROGRAM_BEGINS = b"\x08"
 
 
-def read_payload_or_program(path: str) -> str:
-    """Return the text of the file as `read_payload`. The canonical bytes of a program become a payload's text."""
+def read_payload(path: str) -> str:
+    """Return the text of the file, or of stdin for "-"; the canonical bytes of a program as text. Raises StartupError."""
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return seal_program(content, "") if content.startswith(_PROGRAM_BEGINS) else content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"cannot read a payload from {path}: {error}") from error
-
-
-def read_payload(path: str) -> str:
-    """Return the text of the file, or of stdin for "-". Raises StartupError."""
-    try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"cannot read a payload from {path}: {error}") from error

@@ -11,9 +11,9 @@ from typing import Any
 
 from logitport.dialects import missing_methods, recognise
 from logitport.payload.portability import travels_by_value
-from logitport_server.cli.payload_file import read_payload_or_program
-from logitport_server.command_line.parser import proposal
+from logitport_server.cli.payload_file import read_payload
 from logitport_server.config import StartupError, UsageError
+from logitport_server.config.errors import proposal
 
 
 def read_processor(source: str) -> Any:
@@ -29,7 +29,7 @@ def read_processor(source: str) -> Any:
     if not separator or (source == "-" or Path(source).is_file()):
         if source != "-" and source.endswith(".py"):
             raise UsageError(f"{source} is a Python file; name its class, too, as in {source}:CLASS")
-        return read_payload_or_program(source)
+        return read_payload(source)
     if not (file and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{source!r} is not FILE:CLASS; write, for example, ban.py:BanFrench")
     module = _execute(Path(file))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import orjson
-from pydantic import AliasChoices, BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from pydantic import BaseModel, Field
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
@@ -17,7 +16,7 @@ from logitport_server.cli.display.replays import content_lines, content_of, repl
 from logitport_server.cli.display.tables import show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.config import StartupError, UsageError
-from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.play.token_texts import read_tokenizer
 
@@ -33,12 +32,11 @@ class Replay(BaseModel):
     with status 1 where the versions differ, and 2 where they cannot be compared.
     """
 
-    recording: CliPositionalArg[Annotated[Path, Metavar("FILE")]] = Field(
+    recording: Argument[Annotated[Path, Metavar("FILE")]] = Field(
         description="file that a session has recorded, see LOGITPORT_RECORD"
     )
-    versions: list[Annotated[str, Metavar("[NAME=]FILE:CLASS")]] = Field(
+    versions: Annotated[list[Annotated[str, Metavar("[NAME=]FILE:CLASS")]], Flag("--with")] = Field(
         [],
-        validation_alias=AliasChoices("with"),
         description="another version, such as my.py:New; NAME is the recorded processor that it replaces: its class, "
         "name or digest",
     )
@@ -47,7 +45,7 @@ class Replay(BaseModel):
         None,
         description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors",
     )
-    run_payloads: Annotated[bool, FlagOnly] = Field(
+    run_payloads: Annotated[bool, Flag("--run-payloads")] = Field(
         False,
         description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
         "only for recordings that you trust",
@@ -57,10 +55,9 @@ class Replay(BaseModel):
         ge=1 << 20,
         description="memory for the recorded events, with --request for those of its requests",
     )
-    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+    as_json: Annotated[bool, Flag("--json")] = Field(False, description="print JSON")
 
-    def cli_cmd(self) -> None:
-        """Print the differences, or the requests."""
+    def run(self) -> None:
         try:
             differs = self._compare() if self.versions else self._list()
         except (LogitportError, StartupError) as error:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-from pydantic_settings import CliSubCommand
 
-from logitport_server.cli.command_group import CommandGroup
 from logitport_server.cli.display.quantities import NOTHING, age
 from logitport_server.cli.display.tables import Column, number
 from logitport_server.cli.servers import TableCommand, end, print_json
@@ -46,8 +43,7 @@ class ListSessions(TableCommand):
     Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
     """
 
-    def cli_cmd(self) -> None:
-        """Print the sessions."""
+    def run(self) -> None:
         answers = self.call(lambda server: list(server.sessions()))
         found = [(answer.server, session) for answer in answers for session in answer.value or ()]
         if self.prints_json:
@@ -57,12 +53,6 @@ class ListSessions(TableCommand):
             rows = ((server, _row(session, wide=self.is_wide)) for server, session in found)
             self.show(columns, rows, answers)
         end(answers)
-
-
-class Sessions(CommandGroup):
-    """Show the sessions of servers."""
-
-    list: CliSubCommand[ListSessions] = Field(description="list the open sessions")
 
 
 def _row(session: SessionInfo, *, wide: bool) -> tuple[object, ...]:

@@ -50,8 +50,7 @@ class Status(TableCommand):
     Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
     """
 
-    def cli_cmd(self) -> None:
-        """Print the state."""
+    def run(self) -> None:
         answers = self.call(lambda server: server.status())
         if self.prints_json:
             print_json(

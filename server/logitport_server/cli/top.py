@@ -28,7 +28,7 @@ from logitport_server.cli.status import (
     state_of,
     worker_row,
 )
-from logitport_server.config.option import FlagOnly
+from logitport_server.config.option import Flag
 from logitport_server.config.units import Seconds
 
 if TYPE_CHECKING:
@@ -84,10 +84,9 @@ class Top(JsonCommand):
     """
 
     interval: Seconds = Field(2.0, ge=0.1, le=3600, description="time between two looks at the servers")
-    once: Annotated[bool, FlagOnly] = Field(False, description="print one interval, and end")
+    once: Annotated[bool, Flag("--once")] = Field(False, description="print one interval, and end")
 
-    def cli_cmd(self) -> None:
-        """Print one interval, or show each one until SIGINT."""
+    def run(self) -> None:
         console = Console(highlight=False)
         with self.client(max(self.interval, _MIN_TIMEOUT_SECONDS)) as client:
             looks = _look(client)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.config.errors import UsageError
+from logitport_server.config.errors import UsageError, proposal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,5 +55,4 @@ def _line_of(key: str, document: tomlkit.TOMLDocument) -> int:
 def _unknown(key: str, value: object, keys: Mapping[str, str]) -> str:
     if isinstance(value, dict):
         return f"[{key}] is a table; write all options at the top, without tables"
-    near = difflib.get_close_matches(key.replace("_", "-"), keys, 1)
-    return f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"unknown key {key!r}{proposal(key.replace('_', '-'), keys)}"

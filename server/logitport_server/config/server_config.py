@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, field_serializer
+from pydantic import ConfigDict, Field
 
 from logitport_server.config.limits import Limits
 from logitport_server.config.listening import Listening
@@ -15,7 +14,6 @@ from logitport_server.config.processors import Processors
 from logitport_server.config.registration import Registration
 from logitport_server.config.sandbox import Sandbox
 from logitport_server.config.security import Security
-from logitport_server.config.sources import FileOptions
 from logitport_server.config.stopping import Stopping
 from logitport_server.config.units import OrOff
 from logitport_server.config.values import File
@@ -30,10 +28,6 @@ class ConfigFile(OptionGroup):
         None, description="TOML file with options; flags and the environment have precedence over it"
     )
 
-    @field_serializer("config")
-    def _leave_out_path(self, _: Path | None) -> None:
-        """Serialize None: the other options have the values of the file, which may have changed."""
-
 
 # pydantic collects the fields of the last base first.
 class ServerConfig(
@@ -46,9 +40,10 @@ class ServerConfig(
     Security,
     Listening,
     ConfigFile,
-    FileOptions,
 ):
-    """The options of `logitport serve`."""
+    """The options of `logitport serve`. Only the command reads the environment and the configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @property
     def has_workers(self) -> bool:

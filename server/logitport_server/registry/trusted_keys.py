@@ -31,7 +31,7 @@ class TrustedKeys:
         self._version = self._folder_version()
         self._keys = self._read()
         if not self._keys:
-            raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport keygen` there")
+            raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport payload keygen` there")
 
     def refresh(self, *, if_changed: bool = False) -> None:
         """Reload the folder. If that fails, log the error and keep the keys.
@@ -84,7 +84,7 @@ class TrustedKeys:
         if shipped.signature is None:
             raise SignatureRefused(
                 "the payload is not signed, and this server accepts only signed payloads: sign it with "
-                "`logitport sign` or Client.register(signing_key=...)"
+                "`logitport payload sign` or Client.register(signing_key=...)"
             )
         key = self._keys.get(shipped.signature.key)
         if key is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, ProcessorRef, Request, RequestsFailed, compiled
+from logitport import Client, CustomLogitProcessor, ProcessorRef, Request, RequestsFailed
 from logitport.admin import ServerStatus, SessionInfo
 from logitport_server.access.tokens import new_token
 from tests.waiting import wait_until
@@ -279,14 +279,6 @@ def test_top(shown: Shown, logitport: Any, is_stored: Any) -> None:
     assert 0 < by_name["disallowed_tokens"]["p50_seconds"] <= by_name["disallowed_tokens"]["p99_seconds"]
 
 
-def test_version(logitport: Any, is_stored: Any) -> None:
-    ended = logitport("version")
-    is_stored(
-        "version", ended.out, (r"(platform +).*", r"\1PLATFORM"), (rf"core( +){compiled.NAME}\n", r"core\1NAME\n")
-    )
-    assert {*json_of(logitport("version", "--json"))} == {line.split()[0] for line in ended.out.splitlines()}
-
-
 def test_unquarantine_and_drain(start_server: Callable[..., RunningServer], logitport: Any, is_stored: Any) -> None:
     server = start_server("--enable-custom-logit-processor", "--quarantine-after", "1")
     with Client(server.target) as client:
@@ -294,8 +286,8 @@ def test_unquarantine_and_drain(start_server: Callable[..., RunningServer], logi
         with pytest.raises(RequestsFailed):
             client.apply(torch.zeros(1, VOCAB), [Request(prompt_token_ids=[1], processors=[("team/exits", {})])])
         assert client.processor("team/exits").quarantined
-        is_stored("unquarantine", logitport("unquarantine", server.target, "team/exits").out)
-        is_stored("unquarantine-again", logitport("unquarantine", server.target, "team/exits").out)
+        is_stored("unquarantine", logitport("processors", "unquarantine", server.target, "team/exits").out)
+        is_stored("unquarantine-again", logitport("processors", "unquarantine", server.target, "team/exits").out)
         assert not client.processor("team/exits").quarantined
         is_stored("drain", logitport("drain", server.target).out)
     wait_until(lambda: "draining" in logitport("status", server.target).out)

@@ -62,7 +62,7 @@ def tampered() -> str:
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (ONE, "is not signed, .* `logitport sign` or Client.register"),
+        (ONE, "is not signed, .* `logitport payload sign` or Client.register"),
         (payload.sign(ONE, OTHER_KEY, name="team/one"), "which this server does not trust"),
         (expired(), r"expired at 20\d\d-.* UTC; sign it again"),
         (tampered(), "does not fit"),
