@@ -42,8 +42,8 @@ _ENVIRONMENT = {
 _ROOTS = ("hypothesis", "ml_dtypes", "packaging", "pytest", "pytest-timeout")
 # Carried without what they depend on, as `make` installs them: the rest of it is torch, which is there.
 _ALONE = ("apache-tvm-ffi", "xgrammar")
-# Carried although they are there: generated code and other carried packages need these versions or later ones.
-_EXACT = ("grpcio", "protobuf", "typing-extensions")
+# Carried although they are there: the server, generated code and other packages need these versions or later ones.
+_EXACT = ("click", "grpcio", "protobuf", "typing-extensions")
 
 
 def present() -> set[str]:

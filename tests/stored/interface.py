@@ -47,7 +47,9 @@ def _options(group: click.Group = ROOT, words: str = "") -> Iterator[tuple[str, 
         if isinstance(command, click.Group):
             yield from _options(command, f"{name} ")
         else:
-            flags = {flag for one in command.get_params(click.Context(command)) for flag in (*one.opts, *one.secondary_opts)}
+            flags = {
+                flag for one in command.get_params(click.Context(command)) for flag in (*one.opts, *one.secondary_opts)
+            }
             yield f"{words}{name}", sorted(flags)
 
 

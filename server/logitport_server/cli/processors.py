@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from logitport_server.cli.display.quantities import NOTHING, age, size
-from logitport_server.cli.display.tables import Column, fields, number, show
-from logitport_server.cli.display.text import escape
+from logitport_server.cli.display.tables import Column, escape, fields, number, show
 from logitport_server.cli.servers import Answer, JsonCommand, ServersCommand, TableCommand, end, known, print_json
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
@@ -114,7 +113,9 @@ class RegisterProcessor(JsonCommand):
     replace: Annotated[bool, Flag("--replace")] = Field(
         False, description="bind the name even if it is bound to another processor"
     )
-    shared: Annotated[bool, Flag("--shared")] = Field(False, description="allow all callers to use it, not only its owner")
+    shared: Annotated[bool, Flag("--shared")] = Field(
+        False, description="allow all callers to use it, not only its owner"
+    )
     sign_key: OrOff[File] = Field(
         None, description="private key to sign it with, from `logitport payload keygen`, for the name and 30 days"
     )

@@ -6,13 +6,10 @@ import importlib
 import inspect
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import shell_complete
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 EXIT_STATUS = (
     "Exit status: 0 if the command has succeeded, 1 if it has failed, 2 if its options, its variables or its "
@@ -22,7 +19,7 @@ EXIT_STATUS = (
 _COMPLETE = "_LOGITPORT_COMPLETE"
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 1000}
 # Options of other servers with the meaning of --listen: the words are not similar.
-_LISTEN, _SAME_MEANING = "--listen", ("--port", "--host", "--bind", "--address")
+_LIKE_LISTEN = ("--port", "--host", "--bind", "--address")
 # The line of the help breaks at spaces alone: a flag stays in one piece.
 _NO_BREAK = "\N{NON-BREAKING HYPHEN}"
 
@@ -40,11 +37,10 @@ class Command(click.Command):
         super().__init__(name, short_help=description, epilog=EXIT_STATUS, context_settings=_SETTINGS)
         self._path = path
 
-    def load(self) -> type[BaseModel]:
+    def load(self) -> Any:
         """Import the model."""
         module, _, name = self._path.partition(":")
-        model: type[BaseModel] = getattr(importlib.import_module(f"logitport_server.cli.{module}"), name)
-        return model
+        return getattr(importlib.import_module(f"logitport_server.cli.{module}"), name)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:
@@ -62,8 +58,8 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> None:
         from logitport.errors import LogitportError
+        from logitport.output import escaped
         from logitport_server.cli.advice import with_flags
-        from logitport_server.cli.display.text import escape_lines
         from logitport_server.command_line import read_options
         from logitport_server.config import StartupError, UsageError
 
@@ -72,7 +68,7 @@ class Command(click.Command):
         except UsageError as error:
             raise click.UsageError(str(error)) from None
         except (LogitportError, StartupError) as error:  # it may quote a server, or a name of another caller
-            raise click.ClickException(escape_lines(with_flags(str(error)))) from None
+            raise click.ClickException(escaped(with_flags(str(error)))) from None
 
     def get_help(self, ctx: click.Context) -> str:
         return super().get_help(ctx).replace(_NO_BREAK, "-")
@@ -133,9 +129,9 @@ _TABLE = {
     "Access and signatures": (
         ("token", "token:Token", "create a token for a caller"),
         ("payload", "", "sign payloads, and show what they would do"),
-        ("payload keygen", "signing:Keygen", "create a key pair for signing payloads"),
-        ("payload sign", "signing:Sign", "sign a payload"),
-        ("payload inspect", "inspect:Inspect", "show what a payload would do, without running it"),
+        ("payload keygen", "payload:Keygen", "create a key pair for signing payloads"),
+        ("payload sign", "payload:Sign", "sign a payload"),
+        ("payload inspect", "payload:Inspect", "show what a payload would do, without running it"),
     ),
     "Tools": (
         ("play", "play:Play", "show in the browser what a chain of processors does"),
@@ -146,7 +142,7 @@ _TABLE = {
 }
 
 
-def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) -> None:  # noqa: FBT001
+def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) -> None:
     if is_given:
         from logitport_server.cli.version import versions
 
@@ -165,9 +161,14 @@ def _root() -> Group:
                 group.add(command, text, "Commands")
             else:
                 root.add(command, text, heading)
-    version = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _print_versions}
-    root.params.append(click.Option(["--version"], help="Print versions and exit.", **version))
-    return root
+    return click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_versions,
+        help="Print versions and exit.",
+    )(root)
 
 
 ROOT = _root()
@@ -193,18 +194,23 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _end(error: click.ClickException) -> NoReturn:
-    if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
-        error.possibilities = (error.possibilities or [])[:1]  # the nearest one
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.option_name in _SAME_MEANING:
-        if any(_LISTEN in option.opts for option in error.ctx.command.params):
-            error.possibilities = [_LISTEN]
     if not isinstance(error, click.UsageError):
         sys.exit(f"logitport: {error.format_message()}")
-    for line in error.format_message().splitlines():
+    for line in _message(error).splitlines():
         print(f"logitport: {line}", file=sys.stderr)  # noqa: T201
     if error.ctx is not None:
         print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)  # noqa: T201
     sys.exit(error.exit_code)
+
+
+def _message(error: click.UsageError) -> str:
+    """Return the message, with the one word that was probably meant: click proposes up to three."""
+    if not isinstance(error, click.NoSuchOption | click.NoSuchCommand):
+        return error.format_message()
+    near = error.possibilities or []
+    if isinstance(error, click.NoSuchOption) and error.option_name in _LIKE_LISTEN and error.ctx is not None:
+        near = ["--listen"] if error.ctx.info_name == "serve" else near
+    return f"{error.message} Did you mean {near[0]!r}?" if near else error.message
 
 
 def _how_to_install(error: ModuleNotFoundError) -> str:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument, LogitportError, UnknownProcessor
+from logitport.output import escaped
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.tables import Column, lines_of, show
-from logitport_server.cli.display.text import escape_lines
 from logitport_server.config import UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
@@ -166,6 +166,6 @@ def end(answers: Iterable[Answer]) -> None:
     failed = [answer for answer in answers if answer.error is not None]
     for answer in failed:
         where = f"{answer.server}: " if len(answers) > 1 and answer.server not in answer.reason else ""
-        print(f"logitport: {where}{escape_lines(answer.reason)}", file=sys.stderr)  # noqa: T201
+        print(f"logitport: {where}{escaped(answer.reason)}", file=sys.stderr)  # noqa: T201
     if failed:
         sys.exit(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-
 from logitport_server.cli.display.quantities import NOTHING, age
 from logitport_server.cli.display.tables import Column, number
 from logitport_server.cli.servers import TableCommand, end, print_json

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from logitport_server.cli.activity import Quantile, quantile
 from logitport_server.cli.display.quantities import NOTHING, age, latency, size
 from logitport_server.cli.display.tables import Column, fields, lines_of, number, show
-from logitport_server.cli.latencies import Quantile, quantile
 from logitport_server.cli.servers import TableCommand, end, print_json
 
 if TYPE_CHECKING:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from logitport.admin import ServerClient
     from logitport.client import Client
-    from logitport_server.cli.activity import Activity, ProcessorActivity, ServerActivity, SessionActivity
-    from logitport_server.cli.latencies import Quantile
+    from logitport_server.cli.activity import Activity, ProcessorActivity, Quantile, ServerActivity, SessionActivity
 
 _SERVER_COLUMNS = (
     Column("SERVER"),

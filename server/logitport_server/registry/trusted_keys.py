@@ -31,7 +31,9 @@ class TrustedKeys:
         self._version = self._folder_version()
         self._keys = self._read()
         if not self._keys:
-            raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport payload keygen` there")
+            raise StartupError(
+                f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport payload keygen` there"
+            )
 
     def refresh(self, *, if_changed: bool = False) -> None:
         """Reload the folder. If that fails, log the error and keep the keys.

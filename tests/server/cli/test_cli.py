@@ -158,7 +158,9 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "status"], check=False, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status"], check=False, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 1
     assert (
         done.stderr

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from logitport_server.cli.root import run
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig, UsageError

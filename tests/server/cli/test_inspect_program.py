@@ -58,7 +58,9 @@ def test_a_program_is_signed(tmp_path: Path) -> None:
     trusted.mkdir()
     assert run("payload", "keygen", str(key)).returncode == 0
     program = min_p().program
-    signed = run("payload", "sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")).stdout
+    signed = run(
+        "payload", "sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")
+    ).stdout
     (tmp_path / "key.pub").rename(trusted / "key.pub")
     report = inspect("-", "--trusted-keys", str(trusted), stdin=signed).stdout
     assert "; valid\n" in report

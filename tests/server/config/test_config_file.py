@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from logitport_server.cli.serve import Serve
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig, UsageError

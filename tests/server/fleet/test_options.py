@@ -52,7 +52,9 @@ def test_only_the_size_can_change() -> None:
 
 def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_STORE", "/of/the/node")
-    config = parse_serve_options(["--tls-cert", "c", "--tls-key", "k", "--logits-processors", "a:B", "--logits-processors", "c:D"])
+    config = parse_serve_options(
+        ["--tls-cert", "c", "--tls-key", "k", "--logits-processors", "a:B", "--logits-processors", "c:D"]
+    )
     assert (config.tls_cert, config.store, config.logits_processors) == (Path("c"), "/of/the/node", ["a:B", "c:D"])
     with pytest.raises(StartupError, match=r"after --: .*--nonsense"):
         parse_serve_options(["--nonsense"])

@@ -41,7 +41,12 @@ class Touches:
 
 def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COMMAND, "payload", "inspect", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=200
+        [COMMAND, "payload", "inspect", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
 
 
@@ -122,7 +127,9 @@ def test_signatures_are_reported(tmp_path: Path) -> None:
     check = ("-", "--trusted-keys", str(trusted))
     assert "; valid\n" in inspect(*check, stdin=signed).stdout
     assert "; REFUSED: the signature does not fit" in inspect(*check, stdin=signed.replace("team/x", "team/y")).stdout
-    again = subprocess.run([COMMAND, "payload", "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200)
+    again = subprocess.run(
+        [COMMAND, "payload", "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200
+    )
     assert again.returncode == 1
     assert again.stderr == f"logitport: cannot write {key}: File exists; choose another path\n"
 

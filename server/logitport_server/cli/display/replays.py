@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from logitport.output import escaped
 from logitport_server.cli.display.tables import Column, lines_of, number
-from logitport_server.cli.display.text import escape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ def content_lines(recording: Recording, request_id: str | None = None) -> Iterat
     for index, session in enumerate(recording.sessions):
         if index:
             yield Text()
-        yield Text(escape_lines(f"{_session_title(session)}"), style="bold")
+        yield Text(escaped(_session_title(session)), style="bold")
         yield from lines_of(
             _CONTENT,
             (
@@ -79,7 +79,7 @@ def replay_lines(replay: Replay) -> Iterator[Text]:
     """Summarize the requests that differ, each in one line, and then all in one."""
     for request in replay.requests:
         if request.differs:
-            yield Text(escape_lines(f"request {request.request_id or '(without id)'}: {request.summary}"))
+            yield Text(escaped(f"request {request.request_id or '(without id)'}: {request.summary}"))
     yield Text(_summary(replay))
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
-
-from logitport_server.cli.display.text import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _GAP = "  "
 _MAX_CELLS = 40
+_ELLIPSIS = "…"
+# Characters for each cell of the screen: combining characters take no cell, but their number must be limited, too.
+_MAX_CHARACTERS_PER_CELL = 2
 # The colors of states.
 _STYLES = {
     "serving": "green",
@@ -74,6 +75,20 @@ def fields(pairs: Iterable[tuple[str, str]], max_cells: int = 2000) -> Iterator[
         line.append(name, style="bold").append(" " * (width - cell_len(name)) + _GAP)
         shown = fit(value, max_cells)
         yield line.append(shown, style=_style(name, shown))
+
+
+def fit(text: str, max_cells: int) -> str:
+    """Escape the text, and shorten it to this width on the screen."""
+    limit = max_cells * _MAX_CHARACTERS_PER_CELL
+    shown = escape(text[: limit + 1])
+    if len(shown) <= limit and cell_len(shown) <= max_cells:
+        return shown
+    return set_cell_size(shown[:limit], max_cells - 1).rstrip() + _ELLIPSIS
+
+
+def escape(text: str) -> str:
+    r"""Write characters that cannot be printed as in Python, such as \x1b; spaces that are not " ", too."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _style(heading: str, cell: str) -> str:

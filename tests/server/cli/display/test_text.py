@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from logitport_server.cli.display.text import escape, escape_lines, fit
+from logitport_server.cli.display.tables import fit
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,7 @@ from logitport_server.cli.display.text import escape, escape_lines, fit
     ],
 )
 def test_control_characters_are_escaped(text: str, escaped: str) -> None:
-    assert escape(text) == escaped
-
-
-def test_the_lines_of_an_error_stay() -> None:
-    assert escape_lines("one\ntwo\x1b[2J\r\nthree") == "one\n" + r"two\x1b[2J\r" + "\nthree"
+    assert fit(text, 100) == escaped
 
 
 @pytest.mark.parametrize(

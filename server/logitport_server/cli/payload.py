@@ -1,25 +1,32 @@
-"""`logitport payload inspect`."""
+"""`logitport payload`."""
 
 from __future__ import annotations
 
 import math
+import os
 import resource
 import signal
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from pydantic import BaseModel, Field
 
 from logitport import payload
 from logitport.errors import MalformedPayload, SignatureRefused
+from logitport.payload.signing import DEFAULT_SECONDS, key_id, read_private_key
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_server.cli import program_text
-from logitport_server.cli.payload_file import read_payload
+from logitport_server.cli.display.tables import escape
+from logitport_server.cli.processor_file import read_payload
+from logitport_server.config import StartupError
 from logitport_server.config.option import Argument, Metavar
-from logitport_server.config.units import OrOff, Seconds
-from logitport_server.config.values import Folder
+from logitport_server.config.units import OrOff, Period, Seconds
+from logitport_server.config.values import File, Folder
 from logitport_server.registry.inspection import inspect_pickle
 from logitport_server.registry.trusted_keys import TrustedKeys
 
@@ -28,6 +35,41 @@ if TYPE_CHECKING:
 
 # A small pickle may expand to more memory than any machine has.
 _MAX_MEMORY = 4 << 30
+
+
+class Keygen(BaseModel):
+    """Create a key pair for signing payloads: PATH is the private key, PATH.pub the public key for --trusted-keys."""
+
+    path: Argument[Path] = Field(description="file of the private key; it must not exist yet")
+
+    def run(self) -> None:
+        key = Ed25519PrivateKey.generate()
+        public = self.path.with_name(self.path.name + ".pub")
+        _write(self.path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+        _write(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+        print(f"{self.path} and {public}: key {key_id(key.public_key())}")  # noqa: T201
+
+
+class Sign(BaseModel):
+    """Sign a payload and print it. Servers with --trusted-keys require a signature."""
+
+    payload: Argument[Annotated[str, Metavar("FILE")]] = Field(
+        description="file of a payload, the result of CustomLogitProcessor.to_str(), or of a program; - for stdin"
+    )
+    key: File = Field(description="file of the private key, from `logitport payload keygen`")
+    name: str = Field(
+        "",
+        description="name that the payload may be registered under; without it, no name is allowed",
+    )
+    expires: Period = Field(
+        timedelta(seconds=DEFAULT_SECONDS),
+        gt=timedelta(0),
+        description="how long the signature is valid, for example 30d",
+    )
+
+    def run(self) -> None:
+        seconds = int(self.expires.total_seconds())
+        print(payload.sign(read_payload(self.payload), read_private_key(self.key), name=self.name, seconds=seconds))  # noqa: T201
 
 
 class Inspect(BaseModel):
@@ -84,7 +126,7 @@ def _report_pickle(shipped: Payload, keys: TrustedKeys | None) -> None:
 
 def _print(title: str, *lines: str) -> None:
     """Print "title: line" for a lower-case title, else the lines below a heading. Control characters are escaped."""
-    clean = ["".join(char if char.isprintable() else repr(char)[1:-1] for char in line) for line in lines]
+    clean = list(map(escape, lines))
     text = f": {clean[0]}" if title.islower() else "".join(f"\n    {line}" for line in clean)
     print(title + text)  # noqa: T201
 
@@ -115,3 +157,11 @@ def _limit(cpu_seconds: int) -> None:
     for kind, limit in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise StartupError(f"cannot write {path}: {error.strerror}; choose another path") from error
