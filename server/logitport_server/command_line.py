@@ -84,12 +84,12 @@ def _parameter(model: type[BaseModel], name: str, field: FieldInfo) -> click.Par
     }
     if is_positional(field):
         return click.Argument([name], nargs=-1 if is_list(field) else 1, **settings)
-    flags = [each.names for each in metadata_of(field) if isinstance(each, Flag)]
+    flags = [each.name for each in metadata_of(field) if isinstance(each, Flag)]
     if field.annotation is bool:
         flag = flags[0] if flags else f"{flag_of(name)}/{flag_of(f'no_{name}')}"
         option = Option([name, flag], is_flag=True, help=settings["help"])
     else:
-        option = Option([name, *(flags[0].split() if flags else [flag_of(name)])], multiple=is_list(field), **settings)
+        option = Option([name, *(flags or [flag_of(name)])], multiple=is_list(field), **settings)
     option.heading = heading_of(model, name)
     return option
 

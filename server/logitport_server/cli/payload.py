@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +25,7 @@ from logitport_server.cli.display.tables import escape
 from logitport_server.cli.processor_file import read_payload
 from logitport_server.config import StartupError
 from logitport_server.config.option import Argument, Metavar
-from logitport_server.config.units import OrOff, Period, Seconds
+from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File, Folder
 from logitport_server.registry.inspection import inspect_pickle
 from logitport_server.registry.trusted_keys import TrustedKeys
@@ -61,15 +61,11 @@ class Sign(BaseModel):
         "",
         description="name that the payload may be registered under; without it, no name is allowed",
     )
-    expires: Period = Field(
-        timedelta(seconds=DEFAULT_SECONDS),
-        gt=timedelta(0),
-        description="how long the signature is valid, for example 30d",
-    )
+    expires: Seconds = Field(DEFAULT_SECONDS, gt=0, description="how long the signature is valid, for example 30d")
 
     def run(self) -> None:
-        seconds = int(self.expires.total_seconds())
-        print(payload.sign(read_payload(self.payload), read_private_key(self.key), name=self.name, seconds=seconds))  # noqa: T201
+        unsigned, seconds = read_payload(self.payload), int(self.expires)
+        print(payload.sign(unsigned, read_private_key(self.key), name=self.name, seconds=seconds))  # noqa: T201
 
 
 class Inspect(BaseModel):

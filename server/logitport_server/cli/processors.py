@@ -58,11 +58,11 @@ class ListProcessors(TableCommand):
             for ref in answer.value or ()
             if not (self.registered and ref.builtin)
         ]
-        if self.prints_json:
+        if self.as_json:
             print_json([_described(server, ref) for server, ref in found])
         else:
-            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
-            rows = ((server, _row(ref, wide=self.is_wide)) for server, ref in found)
+            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.wide else _COLUMNS
+            rows = ((server, _row(ref, wide=self.wide)) for server, ref in found)
             self.show(columns, rows, answers)
         end(answers)
 

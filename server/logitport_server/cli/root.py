@@ -124,7 +124,7 @@ _TABLE = {
         ("processors register", "processors:RegisterProcessor", "register a class of a file, or a payload"),
         ("processors delete", "processors:DeleteProcessor", "delete a name or a processor"),
         ("processors unquarantine", "processors:Unquarantine", "lift the quarantine of a processor"),
-        ("drain", "drain:Drain", "move the sessions of a server to other servers"),
+        ("drain", "sessions:Drain", "move the sessions of a server to other servers"),
     ),
     "Access and signatures": (
         ("token", "token:Token", "create a token for a caller"),

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from logitport_server.config import ServerConfig
 from logitport_server.config.option import Flag
-from logitport_server.config.printing import to_toml
 from logitport_server.config.server_config import ConfigFile
+from logitport_server.config.sources import to_toml
 
 
 class PrintConfig(ConfigFile):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -96,20 +96,7 @@ class JsonCommand(ServersCommand):
 class TableCommand(JsonCommand):
     """A command that prints a table, or JSON."""
 
-    output: Annotated[Literal["table", "wide", "json"], Flag("--output -o")] = Field(
-        "table",
-        description="what to print: a table, a table with more columns, or JSON",
-    )
-
-    @property
-    def prints_json(self) -> bool:
-        """Whether to print JSON."""
-        return self.as_json or self.output == "json"
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether to print more columns."""
-        return self.output == "wide"
+    wide: Annotated[bool, Flag("--wide")] = Field(False, description="print more columns")
 
     def show(
         self,

@@ -45,14 +45,14 @@ _DIGEST_LENGTH = 12
 
 
 class Status(TableCommand):
-    """Show the state of each server: sessions, limits, workers and quarantines; with -o wide the times of processors.
+    """Show the state of each server: sessions, limits, workers and quarantines; with --wide the times of processors.
 
     Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
     """
 
     def run(self) -> None:
         answers = self.call(lambda server: server.status())
-        if self.prints_json:
+        if self.as_json:
             print_json(
                 [
                     {"server": one.server, "error": one.reason}
@@ -65,7 +65,7 @@ class Status(TableCommand):
             for index, answer in enumerate(one for one in answers if one.value is not None):
                 if index:
                     print()  # noqa: T201
-                show(_lines(answer.server, answer.value, wide=self.is_wide))
+                show(_lines(answer.server, answer.value, wide=self.wide))
         end(answers)
 
 

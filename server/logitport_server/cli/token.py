@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from logitport_server.access.tokens import PrincipalName, Scope, new_token
 from logitport_server.config.option import Argument
-from logitport_server.config.units import OrOff, Period
+from logitport_server.config.units import OrOff, Seconds
 from logitport_server.principals import CUDA
 
 _CUDA = (
@@ -31,14 +31,15 @@ class Token(BaseModel):
         "servers, drain them, manage the processors of other principals), cuda (run shipped code with access to the "
         "server's GPU; it cannot be fully isolated)"
     )
-    expires: OrOff[Period] = Field(
+    expires: OrOff[Seconds] = Field(
         None,
-        gt=timedelta(0),
+        gt=0,
         description="how long the token is valid, for example 90d; without it, the token does not expire",
     )
 
     def run(self) -> None:
-        ends = datetime.now(timezone.utc).replace(microsecond=0) + self.expires if self.expires is not None else None
+        now = datetime.now(timezone.utc).replace(microsecond=0)
+        ends = now + timedelta(seconds=self.expires) if self.expires is not None else None
         token, grant = new_token(self.name, self.scope, ends)
         if CUDA in self.scope:
             print(f"{_CUDA_ALONE if len(self.scope) == 1 else ''}{_CUDA}", file=sys.stderr)  # noqa: T201

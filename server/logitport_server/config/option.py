@@ -41,13 +41,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Flag:
-    """Metadata of a field: its flag, if that is not its name. A bool has no --no-... then.
+    """Metadata of a field: its flag. A bool has no --no-... then.
 
     Attributes:
-        names: for example "--output -o".
+        name: for example "--json".
     """
 
-    names: str
+    name: str
 
 
 class _Positional:
@@ -64,7 +64,7 @@ class OptionGroup(BaseModel):
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a field without `Flag`."""
+    """Return the flag of a field that has no `Flag`."""
     return "--" + name.replace("_", "-")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -61,8 +60,6 @@ def text_of(field: FieldInfo, value: object) -> str:
         return OFF
     if isinstance(value, bool):
         return "on" if value else OFF
-    if isinstance(value, timedelta):
-        return format_duration(value.total_seconds(), "s")
     unit = next((each.name for each in metadata_of(field) if isinstance(each, Unit)), None)
     if unit == "B" and isinstance(value, int):
         return format_size(value)

@@ -82,7 +82,7 @@ def test_a_server_without_the_call(logitport: Any, command: tuple[str, ...], ano
         ["processors"],
         ["processors", "get", "127.0.0.1:1"],
         ["processors", "remove", "127.0.0.1:1"],
-        ["sessions", "list", "127.0.0.1:1", "-o", "yaml"],
+        ["sessions", "list", "127.0.0.1:1", "--yaml"],
         ["top", "127.0.0.1:1", "--interval", "0"],
     ],
     ids=" ".join,

@@ -10,8 +10,7 @@ import pytest
 from logitport_server.cli.serve import Serve
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig, UsageError
-from logitport_server.config.printing import to_toml
-from logitport_server.config.sources import KEYS, add_sources
+from logitport_server.config.sources import KEYS, add_sources, to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
