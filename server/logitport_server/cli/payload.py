@@ -21,7 +21,7 @@ from logitport.payload.signing import DEFAULT_SECONDS, key_id, read_private_key
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_server.cli import program_text
-from logitport_server.cli.display.tables import escape
+from logitport_server.cli.display import escape
 from logitport_server.cli.processor_file import read_payload
 from logitport_server.config import StartupError
 from logitport_server.config.option import Argument, Metavar

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from logitport_server.cli.display.quantities import NOTHING, age, size
-from logitport_server.cli.display.tables import Column, escape, fields, number, show
+from logitport_server.cli.display import NOTHING, Column, age, escape, fields, number, show, size
 from logitport_server.cli.servers import Answer, JsonCommand, ServersCommand, TableCommand, end, known, print_json
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff

@@ -13,7 +13,7 @@ from logitport.connection import Tls
 from logitport.errors import InvalidArgument, LogitportError, UnknownProcessor
 from logitport.output import escaped
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display.tables import Column, lines_of, show
+from logitport_server.cli.display import Column, lines_of, show
 from logitport_server.config import UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff

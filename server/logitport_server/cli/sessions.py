@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from logitport_server.cli.display.quantities import NOTHING, age
-from logitport_server.cli.display.tables import Column, number
+from logitport_server.cli.display import NOTHING, Column, age, number
 from logitport_server.cli.servers import ServersCommand, TableCommand, call_each, end, print_json
 from logitport_server.config.option import Argument
 from logitport_server.config.units import Seconds

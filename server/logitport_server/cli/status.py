@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from logitport_server.cli.activity import Quantile, quantile
-from logitport_server.cli.display.quantities import NOTHING, age, latency, size
-from logitport_server.cli.display.tables import Column, fields, lines_of, number, show
+from logitport_server.cli.display import NOTHING, Column, age, fields, latency, lines_of, number, show, size
 from logitport_server.cli.servers import TableCommand, end, print_json
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from rich.text import Text
 from logitport.errors import DeadlineExceeded, ServerUnavailable
 from logitport_server.cli.activity import Look, compare
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display.quantities import NOTHING, age, rate
-from logitport_server.cli.display.tables import Column, lines_of, number, show
+from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, show
 from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
 from logitport_server.cli.sessions import ID_LENGTH
 from logitport_server.cli.status import (

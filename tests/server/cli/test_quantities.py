@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport_server.cli.display.quantities import age, latency, rate, size
+from logitport_server.cli.display import age, latency, rate, size
 
 
 @pytest.mark.parametrize(

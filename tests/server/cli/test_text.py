@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from logitport_server.cli.display.tables import fit
+from logitport_server.cli.display import fit
 
 
 @pytest.mark.parametrize(

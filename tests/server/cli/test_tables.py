@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.cli.display import tables
-from logitport_server.cli.display.tables import Column, fields, lines_of, number
+from logitport_server.cli import display
+from logitport_server.cli.display import Column, fields, lines_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +49,7 @@ def test_colors_obey_no_color(monkeypatch: pytest.MonkeyPatch, no_color: str, ha
         monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
     # Names are never colored, whatever they are.
-    tables.show(lines_of([Column("NAME"), Column("STATE")], [("[red]unreachable[/]", "unreachable")]))
+    display.show(lines_of([Column("NAME"), Column("STATE")], [("[red]unreachable[/]", "unreachable")]))
     printed = terminal.getvalue()
     assert ("\x1b[31m" in printed) == has_color
     assert "[red]unreachable[/]" in printed
@@ -62,5 +62,5 @@ def test_lines_are_neither_wrapped_nor_colored_without_a_terminal(
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "20")
-    tables.show(lines_of([Column("A", max_cells=100), Column("STATE")], [("x" * 100, "serving")]))
+    display.show(lines_of([Column("A", max_cells=100), Column("STATE")], [("x" * 100, "serving")]))
     assert capsys.readouterr().out.splitlines()[1] == "x" * 100 + "  serving"
