@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pydantic import BaseModel, Field
 
 from logitport import payload
-from logitport.errors import MalformedPayload, SignatureRefused
+from logitport.errors import PayloadError
 from logitport.payload.signing import DEFAULT_SECONDS, key_id, read_private_key
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
@@ -138,16 +138,14 @@ def _signature(shipped: Payload, keys: TrustedKeys | None) -> str:
         return f"{description}{expired}; not checked: give --trusted-keys"
     try:
         keys.check(shipped)
-    except SignatureRefused as error:
+    except PayloadError as error:
         return f"{description}; REFUSED: {error}"
     return f"{description}; valid"
 
 
 def _limit(cpu_seconds: int) -> None:
     def stop(*_: object) -> None:
-        raise MalformedPayload(
-            f"the analysis took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it"
-        )
+        raise PayloadError(f"the analysis took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it")
 
     signal.signal(signal.SIGXCPU, stop)
     for kind, limit in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):
