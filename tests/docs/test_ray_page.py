@@ -36,7 +36,7 @@ def test_every_option_is_one(option: str) -> None:
 def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     for model in (ray.Up, ray.Status, ray.Down):
-        monkeypatch.setattr(model, "run", lambda self: ran.append(self))
+        monkeypatch.setattr(model, "run", lambda self: ran.append(self))  # noqa: PLW0108 - a method of list is not bound
     monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
     run(shlex.split(command.replace("\\\n", ""))[1:])
     (given,) = ran

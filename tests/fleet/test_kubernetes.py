@@ -93,7 +93,7 @@ def config_of(resources: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
     variables = variables_of(resources)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(Serve, "run", lambda self: parsed.append(self))
+    monkeypatch.setattr(Serve, "run", lambda self: parsed.append(self))  # noqa: PLW0108 - a method of list is not bound
     container = container_of(resources)
     assert container["command"] == ["logitport", "serve"]
     run(["serve", *container["args"]])
