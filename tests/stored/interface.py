@@ -48,7 +48,9 @@ def _options(group: click.Group = ROOT, words: str = "") -> Iterator[tuple[str, 
             yield from _options(command, f"{name} ")
         else:
             flags = {
-                flag for one in command.get_params(click.Context(command)) for flag in (*one.opts, *one.secondary_opts)
+                flag
+                for one in command.get_params(click.Context(command, help_option_names=[]))
+                for flag in (*one.opts, *one.secondary_opts)
             }
             yield f"{words}{name}", sorted(flags)
 
