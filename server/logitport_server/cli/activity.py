@@ -66,28 +66,15 @@ class Look:
     error: LogitportError | None = None
 
 
-@dataclass(frozen=True)
-class ServerActivity:
-    """A server, and its steps since the look before.
-
-    Attributes:
-        look: the latest look.
-        steps_per_second: None at the first look, and for a server that did not answer.
-    """
+class ServerActivity(NamedTuple):
+    """A server at the latest look, and its steps since the one before; None at the first look, or without an answer."""
 
     look: Look
     steps_per_second: float | None
 
 
-@dataclass(frozen=True)
-class SessionActivity:
-    """A session, and its steps since the look before, or since it was opened.
-
-    Attributes:
-        server: address of its server.
-        session: the session.
-        steps_per_second: None at the first look.
-    """
+class SessionActivity(NamedTuple):
+    """A session of a server, and its steps since the look before, or since it was opened; None at the first look."""
 
     server: str
     session: SessionInfo
