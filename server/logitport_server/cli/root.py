@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 import inspect
 import os
+import platform
 import sys
 from typing import Any, NoReturn
 
@@ -40,20 +41,14 @@ class Command(click.Command):
     def load(self) -> Any:
         """Import the model."""
         module, _, name = self._path.partition(":")
-        return getattr(importlib.import_module(f"logitport_server.cli.{module}"), name)
+        return getattr(_import(f"logitport_server.cli.{module}"), name)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:
-            try:
-                importlib.import_module("logitport")
-                from logitport_server.command_line import parameters_of
-
-                model = self.load()
-            except ModuleNotFoundError as error:
-                raise click.ClickException(_how_to_install(error)) from None
-            except ValueError as error:  # InvalidArgument of a variable that the SDK reads; it cannot be imported then
-                raise click.UsageError(str(error)) from None
-            self.help, self.params = inspect.getdoc(model), parameters_of(model)
+            _import("logitport")
+            model = self.load()
+            self.help = inspect.getdoc(model)
+            self.params = _import("logitport_server.command_line").parameters_of(model)
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> None:
@@ -144,9 +139,12 @@ _TABLE = {
 
 def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) -> None:
     if is_given:
-        from logitport_server.cli.version import versions
-
-        click.echo("\n".join(f"{name:<10} {version}" for name, version in versions()))
+        names = ("logitport", "torch", "grpcio", "protobuf")
+        versions = {name: importlib.metadata.version(name) for name in names}
+        versions |= {"python": platform.python_version(), "core": _import("logitport.compiled").NAME}
+        for name, version in versions.items():
+            click.echo(f"{name:<10} {version}")
+        click.echo(f"platform   {platform.platform()}")
         context.exit()
 
 
@@ -213,7 +211,14 @@ def _message(error: click.UsageError) -> str:
     return f"{error.message} Did you mean {near[0]!r}?" if near else error.message
 
 
-def _how_to_install(error: ModuleNotFoundError) -> str:
-    from logitport.installation import how_to_install
+def _import(name: str) -> Any:
+    """Import a module. A missing dependency, and a wrong variable that the SDK reads then, are errors of one line."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        from logitport.installation import how_to_install
 
-    return f"{error.name} is not installed; install it {how_to_install('server')}"
+        text = f"{error.name} is not installed; install it {how_to_install('server')}"
+        raise click.ClickException(text) from None
+    except ValueError as error:  # InvalidArgument, which cannot be imported then
+        raise click.UsageError(str(error)) from None
