@@ -36,7 +36,6 @@ class InProcess(Contestant):
     def __init__(self, workload: Workload) -> None:
         prompt = workload.history // 2
         histories = workload.histories()
-        self._rows = workload.rows
         self._vocab_size = workload.vocab_size
         self._groups: list[tuple[EditProcessor, list[int], list[EditRequest]]] = []
         for kind, rows in workload.rows_by_kind().items():
@@ -65,16 +64,6 @@ class InProcess(Contestant):
         self.edits = Edits.pack(row_edits, self._vocab_size)
 
     def finish(self, logits: torch.Tensor) -> None:
-        apply_edits(self.edits, logits)
-
-
-class InProcessChecked(InProcess):
-    """Like `InProcess`, with the checks of edits that arrive over a connection."""
-
-    name = "built-ins in process, edits checked"
-
-    def finish(self, logits: torch.Tensor) -> None:
-        self.edits.check(self._rows, self._vocab_size)
         apply_edits(self.edits, logits)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import struct
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.hostile.raw import RawSession
-from benchmarks.pinning import pin
 from benchmarks.session_frames import check_admission
 from benchmarks.socket_echo import SocketEchoStream
 from logitport_proto.processing_pb2 import SessionRequest
@@ -72,6 +72,13 @@ class EngineLoad:
             begin, end = min(times[0] for times in received), max(times[-1] for times in received)
         counted = sum(np.count_nonzero((times > begin) & (times <= end)) for times in received)
         return Exchanged(counted / (end - begin), cpu_seconds / (len(received) * steps))
+
+
+def pin(process: int, cores: Collection[int]) -> None:
+    """Run all threads of a process on these cores only."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager

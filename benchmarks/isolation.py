@@ -1,91 +1,86 @@
-"""The overhead of isolation: the same steps with shipped processors in workers, and in the server's process."""
+"""The overhead of isolation: shipped processors in workers, compared with the server's process and with SGLang."""
 
 from __future__ import annotations
 
 from itertools import product
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchmarks import forwards
-from benchmarks.contestants import RoundTrip, Service, close_all
-from benchmarks.floors import Copies, SocketEcho
+from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
+from benchmarks.floors import Copies, ProcessEchoes, SocketEcho
 from benchmarks.kinds import TEMPERATURE, distinct
-from benchmarks.measure import Ratio, race, ratio
-from benchmarks.records import BarLine, Findings, rows_of
+from benchmarks.measure import difference, race, ratio
+from benchmarks.peers import SGLang
+from benchmarks.records import BarLine, ratios
 from benchmarks.servers import connected, echo_server
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from benchmarks.measure import Contestant, Samples
-    from benchmarks.records import Row
+    from benchmarks.measure import Contestant
     from benchmarks.servers import Server
     from logitport import Client
 
-_SECTION = "bar: isolation"
 _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwards.sleeping(10)}
+_CLASSES = 64
+_FORWARD_MILLISECONDS = 20
 
 
-def isolation(_: Server, client: Client) -> Findings:
+def isolation(_: Server, client: Client) -> Iterator[BarLine]:
     """Logits-reading rows of one and of four tenants, a logits-free processor, and the lower bound of each."""
-    rows: list[Row] = []
-    bar: list[BarLine] = []
     with (
         connected("--device", "cpu", "--isolation", "none") as (_, trusting),
         echo_server("socket_echo.py") as echo,
     ):
-        for tenants, most in ((1, 1.1), (4, 1.5)):
+        clients = {"isolated": client, "not": trusting}
+        for tenants, limit in ((1, 1.1), (4, 1.5)):
             workload = Workload(kinds=(TEMPERATURE,))
-            isolated, inline = (
-                Service(each, workload, "local", in_buffer=True, tenants=tenants) for each in (client, trusting)
-            )
+            contestants = [
+                Service(each, workload, "local", in_buffer=True, tenants=tenants, name=name)
+                for name, each in clients.items()
+            ]
             copies = Copies(workload, tenants)
-            case = f"temperature on all rows, of {tenants} tenant{'s' * (tenants > 1)}"
-            raced = _race(isolated, inline, copies, workload, steps=15)
-            rows += rows_of(_SECTION, case, raced, ("blocking",), inline.name)
-            isolated_seconds, inline_seconds, copying_seconds = _blocking(raced, isolated, inline, copies)
-            bar.append(BarLine(f"{case}: isolated ÷ not", ratio(isolated_seconds, inline_seconds), most))
+            raced = race([*contestants, copies], workload, forwards.none, steps=15)
+            close_all(contestants)
+            case = f"temperature on all rows, of {tenants} tenant{'s' * (tenants > 1)}: "
+            yield from ratios(case, raced, "not", {"isolated": limit})
             if tenants > 1:  # one tenant's rows stay where they are
-                floor = ratio(inline_seconds + copying_seconds, inline_seconds)
-                bar.append(BarLine(f"{case}: not isolated and copied there and back ÷ not isolated", floor, None))
-        for count, (forward_name, forward) in product((8, 64), _FORWARDS.items()):
+                inline = raced["not"].blocking
+                floor = ratio(inline + raced[copies.name].blocking, inline)
+                yield BarLine(f"{case}not isolated and copied there and back ÷ not isolated", floor)
+        for count, (name, forward) in product((8, 64), _FORWARDS.items()):
             workload = Workload(rows=count, kinds=distinct(1))
-            isolated, inline = (RoundTrip(each, workload, "local") for each in (client, trusting))
+            isolated, inline = (RoundTrip(each, workload, "local", name=name) for name, each in clients.items())
             bare = SocketEcho(echo.target, workload, inline)
-            case = f"a shipped ban list, {count} rows, {forward_name}"
-            raced = _race(isolated, inline, bare, workload, steps=100, forward=forward)
-            rows += rows_of(_SECTION, case, raced, ("blocking",), inline.name)
-            isolated_seconds, inline_seconds, bare_seconds = _blocking(raced, isolated, inline, bare)
-            more = _difference(isolated_seconds, inline_seconds)
-            bar.append(BarLine(f"{case}: isolated - not", more, 150.0, "µs"))
+            raced = race([isolated, inline, bare], workload, forward, steps=100, refill=False)
+            close_all([isolated, inline, bare])
+            case = f"a shipped ban list, {count} rows, {name}"
+            more = difference(raced["isolated"].blocking, raced["not"].blocking)
+            yield BarLine(f"{case}: isolated - not", more, 150.0, "µs")
             if forward is forwards.none:
-                bar.append(BarLine(f"{case}: {bare.name}", _difference(bare_seconds, 0 * bare_seconds), None, "µs"))
-    return Findings(rows, bar)
+                yield BarLine(f"{case}: {bare.name}", difference(raced[bare.name].blocking), None, "µs")
 
 
-def _race(
-    isolated: Service,
-    inline: Service,
-    floor: Contestant,
-    workload: Workload,
-    steps: int,
-    forward: Callable[[], object] = forwards.none,
-) -> Mapping[str, Samples]:
-    isolated.name, inline.name = "in a worker", "in the server"
-    raced = race([isolated, inline, floor], workload, forward, steps=steps, refill=steps < 100)
-    close_all((isolated, inline, floor))
-    return raced
+def trust_domains(_: Server, __: Client) -> Iterator[BarLine]:
+    """64 classes. Registered ones of a caller share a worker; a class inside a request has a worker of its own.
 
-
-def _blocking(raced: Mapping[str, Samples], *contestants: Contestant) -> list[NDArray[np.float64]]:
-    return [raced[contestant.name].blocking for contestant in contestants]
-
-
-def _difference(seconds: NDArray[np.float64], reference: NDArray[np.float64]) -> Ratio:
-    """Differences of the medians in microseconds, by round."""
-    rounds = (np.median(seconds, axis=1) - np.median(reference, axis=1)) * 1e6
-    return Ratio(float(np.median(rounds)), float(rounds.min()), float(rounds.max()))
+    The floors: the same classes in this process, and 64 processes that only return a message.
+    """
+    workload = Workload(rows=_CLASSES, kinds=distinct(_CLASSES))
+    sglang = SGLang(workload)
+    domains: tuple[tuple[str, bool, Contestant, float, float], ...] = (
+        ("one trust domain", True, InProcess(workload), 0.35, 1 / 20),
+        (f"{_CLASSES} trust domains", False, ProcessEchoes(_CLASSES), 0.9, 1 / 10),
+    )
+    with connected("--device", "cpu", "--max-workers", str(_CLASSES)) as (_, client):
+        for name, registered, floor, blocking, exposed in domains:
+            service = Service(client, workload, "local", registered=registered)
+            case = f"{_CLASSES} shipped classes, {name}"
+            raced = race([sglang, service, floor], workload, forwards.none, steps=15)
+            limits = {service.name: blocking, floor.name: None}
+            yield from ratios(f"{case}, not overlapped: ", raced, sglang.name, limits)
+            raced = race([sglang, service], workload, forwards.sleeping(_FORWARD_MILLISECONDS), steps=15)
+            behind = f"{case}, behind {_FORWARD_MILLISECONDS} ms that sleeps: exposed, "
+            yield from ratios(behind, raced, sglang.name, {service.name: exposed}, quantity="exposed")
+            close_all([service, floor])

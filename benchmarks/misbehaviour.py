@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from benchmarks.measure import ROUNDS, Ratio
-from benchmarks.records import BarLine, Findings
+from benchmarks.measure import ROUNDS, over_rounds
+from benchmarks.records import BarLine
 from benchmarks.servers import connected
 from logitport import EditProcessor, Request, RequestsFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from benchmarks.servers import Server
     from logitport import Client, EditRequest, LogitportError, RowEdits, Session
@@ -35,7 +35,7 @@ class Hangs(EditProcessor):
         edits.deny([1])
 
 
-def hangs(_: Server, __: Client) -> Findings:
+def hangs(_: Server, __: Client) -> Iterator[BarLine]:
     """One processor loops while another works; then another request of its worker runs a step."""
     options = ("--processor-timeout-seconds", str(_DEADLINE_SECONDS), "--quarantine-after", "1000")
     with (
@@ -44,14 +44,9 @@ def hangs(_: Server, __: Client) -> Findings:
     ):
         innocent = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
         seconds = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
-    late, recovered = (_over_rounds(seconds[..., column] * 1e3) for column in (0, 1))
-    return Findings(
-        [],
-        [
-            BarLine("a processor that loops: noticed after its deadline", late, 100.0, "ms"),
-            BarLine("a worker that was lost: the next step, its state built again", recovered, None, "ms"),
-        ],
-    )
+    late, recovered = (over_rounds(seconds[..., column].max(axis=1) * 1e3) for column in (0, 1))
+    yield BarLine("a processor that loops: noticed after its deadline", late, 100.0, "ms")
+    yield BarLine("a worker that was lost: the next step, its state built again", recovered, None, "ms")
 
 
 def _hang(session: Session, innocent: Handle) -> tuple[float, float]:
@@ -73,9 +68,3 @@ def _hang(session: Session, innocent: Handle) -> tuple[float, float]:
     recovered = time.perf_counter() - began
     session.remove(other)
     return late, recovered
-
-
-def _over_rounds(milliseconds: np.ndarray) -> Ratio:
-    """The median, lowest and highest of the rounds' worst values."""
-    worst = milliseconds.max(axis=1)
-    return Ratio(float(np.median(worst)), float(worst.min()), float(worst.max()))

@@ -51,7 +51,7 @@ class _Req:
 class SGLang(Contestant):
     """SGLang 0.5.23's processors in the engine's process, called as its sampler calls them."""
 
-    name = "SGLang in process"
+    name = "SGLang"
 
     def __init__(self, workload: Workload) -> None:
         prompt = workload.history // 2

@@ -1,6 +1,7 @@
 """Programs in the engine's process, on its own logits: against SGLang's processors, and against eager torch.
 
-Each runs twice: by the runtime alone, and in a session, which sends each step to a server.
+Each runs twice: by the runtime alone, and in a session, which sends each step to a server. Sessions are also compared
+with several tenants, with a server over TCP, and with programs after built-ins.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 
 from benchmarks import forwards
-from benchmarks.contestants import Service
-from benchmarks.measure import LOWER_QUARTILE, Contestant, race, ratio
+from benchmarks.contestants import Service, close_all
+from benchmarks.measure import LOWER_QUARTILE, Contestant, over_rounds, race
 from benchmarks.peers import Copy, SGLang
 from benchmarks.program_kinds import ENTROPY_GATE, MIN_P, PENALTY, TEMPERATURE, WINDOW
-from benchmarks.records import BarLine, Findings, rows_of
+from benchmarks.records import BarLine, ratios
 from benchmarks.workloads import Workload
 from logitport import TensorProcessor
 from logitport.core.history import History
@@ -27,16 +28,17 @@ from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.kinds import Kind
     from benchmarks.servers import Server
     from logitport import Client
 
 _ROWS = 64
-_STEPS = 15
-_FORWARD_MILLISECONDS = 10
-_SECTION = "bar: programs"
+_STEPS = 30
+_SLEEPING = forwards.sleeping(10)
+_FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": _SLEEPING}
+_CASE = "temperature as a program on all rows"
 
 
 class InProgram(Contestant):
@@ -91,42 +93,80 @@ class EagerPenalty(Contestant):
         logits.scatter_(1, self._ids, score)
 
 
-def programs(_: Server, client: Client) -> Findings:
+def programs(_: Server, client: Client) -> Iterator[BarLine]:
     """Programs of samplers, each on all rows; a temperature on half of the rows, too."""
-    found = Findings([], [])
     half: list[Kind | None] = [*(TEMPERATURE,) * (_ROWS // 2), *(None,) * (_ROWS // 2)]
     random.Random(1).shuffle(half)
-    for case, kinds, most in (
+    for case, kinds, limit in (
         ("all rows", (TEMPERATURE,), 0.12),
         ("every other row", (TEMPERATURE, None), 0.5),
         ("an irregular half of the rows", tuple(half), 0.7),
     ):
         workload = Workload(kinds=kinds)
-        _race(client, f"temperature on {case}", workload, SGLang(workload), most, found)
+        yield from _compare(client, f"temperature on {case}", workload, SGLang(workload), limit)
     for kind, function in ((MIN_P, eager_min_p), (ENTROPY_GATE, eager_gate)):
-        _race(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7, found)
+        yield from _compare(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7)
     workload = Workload(kinds=(PENALTY,))
-    _race(client, PENALTY.name, workload, EagerPenalty(workload, PENALTY.params["penalty"]), 1.1, found)
-    return found
+    yield from _compare(client, PENALTY.name, workload, EagerPenalty(workload, PENALTY.params["penalty"]), 1.1)
 
 
-def _race(client: Client, case: str, workload: Workload, reference: Contestant, most: float, found: Findings) -> None:
+def _compare(client: Client, case: str, workload: Workload, reference: Contestant, limit: float) -> Iterator[BarLine]:
     """Measure the time of the engine's thread: `Session.step` and `apply`, or `apply` of the runtime alone."""
     session = Service(client, workload, "local", registered=True, name="program in a session")
     contestants = [reference, InProgram(workload), session, Copy(workload)]
-    raced = race(contestants, workload, forwards.sleeping(_FORWARD_MILLISECONDS), steps=_STEPS)
+    raced = race(contestants, workload, _SLEEPING, steps=15)
     session.close()
-    case = f"{case}, behind {_FORWARD_MILLISECONDS} ms that sleeps"
-    found.rows.extend(rows_of(_SECTION, case, raced, ("exposed", "blocking"), reference.name))
-    peer = raced[reference.name]
-    for name, quantity, limit in (
-        (InProgram.name, "blocking", most),
-        (session.name, "blocking", most),
-        (session.name, "exposed", most),
-        (Copy.name, "blocking", None),
+    for quantity, limits in (
+        ("blocking", {InProgram.name: limit, session.name: limit, Copy.name: None}),
+        ("exposed", {session.name: limit}),
     ):
-        compared = ratio(getattr(raced[name], quantity), getattr(peer, quantity), LOWER_QUARTILE)
-        found.bar.append(BarLine(f"{case}: {quantity}, {name} ÷ {reference.name}", compared, limit))
+        named = f"{case}, behind 10 ms that sleeps: {quantity}, "
+        yield from ratios(named, raced, reference.name, limits, quantity=quantity, quantile=LOWER_QUARTILE)
+
+
+def tenants_of_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """The same program in the requests of four tenants, and of one."""
+    workload = Workload(kinds=(TEMPERATURE,))
+    tenants = {"1": 1, "4 tenants": 4}
+    contestants = [
+        Service(client, workload, "local", tenants=count, registered=True, name=name) for name, count in tenants.items()
+    ]
+    for forward_name, forward in _FORWARDS.items():
+        raced = race(contestants, workload, forward, steps=_STEPS)
+        yield from ratios(f"{_CASE}, {forward_name}: ", raced, "1", {"4 tenants": 1.1}, quantile=LOWER_QUARTILE)
+    close_all(contestants)
+
+
+def transports_of_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """The server over TCP, as on another host, and over the local transport. The logits stay in this process."""
+    workload = Workload(kinds=(TEMPERATURE,))
+    local = Service(client, workload, "local", registered=True, name="local")
+    grpc = Service(client, workload, "grpc", registered=True, name="over TCP")
+    for forward_name, forward, limits in (
+        ("not overlapped", forwards.none, {"step": None}),
+        ("behind 10 ms that sleeps", _SLEEPING, {"exposed": 1.05, "step": 1.05}),
+    ):
+        raced = race([local, grpc], workload, forward, steps=_STEPS)
+        for quantity, limit in limits.items():
+            case = f"{_CASE}, {forward_name}: {quantity}, "
+            bars = {grpc.name: limit}
+            yield from ratios(case, raced, local.name, bars, quantity=quantity, quantile=LOWER_QUARTILE)
+    close_all([local, grpc])
+
+
+def mix_with_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """A program as the last processor of each chain of the mix: what it adds, and what it takes by itself."""
+    mix, alone = Workload(), InProgram(Workload(kinds=(TEMPERATURE,)))
+    without = Service(client, mix, "local", name="without")
+    together = Service(client, mix, "local", last=TEMPERATURE, name="with a temperature")
+    raced = race([without, together, alone], mix, _SLEEPING, steps=_STEPS)
+    close_all([without, together])
+    low = {name: np.quantile(samples.exposed, LOWER_QUARTILE, axis=1) for name, samples in raced.items()}
+    added = over_rounds((low[together.name] - low[without.name]) / low[alone.name])
+    case = "the mix, behind 10 ms that sleeps: exposed, "
+    yield BarLine(f"{case}added by a temperature ÷ {alone.name}", added, 1.05)
+    limits = {together.name: None}
+    yield from ratios(case, raced, without.name, limits, quantity="exposed", quantile=LOWER_QUARTILE)
 
 
 def eager_min_p(logits: torch.Tensor) -> None:

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.engine_load import echo_load, session_load
+from benchmarks.engine_load import echo_load, pin, session_load
 from benchmarks.floors import SocketEcho
 from benchmarks.measure import ROUNDS, over_rounds
-from benchmarks.pinning import pin
-from benchmarks.records import BarLine, Findings
+from benchmarks.records import BarLine
 from benchmarks.servers import echo_server, logitport_server
 from benchmarks.session_frames import session_frames
 from benchmarks.session_streams import open_stream
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from benchmarks.engine_load import EngineLoad
-    from benchmarks.measure import Ratio
     from benchmarks.servers import Server
     from benchmarks.session_frames import SessionFrames
     from logitport import Client
@@ -62,37 +62,36 @@ class Rates(NamedTuple):
     engines: Any
 
 
-def row_steps(_: Server, __: Client) -> Findings:
+def row_steps(_: Server, __: Client) -> Iterator[BarLine]:
     """A server, the bare socket under the same load, and the server's work without sockets. Needs two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
         print("row-steps a second are not measured: they need two cores", file=sys.stderr)
-        return Findings([], [])
+        return
     frames = session_frames(_WORKLOAD, 2 * (_WARM_UP + ROUNDS * _STEPS))
     with logitport_server() as server, session_load(server.target, frames, _ENGINES) as load:
         measured = _rates(server, load)
     reply = open_stream(frames.admissions).reply(frames.steps[0], "local")
     with echo_server("socket_echo.py") as echo, echo_load(echo.target, frames, reply, _ENGINES) as load:
         bare = _rates(echo, load)
-    # Of the time of two cores; the rest is for the server.
-    left = 1 - measured.two * measured.engines / _CORES
-    lines = [
-        BarLine(f"{_CASE}: server on one core", over_rounds(measured.one / 1e3), 700.0, "thousand", at_least=True),
-        BarLine(f"{_CASE}: server on two cores ÷ on one", over_rounds(measured.two / measured.one), 1.7, at_least=True),
-        BarLine(
-            f"{_CASE}: server on two cores ÷ on one, if the engines had cores of their own",
-            over_rounds(measured.two / left / measured.one),
+    left = 1 - measured.two * measured.engines / _CORES  # of the time of two cores, for the server
+    alone = _scaling_alone(frames)
+    for name, values, limit, unit in (
+        ("server on one core", measured.one / 1e3, 700.0, "thousand"),
+        ("server on two cores ÷ on one", measured.two / measured.one, 1.7, ""),
+        (
+            "server on two cores ÷ on one, if the engines had cores of their own",
+            measured.two / left / measured.one,
             None,
+            "",
         ),
-        BarLine(f"{_CASE}: server on two cores", over_rounds(measured.two / 1e3), None, "thousand"),
-        BarLine(
-            f"{_CASE}: a CPU-second of the server, on one core", over_rounds(1e-3 / measured.server), None, "thousand"
-        ),
-        BarLine(f"{_CASE}: CPU of the engines ÷ of the server", over_rounds(measured.engines / measured.server), None),
-        BarLine(f"{_CASE}: {SocketEcho.name} on one core", over_rounds(bare.one / 1e3), None, "thousand"),
-        BarLine(f"{_CASE}: {SocketEcho.name} on two cores ÷ on one", over_rounds(bare.two / bare.one), None),
-        BarLine(f"{_CASE}: no sockets, two threads ÷ one", _scaling_alone(frames), None),
-    ]
-    return Findings([], lines)
+        ("server on two cores", measured.two / 1e3, None, "thousand"),
+        ("a CPU-second of the server, on one core", 1e-3 / measured.server, None, "thousand"),
+        ("CPU of the engines ÷ of the server", measured.engines / measured.server, None, ""),
+        (f"{SocketEcho.name} on one core", bare.one / 1e3, None, "thousand"),
+        (f"{SocketEcho.name} on two cores ÷ on one", bare.two / bare.one, None, ""),
+        ("no sockets, two threads ÷ one", alone, None, ""),
+    ):
+        yield BarLine(f"{_CASE}: {name}", over_rounds(values), limit, unit, at_least=limit is not None)
 
 
 def _rates(server: Server, load: EngineLoad) -> Rates:
@@ -113,7 +112,7 @@ def _rates(server: Server, load: EngineLoad) -> Rates:
     return Rates(*np.array(measured[1:]).T)
 
 
-def _scaling_alone(frames: SessionFrames) -> Ratio:
+def _scaling_alone(frames: SessionFrames) -> NDArray[np.float64]:
     """Steps a second of two threads of this process, compared with one: what the interpreter's lock leaves."""
     streams = [open_stream(frames.admissions) for _ in range(_ENGINES)]
     steps = [iter(frames.steps) for _ in streams]
@@ -137,7 +136,7 @@ def _scaling_alone(frames: SessionFrames) -> Ratio:
     sys.setswitchinterval(interval)
     for stream in streams:
         stream.close()
-    return over_rounds(np.array(compared))
+    return np.array(compared)
 
 
 def _seconds_of(works: Sequence[Callable[[], object]]) -> float:

@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from benchmarks import forwards
 from benchmarks.contestants import RoundTrip, close_all
-from benchmarks.measure import race, ratio
-from benchmarks.records import BarLine, Findings, rows_of
+from benchmarks.measure import microseconds, race
+from benchmarks.records import Row, ratios
 from benchmarks.servers import logitport_server
 from benchmarks.workloads import Workload
 from logitport import Client
@@ -20,7 +22,7 @@ from tests.fleet.balancers import find_program, run_balancer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.records import Row
+    from benchmarks.records import Records
 
 _ROWS = (8, 64)
 _STEPS = 60
@@ -29,10 +31,8 @@ _NO_AUTHORITY: Any = None  # of certificates, which only nginx needs
 _BALANCERS = {"haproxy": "HAProxy", "envoy": "Envoy"}
 
 
-def steps() -> Findings:
+def steps() -> Records:
     """From a step's ids to its checked edits, over gRPC, in turn with one target."""
-    rows: list[Row] = []
-    bar: list[BarLine] = []
     with ExitStack() as stack:
         clients = {_ONE: Client(_servers(stack, 1)), _LIST: Client(_servers(stack, 2))}
         clients |= {name: Client(target) for name, target in _balancers(stack)}
@@ -44,17 +44,12 @@ def steps() -> Findings:
             raced = race(contestants, workload, forwards.none, steps=_STEPS, refill=False)
             close_all(contestants)
             case = f"{count} rows of the mix"
-            rows += rows_of("steps", case, raced, ("blocking",), _ONE)
-            bar += [
-                BarLine(
-                    f"a step of {case}: {name} ÷ {_ONE}",
-                    ratio(raced[name].blocking, raced[_ONE].blocking),
-                    1.1 if name == _LIST else None,
-                )
-                for name in clients
-                if name != _ONE
-            ]
-    return Findings(rows, bar)
+            for name, samples in raced.items():
+                p99 = float(np.percentile(samples.blocking, 99)) * 1e6
+                times = {"median": microseconds(samples.blocking), "p99": p99}
+                yield Row("a step over gRPC", f"{case}, {name}", times)
+            limits = {name: 1.1 if name == _LIST else None for name in clients if name != _ONE}
+            yield from ratios(f"a step of {case}: ", raced, _ONE, limits)
 
 
 def _servers(stack: ExitStack, count: int) -> list[str]:

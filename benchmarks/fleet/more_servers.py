@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from benchmarks.contestants import RoundTrip, close_all
-from benchmarks.measure import ROUNDS, over_rounds
-from benchmarks.records import BarLine, Findings
+from benchmarks.measure import NO_LOGITS, ROUNDS, over_rounds
+from benchmarks.records import BarLine
 from benchmarks.servers import logitport_server
 from benchmarks.workloads import Workload
 from logitport import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.servers import Server
 
@@ -26,12 +25,10 @@ _SESSIONS = 4
 _WORKLOAD = Workload()
 _STEPS = 60
 _WARM_UP = 10
-_NO_LOGITS = torch.empty(0)
 
 
-def more_servers() -> Findings:
+def more_servers() -> Iterator[BarLine]:
     """Sessions that step at the same time over gRPC, divided evenly among servers."""
-    bar = []
     for count in _SERVERS:
         with ExitStack() as stack:
             servers = [stack.enter_context(logitport_server()) for _ in range(count)]
@@ -42,11 +39,8 @@ def more_servers() -> Findings:
             close_all(sessions)
         a_cpu_second, a_second = np.array(measured).T / 1e3
         case = f"{_SESSIONS} sessions of {_WORKLOAD.rows} rows of the mix, {count} server{'s'[: count > 1]}"
-        bar += [
-            BarLine(f"{case}: row-steps a CPU-second of the servers", over_rounds(a_cpu_second), None, "thousand"),
-            BarLine(f"{case}: row-steps a second, engines on the same cores", over_rounds(a_second), None, "thousand"),
-        ]
-    return Findings([], bar)
+        yield BarLine(f"{case}: row-steps a CPU-second of the servers", over_rounds(a_cpu_second), None, "thousand")
+        yield BarLine(f"{case}: row-steps a second, engines on the same cores", over_rounds(a_second), None, "thousand")
 
 
 def _round(sessions: Sequence[RoundTrip], servers: Sequence[Server]) -> tuple[float, float]:
@@ -64,4 +58,4 @@ def _step(sessions: Sequence[RoundTrip], steps: int) -> None:
         for session in sessions:
             session.begin(token_ids)
         for session in sessions:
-            session.finish(_NO_LOGITS)
+            session.finish(NO_LOGITS)

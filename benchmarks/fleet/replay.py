@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.measure import ROUNDS, over_rounds
-from benchmarks.records import BarLine, Findings
+from benchmarks.records import BarLine
 from benchmarks.servers import logitport_server
 from benchmarks.workloads import Workload
 from logitport import Client, History, Request
@@ -21,6 +21,8 @@ from logitport_proto.processing_pb2 import GetLoadRequest
 from logitport_proto.processing_pb2_grpc import LogitProcessingStub
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
     from logitport import Handle, Session
@@ -46,24 +48,20 @@ class Replay(NamedTuple):
     step: Any
 
 
-def replay(*_: object) -> Findings:
+def replay(*_: object) -> Iterator[BarLine]:
     """Kill the server of a session again and again, and measure the step that moves it to the other one.
 
     Arguments are ignored: the parts of `make bench-bar` get a server, and this one needs its own.
     """
     floor = np.array([_indexing() for _ in range(ROUNDS)])
-    bar = []
     for transport in ("grpc", "local"):
         counted = _replays(transport)
         case = f"{_CASE}, {transport}"
-        bar += [
-            BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 150.0, "ms"),
-            BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), 150.0, "ms"),
-            BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(counted.server / np.median(floor)), None),
-            BarLine(f"{case}: the step that finds the server lost", over_rounds(counted.step * 1e3), None, "ms"),
-        ]
-    indexing = f"{_CASE}: building the n-gram indices from arrays in a loop"
-    return Findings([], [*bar, BarLine(indexing, over_rounds(floor * 1e3), None, "ms")])
+        yield BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 150.0, "ms")
+        yield BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), 150.0, "ms")
+        yield BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(counted.server / np.median(floor)))
+        yield BarLine(f"{case}: the step that finds the server lost", over_rounds(counted.step * 1e3), None, "ms")
+    yield BarLine(f"{_CASE}: building the n-gram indices from arrays in a loop", over_rounds(floor * 1e3), None, "ms")
 
 
 def _replays(transport: Transport) -> Replay:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.hostile.blocks import Plan  # noqa: TC001 - `from_json` reads annotations
 from benchmarks.hostile.records import Block, Comparison  # noqa: TC001
-from benchmarks.publish import markdown, where
-from benchmarks.report import Report, duration, load, quotient, spread
+from benchmarks.publish import duration, markdown, quotient, spread, where
+from benchmarks.report import Report, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
-from benchmarks.records import BarLine, Findings
+from benchmarks.records import BarLine
 from benchmarks.servers import echo_server
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The name of the socket of `socket_echo.py`, for `exchange.py`.
+# The name of the socket of `socket_echo.py`, for `processors.py`.
 ECHO_VARIABLE = "LOGITPORT_BENCHMARK_ECHO"
 HOOK = "logitport.integrations.vllm:RemoteLogitsProcessor"
 REQUESTS, IDS = 32, 100
@@ -49,28 +49,18 @@ class Engine(NamedTuple):
 
 
 NONE = Engine("no processor")
-NOTHING = Engine("a processor that does nothing", ("benchmarks.vllm_hook.nothing:Nothing",))
+NOTHING = Engine("a processor that does nothing", ("benchmarks.vllm_hook.processors:Nothing",))
 UNUSED = Engine("the hook, no request uses it", (HOOK,))
 NATIVE = Engine(
-    "a native processor", ("benchmarks.vllm_hook.native:Native",), {"banned": BANNED, "ngram_size": NGRAM_SIZE}
+    "a native processor", ("benchmarks.vllm_hook.processors:Native",), {"banned": BANNED, "ngram_size": NGRAM_SIZE}
 )
-EXCHANGE = Engine("a native processor and an exchange", ("benchmarks.vllm_hook.exchange:Exchange",), NATIVE.extra_args)
+EXCHANGE = Engine(
+    "a native processor and an exchange", ("benchmarks.vllm_hook.processors:Exchange",), NATIVE.extra_args
+)
 USED = Engine("the hook", (HOOK,), {"logitport": CHAIN})
 
 
-class Generation(NamedTuple):
-    """One generation of all requests.
-
-    Attributes:
-        seconds: its duration.
-        in_hook: microseconds of a step in the hook, the median; NaN without a hook that is used.
-    """
-
-    seconds: float
-    in_hook: float
-
-
-def engines(checkpoint: Path, target: str) -> Findings:
+def engines(checkpoint: Path, target: str) -> Iterator[BarLine]:
     """Compare the engines; they generate in turn, in one order and then the other."""
     contestants = (NONE, NOTHING, UNUSED, NATIVE, EXCHANGE, USED)
     case = f"vLLM, {REQUESTS} requests"
@@ -84,37 +74,31 @@ def engines(checkpoint: Path, target: str) -> Findings:
     rounds = {name: np.reshape([turn[name] for turn in turns], (ROUNDS, _GENERATIONS, 2)) for name in running}
     seconds = {name: each[..., 0] for name, each in rounds.items()}
 
-    def compare(engine: Engine, reference: Engine, bar: float | None = None) -> BarLine:
+    for engine, reference, limit in (
+        (USED, NATIVE, 0.98),
+        (USED, NONE, 0.92),
+        (NATIVE, NONE, None),
+        (EXCHANGE, NATIVE, None),
+        (EXCHANGE, NONE, None),
+        (NOTHING, NONE, None),
+        (UNUSED, NONE, None),
+    ):
         # Tokens a second are the inverse of seconds. The lower quartile depends less on other processes.
         compared = ratio(seconds[reference.name], seconds[engine.name], LOWER_QUARTILE)
-        return BarLine(f"{case}: tokens a second, {engine.name} ÷ {reference.name}", compared, bar, at_least=True)
-
-    steps = [
-        BarLine(f"{case}: a step, {name}", over_rounds(_quartile(1e3 * each / IDS)), None, "ms")
-        for name, each in seconds.items()
-    ]
+        name = f"{case}: tokens a second, {engine.name} ÷ {reference.name}"
+        yield BarLine(name, compared, limit, at_least=limit is not None)
+    for name, taken in seconds.items():
+        yield BarLine(f"{case}: a step, {name}", over_rounds(_quartile(1e3 * taken / IDS)), None, "ms")
     in_hook = over_rounds(_quartile(rounds[USED.name][..., 1]))
-    return Findings(
-        [],
-        [
-            compare(USED, NATIVE, 0.98),
-            compare(USED, NONE, 0.92),
-            compare(NATIVE, NONE),
-            compare(EXCHANGE, NATIVE),
-            compare(EXCHANGE, NONE),
-            compare(NOTHING, NONE),
-            compare(UNUSED, NONE),
-            *steps,
-            BarLine(f"{case}: of a step, in the hook", in_hook, None, "µs"),
-        ],
-    )
+    yield BarLine(f"{case}: of a step, in the hook", in_hook, None, "µs")
 
 
-def _turn(running: dict[str, Connection], *, reverse: bool) -> dict[str, Generation]:
+def _turn(running: dict[str, Connection], *, reverse: bool) -> dict[str, tuple[float, float]]:
+    """One generation by each engine: its seconds, and microseconds of a step in the hook, or NaN without it."""
     measured = {}
     for name in reversed(running) if reverse else running:
         running[name].send(None)
-        measured[name] = Generation(*running[name].recv())
+        measured[name] = running[name].recv()
     return measured
 
 
@@ -124,7 +108,7 @@ def _quartile(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @contextmanager
 def _running(engine: Engine, checkpoint: Path, target: str) -> Iterator[Connection]:
-    """Run an engine; it sends its output ids first, and then a `Generation` for each message."""
+    """Run an engine; it sends its output ids first, and then the figures of a generation for each message."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_generate, args=(theirs, engine, checkpoint, target))
     process.start()

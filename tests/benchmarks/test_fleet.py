@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.fleet import balanced, more_servers, publish, replay
-from benchmarks.machine import describe
-from benchmarks.report import Report, load_latest, save
+from benchmarks import publish, suite
+from benchmarks.fleet import balanced, more_servers, replay
+from benchmarks.report import load_latest, save
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -29,12 +29,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1500)  # it starts a dozen servers, one after another
 def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balanced, "find_program", lambda name: None)
-    found = Report(describe(), "2026-11-22 12:00")
-    for part in (balanced.steps, replay.replay, more_servers.more_servers):
-        found.add(part.__name__, part(), 1.0, 0.1)
+    parts = (balanced.steps, replay.replay, more_servers.more_servers)
+    found = suite.run({part.__name__: part for part in parts})
     save(found, tmp_path / "results")
     assert load_latest(tmp_path / "results") == found
-    assert {row.contestant for row in found.rows} == {"one target", "a list of targets"}
+    assert [row.case.rpartition(", ")[2] for row in found.rows] == ["one target", "a list of targets"]
     assert all(line.measured.value > 0 for line in found.bar)
-    text = publish.texts(tmp_path / "results")["fleet"]
+    text = publish.text(found)
     assert all(line.case in text for line in found.bar)
