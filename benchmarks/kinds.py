@@ -67,11 +67,13 @@ BAN = Kind(
 
 
 class Temperature(CustomLogitProcessor):
-    """Reads and writes every logit of its rows, in place."""
+    """Reads and writes every logit of its rows, in place, and does not wait for a GPU."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        temperatures = torch.tensor([[params["temperature"]] for params in custom_param_list or ()])
-        return logits.div_(temperatures)
+        temperatures = torch.tensor(
+            [[params["temperature"]] for params in custom_param_list or ()], pin_memory=logits.is_cuda
+        )
+        return logits.div_(temperatures.to(logits.device, non_blocking=True))
 
 
 TEMPERATURE = Kind(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import weakref
 from array import array
@@ -16,6 +15,7 @@ import torch
 
 from benchmarks.echo import EchoStream
 from benchmarks.measure import Contestant
+from benchmarks.peer_files import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +28,8 @@ _MODULE = "sglang.srt.sampling.custom_logit_processor"
 
 @cache
 def sglang() -> ModuleType:
-    """Import SGLang's module from the unpacked wheel in LOGITPORT_SGLANG; its packages are replaced by empty ones."""
-    folder = os.environ.get("LOGITPORT_SGLANG", "")
-    if not Path(folder, *_MODULE.split(".")).with_suffix(".py").is_file():
-        sys.exit("LOGITPORT_SGLANG must name the folder of an unpacked SGLang wheel; `make bench` sets it")
+    """Import SGLang's module from its unpacked wheel; its packages are replaced by empty ones. Raises Missing."""
+    folder = folder_of("LOGITPORT_SGLANG")
     for name in ("sglang", "sglang.srt", "sglang.srt.sampling"):
         package = ModuleType(name)
         package.__path__ = [str(Path(folder, *name.split(".")))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.gpu.peer_files import Missing, folder_of
+from benchmarks.peer_files import Missing, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

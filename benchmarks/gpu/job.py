@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.gpu import bars
-from benchmarks.gpu.peer_files import Missing
-from benchmarks.gpu.results import Line, append
+from benchmarks.gpu.results import CORRECT, Line, append
 from benchmarks.gpu.runner import RESULTS_VARIABLE
+from benchmarks.peer_files import Missing
+from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from benchmarks.measure import Ratio
-    from benchmarks.workloads import Workload
     from logitport import Client
     from tests.conftest import RunningServer
 
@@ -56,8 +55,6 @@ class Job:
 
     def batch(self, **fields: Any) -> Workload:
         """The workload of the bar with some fields, 64 rows of 151,936 ids; a tiny one for a tiny job."""
-        from benchmarks.workloads import Workload
-
         workload = Workload(**fields)
         return replace(workload, rows=6, history=64, vocab_size=40_000) if self.tiny else workload
 
@@ -89,7 +86,7 @@ class Job:
 
     def check(self, case: str, ok: object, note: str = "") -> None:
         """Record whether something is correct."""
-        self.record(case, bars.CORRECT, float(bool(ok)), note=note)
+        self.record(case, CORRECT, float(bool(ok)), note=note)
 
     def fact(self, case: str, quantity: str, note: object) -> None:
         """Record a fact in words."""

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_TESTS = ("-m", "pytest", "-m", "cuda", "-v", "-rs", "-p", "no:cacheprovider", "--tb=short")
 # The tests' own configuration makes a warning an error. Here a warning of another torch must not hide a result.
-_LENIENT = ("-W", "default", "-o", "timeout=120")
+_TESTS = (
+    *[
+        "-m",
+        "pytest",
+        "-m",
+        "cuda",
+        "-v",
+        "-rfEs",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        "-W",
+        "default",
+        "-o",
+        "timeout=120",
+    ],
+)
+_END_TO_END = ("end_to_end/test_cuda_in_place.py", "end_to_end/test_cuda_scope.py", "end_to_end/test_cuda.py")
 
 
 class Part(NamedTuple):
@@ -17,14 +33,12 @@ class Part(NamedTuple):
         seconds: the limit of its time.
         arguments: of the Python interpreter.
         does: one line for `--list`.
-        is_test: whether it is pytest, which reports by a file of its own.
     """
 
     name: str
     seconds: float
     arguments: tuple[str, ...]
     does: str
-    is_test: bool = False
 
 
 def _job(name: str, seconds: float, does: str) -> Part:
@@ -32,20 +46,13 @@ def _job(name: str, seconds: float, does: str) -> Part:
 
 
 def _tests(name: str, seconds: float, *paths: str) -> Part:
-    arguments = (*_TESTS, *_LENIENT, *(f"tests/{path}" for path in paths))
-    return Part(name, seconds, arguments, f"pytest -m cuda {' '.join(paths)}", is_test=True)
+    return Part(name, seconds, (*_TESTS, *(f"tests/{path}" for path in paths)), f"pytest -m cuda {' '.join(paths)}")
 
 
 PARTS = (
     _job("environment", 60, "the driver, the GPU, the versions, the packages that are missing"),
     _tests("test-ops", 120, "client/ops", "client/core/test_token_ids.py"),
-    _tests(
-        "test-end-to-end",
-        200,
-        "end_to_end/test_cuda_in_place.py",
-        "end_to_end/test_cuda_scope.py",
-        "end_to_end/test_cuda.py",
-    ),
+    _tests("test-end-to-end", 200, *_END_TO_END),
     _tests("test-server", 60, "server/session/test_session_steps.py", "server/dialects/transformers/test_own.py"),
     _job("edits", 120, "the kernel of edits, against moving the bytes, xgrammar and vLLM"),
     _job("mix", 90, "the mix of three built-ins against SGLang's processors in process, 4k and 32k ids"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.gpu.peer_files import folder_of
+from benchmarks.peer_files import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

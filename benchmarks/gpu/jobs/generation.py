@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from benchmarks.gpu import bars
+from benchmarks.gpu import results
 from benchmarks.kinds import BAN, NGRAM
 from benchmarks.measure import over_rounds
 
@@ -42,7 +42,7 @@ def run(job: Job) -> None:
                     job.check(f"{case}, turn {turn}", unbanned, "no banned id was generated")
     for name, found in seconds.items():
         job.record(case, f"tokens a second, {name}", rows * new / float(np.median(found)), "tokens/s")
-    job.ratio(case, bars.GENERATION, over_rounds(np.array(seconds["without"]) / np.array(seconds["with"])))
+    job.ratio(case, results.GENERATION, over_rounds(np.array(seconds["without"]) / np.array(seconds["with"])))
 
 
 def _model(job: Job) -> Any:

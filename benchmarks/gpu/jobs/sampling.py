@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from benchmarks.gpu import bars
+from benchmarks.gpu import results
 from benchmarks.gpu.sglang_sampling import Req, SGLangSampling, sample
 from benchmarks.gpu.timing import synchronize
 from benchmarks.kinds import BAN, NGRAM, THINKING
@@ -110,7 +110,7 @@ def run(job: Job) -> None:
         }
         for name, taken in medians.items():
             job.record(case, f"tokens a second, {name}", workload.rows / float(np.median(taken)), "tokens/s")
-        job.ratio(case, bars.SAMPLING, over_rounds(medians["SGLang's own"] / medians["the hook"]))
+        job.ratio(case, results.SAMPLING, over_rounds(medians["SGLang's own"] / medians["the hook"]))
 
 
 def _random_logits(job: Job, workload: Workload, count: int) -> Iterator[torch.Tensor]:
