@@ -37,8 +37,8 @@ _ENVIRONMENT = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }
-# The machine has these, and what they depend on. Besides, it has hypothesis, pytest, pytest-timeout and transformers, and
-# grpcio, protobuf and typing-extensions, which are carried nevertheless: others need these versions or later ones.
+# The machine has these, what they depend on, hypothesis, pytest, pytest-timeout and transformers. It also has grpcio,
+# protobuf and typing-extensions, which are carried nevertheless: others need these versions or later ones.
 PRESENT = frozenset({"cloudpickle", "numpy", "prometheus-client", "rich", "torch"})
 # Carried without what they depend on, as `make` installs them: the rest of it is torch, which is there.
 _ALONE = {"apache-tvm-ffi", "xgrammar"}

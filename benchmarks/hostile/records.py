@@ -11,6 +11,24 @@ from benchmarks.hostile.servers import Usage
 from benchmarks.measure import Ratio
 
 
+class Plan(NamedTuple):
+    """How long to measure.
+
+    Attributes:
+        blocks: blocks of each arrangement, for each attacker and transport.
+        steps: a block has at least so many steps.
+        least_seconds: and takes at least so long, so that it holds whole rounds of a slow attacker.
+        seconds: when a block ends in any case.
+        floor: whether to measure the floor.
+    """
+
+    blocks: int
+    steps: int
+    least_seconds: float
+    seconds: float
+    floor: bool = True
+
+
 class Block(NamedTuple):
     """One block of the innocent engine's steps.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.hostile.blocks import Plan  # noqa: TC001 - `from_json` reads annotations
-from benchmarks.hostile.records import Block, Comparison  # noqa: TC001
+from benchmarks.hostile.records import Block, Comparison, Plan  # noqa: TC001 - `from_json` reads annotations
 from benchmarks.publish import duration, markdown, quotient, spread, where
 from benchmarks.report import Report, load
 

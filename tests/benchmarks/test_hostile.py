@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.hostile import report
-from benchmarks.hostile.attackers import ATTACKERS, chains, connections, histories, memory, sessions, sizes
-from benchmarks.hostile.blocks import Plan, attack
-from benchmarks.hostile.records import Block, Comparison
+from benchmarks.hostile.attackers import ATTACKERS, calls, frames
+from benchmarks.hostile.blocks import attack
+from benchmarks.hostile.records import Block, Comparison, Plan
 from benchmarks.hostile.servers import Usage
 from benchmarks.machine import describe
 from benchmarks.report import load, save
@@ -29,9 +29,7 @@ MAX_DESCRIPTORS = MAX_CONNECTIONS + 2 * 2 * MAX_WORKERS + 128
 MAX_SERVER_BYTES = 1 << 30
 MAX_METRICS_BYTES = 2 << 20
 # They run no code in workers, so only the innocent engine has any.
-WITHOUT_WORKERS = {
-    each.name for module in (chains, connections, histories, memory, sessions, sizes) for each in module.ATTACKERS
-}
+WITHOUT_WORKERS = {each.name for each in (*calls.ATTACKERS, *frames.ATTACKERS)}
 BLOCK = Block(30, 0.002, 0.004, 0.008, 0.1, 0.02, 100, 0, 0, 1.0, 0.5, 0.1)
 
 
