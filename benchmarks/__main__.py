@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import axes, bar, costs, isolation, misbehaviour, programs, publish, report, step, suite, throughput
 from benchmarks.engines import engines
-from benchmarks.fleet.replay import replay
+from benchmarks.fleet import replay
 from benchmarks.servers import connected
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from benchmarks.kinds import NGRAM
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
 from benchmarks.servers import connected, echo_server
-from benchmarks.session_frames import session_frames
-from benchmarks.session_streams import open_stream
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def _engine_milliseconds(client: Client, transport: Transport) -> Ratio:
 def server_cpu(server: Server, client: Client) -> Iterator[BarLine]:
     """Processor time of all threads of the server, user and kernel mode, in steps of 256 rows of the mix.
 
-    For comparison: in pure Python, of transferring the bytes, and of the steps alone.
+    For comparison: in pure Python, and of transferring the bytes.
     """
     case = f"{_CASE}, 256 rows of the mix"
     for transport, limit in _MOST_CPU.items():
@@ -83,23 +81,6 @@ def server_cpu(server: Server, client: Client) -> Iterator[BarLine]:
         spent = _cpu_of(echo.step, lambda: echo_process.cpu_seconds)
         close_all((echo, session))
     yield BarLine(f"{_CASE}, the same bytes over a bare Unix socket", spent, None, "µs")
-    yield BarLine(f"{_CASE}, the same steps in a loop", _cpu_in_a_loop(), None, "µs")
-
-
-def _cpu_in_a_loop() -> Ratio:
-    """Processor time of the same steps in this thread without pauses, from the bytes of a frame to its reply's."""
-    frames = session_frames(_MANY, ROUNDS * _STEPS)
-    stream, steps = open_stream(frames.admissions), iter(frames.steps)
-
-    def step(_: Sequence[int]) -> None:
-        stream.reply(next(steps), "local")
-        stream.record()
-
-    gc.disable()  # it would scan mostly objects of the benchmarks
-    spent = _cpu_of(step, time.thread_time)
-    gc.enable()
-    stream.close()
-    return spent
 
 
 def _cpu_of_a_session(server: Server, client: Client, transport: Transport) -> Ratio:

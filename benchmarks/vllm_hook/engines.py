@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import statistics
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.helper import Helper, commands
 from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
 from benchmarks.records import BarLine
 from benchmarks.servers import echo_server
@@ -31,7 +31,6 @@ REQUESTS, IDS = 32, 100
 _GENERATIONS = 6
 BANNED, NGRAM_SIZE = list(range(2, 66)), 3
 CHAIN = [["disallowed_tokens", {"token_ids": BANNED}], ["no_repeat_ngram", {"ngram_size": NGRAM_SIZE}]]
-_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Engine(NamedTuple):
@@ -66,8 +65,10 @@ def engines(checkpoint: Path, target: str) -> Iterator[BarLine]:
     case = f"vLLM, {REQUESTS} requests"
     with ExitStack() as stack:
         os.environ[ECHO_VARIABLE] = stack.enter_context(echo_server("socket_echo.py")).target
-        running = {each.name: stack.enter_context(_running(each, checkpoint, target)) for each in contestants}
-        outputs = {name: pipe.recv() for name, pipe in running.items()}
+        running = {each.name: Helper(_generate, each, checkpoint, target) for each in contestants}
+        for engine in running.values():
+            stack.callback(engine.close, 0.0)  # vLLM takes long to end by itself
+        outputs = {name: engine.receive() for name, engine in running.items()}
         if outputs[USED.name] != outputs[NATIVE.name] or outputs[USED.name] == outputs[NONE.name]:
             sys.exit("the hook and the native processor let vLLM generate different ids, or change none")
         turns = [_turn(running, reverse=bool(number % 2)) for number in range(ROUNDS * _GENERATIONS)]
@@ -93,12 +94,11 @@ def engines(checkpoint: Path, target: str) -> Iterator[BarLine]:
     yield BarLine(f"{case}: of a step, in the hook", in_hook, None, "µs")
 
 
-def _turn(running: dict[str, Connection], *, reverse: bool) -> dict[str, tuple[float, float]]:
+def _turn(running: dict[str, Helper], *, reverse: bool) -> dict[str, tuple[float, float]]:
     """One generation by each engine: its seconds, and microseconds of a step in the hook, or NaN without it."""
     measured = {}
     for name in reversed(running) if reverse else running:
-        running[name].send(None)
-        measured[name] = running[name].recv()
+        measured[name] = running[name].call()
     return measured
 
 
@@ -106,22 +106,8 @@ def _quartile(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.quantile(values, LOWER_QUARTILE, axis=1)
 
 
-@contextmanager
-def _running(engine: Engine, checkpoint: Path, target: str) -> Iterator[Connection]:
-    """Run an engine; it sends its output ids first, and then the figures of a generation for each message."""
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_generate, args=(theirs, engine, checkpoint, target))
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.kill()  # vLLM takes long to end by itself
-        process.join()
-
-
 def _generate(pipe: Connection, engine: Engine, checkpoint: Path, target: str) -> None:
+    """Run an engine; it sends its output ids first, and then the figures of a generation for each command."""
     os.environ["LOGITPORT_TARGET"] = target
     from vllm import SamplingParams
 
@@ -134,11 +120,7 @@ def _generate(pipe: Connection, engine: Engine, checkpoint: Path, target: str) -
         outputs = running.generate(prompts, params, use_tqdm=False)
         in_hook = watch(running) if engine == USED else []
         pipe.send([list(output.outputs[0].token_ids) for output in outputs])
-        while True:
-            try:
-                pipe.recv()
-            except (EOFError, ConnectionResetError):  # the measurement has ended
-                return
+        for _ in commands(pipe):
             in_hook.clear()
             began = time.perf_counter()
             running.generate(prompts, params, use_tqdm=False)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import bar, costs, throughput
-from benchmarks.measure import ROUNDS
 from benchmarks.peers import Nothing, SGLang
 from benchmarks.servers import connected
-from benchmarks.session_frames import check_admission, session_frames
-from benchmarks.session_streams import open_stream
+from benchmarks.session_frames import check_admission
 from benchmarks.workloads import Workload
 
 from logitport_proto.processing_pb2 import SessionResponse
@@ -60,7 +58,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (costs, "_REQUESTS", 2),
         (throughput, "_WORKLOAD", SMALL),
         (throughput, "_WARM_UP", 1),
-        (throughput, "_ALONE_STEPS", 2),
         (throughput, "_ENGINES", 2),
     ):
         monkeypatch.setattr(module, name, value)
@@ -95,15 +92,6 @@ def test_row_steps_a_second_are_compared_with_one_core(server_and_client: Any) -
     assert [(line.bar, line.at_least) for line in found if line.bar is not None] == [(700.0, True), (1.7, True)]
     assert all(line.measured.value > 0 for line in found)
     assert os.sched_getaffinity(0) == cores, "only servers and engines are pinned"
-
-
-def test_prepared_frames_take_the_path_of_a_transport() -> None:
-    frames = session_frames(SMALL, ROUNDS)
-    stream = open_stream(frames.admissions)
-    for number, frame in enumerate(frames.steps, len(frames.admissions) + 1):
-        reply = SessionResponse.FromString(stream.reply(frame, "local"))
-        assert (reply.seq, reply.WhichOneof("frame")) == (number, "edits")
-    stream.close()
 
 
 def test_a_refused_admission_is_an_error() -> None:
