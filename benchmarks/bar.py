@@ -47,7 +47,7 @@ def not_overlapped(_: Server, client: Client) -> Iterator[BarLine]:
     workload = Workload()
     local, grpc = Service(client, workload, "local"), Service(client, workload, "grpc")
     in_process, step = InProcess(workload), RoundTrip(client, workload, "local")
-    with echo_server() as server, echo_server("socket_echo.py") as socket_server:
+    with echo_server("grpc") as server, echo_server("local") as socket_server:
         echo, bare = Echo(server.target, workload, step), SocketEcho(socket_server.target, workload, step)
         step.close()
         contestants = [SGLang(workload), in_process, local, grpc, bare, echo]
@@ -104,7 +104,7 @@ def round_trips(_: Server, client: Client) -> Iterator[BarLine]:
     """Round trips of small steps, until the edits are parsed and checked; the echoes parse nothing."""
     workload = Workload(rows=8)
     local, grpc = (RoundTrip(client, workload, transport, name=transport) for transport in ("local", "grpc"))
-    with echo_server() as server, echo_server("socket_echo.py") as socket_server:
+    with echo_server("grpc") as server, echo_server("local") as socket_server:
         bare = SocketEcho(socket_server.target, workload, local)
         contestants = [Echo(server.target, workload, grpc), bare, local, grpc]
         raced = race(contestants, workload, forwards.none, steps=400, refill=False)

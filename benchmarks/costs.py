@@ -76,7 +76,7 @@ def server_cpu(server: Server, client: Client) -> Iterator[BarLine]:
         spent = _cpu_of_a_session(python_server, python_client, "local")
     yield BarLine(f"{case}, local, pure Python", spent, None, "µs")
     session = RoundTrip(client, _MANY, "local")
-    with echo_server("socket_echo.py") as echo_process:
+    with echo_server("local") as echo_process:
         echo = SocketEcho(echo_process.target, _MANY, session)
         spent = _cpu_of(echo.step, lambda: echo_process.cpu_seconds)
         close_all((echo, session))

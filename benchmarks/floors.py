@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import select
-import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.echo import SocketEchoStream
 from benchmarks.measure import Contestant
 from benchmarks.peers import Echo
-from benchmarks.socket_echo import SocketEchoStream
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from benchmarks.workloads import Workload
-
-_ECHO_OF_A_MESSAGE = """
-import socket, sys
-connection = socket.socket(fileno=int(sys.argv[1]))
-while message := connection.recv(4096):
-    connection.send(message)
-"""
-_MESSAGE = bytes(64)
 
 
 class SocketEcho(Echo):
@@ -34,39 +20,6 @@ class SocketEcho(Echo):
 
     name = "Unix socket echo of the same bytes"
     connect = SocketEchoStream
-
-
-class ProcessEchoes(Contestant):
-    """A message to each of several processes, which return it: a step's system calls and wake-ups, without any work."""
-
-    def __init__(self, processes: int) -> None:
-        self.name = f"Unix socket echo of {processes} processes"
-        self._processes: dict[socket.socket, subprocess.Popen[bytes]] = {}
-        self._poll = select.poll()
-        for _ in range(processes):
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                command = [sys.executable, "-I", "-S", "-c", _ECHO_OF_A_MESSAGE, str(theirs.fileno())]
-                self._processes[ours] = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-            self._poll.register(ours, select.POLLIN)
-        self._connections = {connection.fileno(): connection for connection in self._processes}
-
-    def begin(self, token_ids: Sequence[int]) -> None:  # noqa: ARG002 - the messages are always the same
-        for connection in self._processes:
-            connection.send(_MESSAGE)
-        missing = len(self._processes)
-        while missing:
-            for descriptor, _ in self._poll.poll():
-                self._connections[descriptor].recv(len(_MESSAGE))
-                missing -= 1
-
-    def finish(self, logits: torch.Tensor) -> None:
-        """Leave the logits unchanged."""
-
-    def close(self) -> None:
-        for connection, process in self._processes.items():
-            connection.close()
-            process.wait()
 
 
 class InPlace(Contestant):

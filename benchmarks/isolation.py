@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
-from benchmarks.floors import Copies, ProcessEchoes, SocketEcho
+from benchmarks.floors import Copies, SocketEcho
 from benchmarks.kinds import TEMPERATURE, distinct
 from benchmarks.measure import difference, race, ratio
 from benchmarks.peers import SGLang
@@ -18,7 +18,6 @@ from benchmarks.workloads import Workload
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.measure import Contestant
     from benchmarks.servers import Server
     from logitport import Client
 
@@ -31,7 +30,7 @@ def isolation(_: Server, client: Client) -> Iterator[BarLine]:
     """Logits-reading rows of one and of four tenants, a logits-free processor, and the lower bound of each."""
     with (
         connected("--device", "cpu", "--isolation", "none") as (_, trusting),
-        echo_server("socket_echo.py") as echo,
+        echo_server("local") as echo,
     ):
         clients = {"isolated": client, "not": trusting}
         for tenants, limit in ((1, 1.1), (4, 1.5)):
@@ -63,18 +62,12 @@ def isolation(_: Server, client: Client) -> Iterator[BarLine]:
 
 
 def trust_domains(_: Server, __: Client) -> Iterator[BarLine]:
-    """64 classes. Registered ones of a caller share a worker; a class inside a request has a worker of its own.
-
-    The floors: the same classes in this process, and 64 processes that only return a message.
-    """
+    """64 classes. Registered ones of a caller share a worker; a class inside a request has a worker of its own."""
     workload = Workload(rows=_CLASSES, kinds=distinct(_CLASSES))
-    sglang = SGLang(workload)
-    domains: tuple[tuple[str, bool, Contestant, float, float], ...] = (
-        ("one trust domain", True, InProcess(workload), 0.35, 1 / 20),
-        (f"{_CLASSES} trust domains", False, ProcessEchoes(_CLASSES), 0.9, 1 / 10),
-    )
+    sglang, floor = SGLang(workload), InProcess(workload)
+    domains = (("one trust domain", True, 0.35, 1 / 20), (f"{_CLASSES} trust domains", False, 0.9, 1 / 10))
     with connected("--device", "cpu", "--max-workers", str(_CLASSES)) as (_, client):
-        for name, registered, floor, blocking, exposed in domains:
+        for name, registered, blocking, exposed in domains:
             service = Service(client, workload, "local", registered=registered)
             case = f"{_CLASSES} shipped classes, {name}"
             raced = race([sglang, service, floor], workload, forwards.none, steps=15)
@@ -83,4 +76,4 @@ def trust_domains(_: Server, __: Client) -> Iterator[BarLine]:
             raced = race([sglang, service], workload, forwards.sleeping(_FORWARD_MILLISECONDS), steps=15)
             behind = f"{case}, behind {_FORWARD_MILLISECONDS} ms that sleeps: exposed, "
             yield from ratios(behind, raced, sglang.name, {service.name: exposed}, quantity="exposed")
-            close_all([service, floor])
+            service.close()

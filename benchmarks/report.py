@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from benchmarks.machine import Machine  # noqa: TC001 - `from_json` reads annotations
 from benchmarks.records import BarLine, Row
@@ -16,28 +16,24 @@ if TYPE_CHECKING:
     from benchmarks.records import Records
 
 
-class Part(NamedTuple):
-    """One part of the run.
-
-    Attributes:
-        name: the function that ran.
-        bystanders: the share of all cores that other processes used meanwhile, 0.0 to 1.0.
-    """
-
-    name: str
-    bystanders: float
-
-
 AnyReport = TypeVar("AnyReport", bound="Report")
 
 
 @dataclass
 class Report:
-    """One run. A benchmark with records of its own kind has a subclass with their fields."""
+    """One run. A benchmark with records of its own kind has a subclass with their fields.
+
+    Attributes:
+        machine: where it ran.
+        started: date and time.
+        bystanders: the share of all cores that other processes used during each part, 0.0 to 1.0.
+        rows: of the tables.
+        bar: lines of the bar.
+    """
 
     machine: Machine
     started: str
-    parts: list[Part] = field(default_factory=list)
+    bystanders: dict[str, float] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     bar: list[BarLine] = field(default_factory=list)
 
@@ -52,8 +48,8 @@ class Report:
     @property
     def conditions(self) -> str:
         """The load of other processes during the run, in words."""
-        worst = max(self.parts, key=lambda part: part.bystanders)
-        return f"other processes used up to {worst.bystanders:.0%} of the processors' time (during {worst.name})"
+        part, share = max(self.bystanders.items(), key=lambda part_and_share: part_and_share[1])
+        return f"other processes used up to {share:.0%} of the processors' time (during {part})"
 
 
 def save(report: Report, folder: Path) -> None:

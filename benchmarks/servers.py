@@ -63,9 +63,9 @@ def logitport_server(*options: str, pure_python: bool = False) -> Iterator[Serve
 
 
 @contextmanager
-def echo_server(script: str = "echo.py") -> Iterator[Server]:
-    """Run an echo over bare gRPC, or over a bare Unix socket with `socket_echo.py`; its target is the socket's name."""
-    with _running([sys.executable, str(Path(__file__).with_name(script))]) as server:
+def echo_server(transport: str) -> Iterator[Server]:
+    """Run an echo over bare gRPC ("grpc"), or over a bare Unix socket ("local"), whose name is its target."""
+    with _running([sys.executable, str(Path(__file__).with_name("echo.py")), transport]) as server:
         yield server
 
 

@@ -32,7 +32,7 @@ def run(parts: Mapping[str, Callable[[], Records]], machine: Machine | None = No
         started, bystanders = time.monotonic(), Bystanders()
         found.add(part())
         share = bystanders.share()
-        found.parts.append(report.Part(name, share))
+        found.bystanders[name] = share
         busy = f"; others used {share:.0%} of the processors' time: run it again alone" if share > _QUIET else ""
         print(f"{name}: {time.monotonic() - started:.0f} s{busy}", file=sys.stderr, flush=True)
     print(publish.text(found))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The name of the socket of `socket_echo.py`, for `processors.py`.
+# The name of the socket of `echo.py`, for `processors.py`.
 ECHO_VARIABLE = "LOGITPORT_BENCHMARK_ECHO"
 HOOK = "logitport.integrations.vllm:RemoteLogitsProcessor"
 REQUESTS, IDS = 32, 100
@@ -64,7 +64,7 @@ def engines(checkpoint: Path, target: str) -> Iterator[BarLine]:
     contestants = (NONE, NOTHING, UNUSED, NATIVE, EXCHANGE, USED)
     case = f"vLLM, {REQUESTS} requests"
     with ExitStack() as stack:
-        os.environ[ECHO_VARIABLE] = stack.enter_context(echo_server("socket_echo.py")).target
+        os.environ[ECHO_VARIABLE] = stack.enter_context(echo_server("local")).target
         running = {each.name: Helper(_generate, each, checkpoint, target) for each in contestants}
         for engine in running.values():
             stack.callback(engine.close, 0.0)  # vLLM takes long to end by itself

@@ -9,7 +9,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from benchmarks.socket_echo import SocketEchoStream
+from benchmarks.echo import SocketEchoStream
 from benchmarks.vllm_hook.engines import ECHO_VARIABLE
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def test_results_name_the_core_and_are_loaded_and_published(tmp_path: Path) -> N
     bar = [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5), BarLine("floor", TWO, None)]
     found = suite.run({"part": lambda: iter([*rows, *bar])})
     assert (found.rows, found.bar) == (rows, bar)
-    assert [part.name for part in found.parts] == ["part"]
+    assert list(found.bystanders) == ["part"]
     save(found, tmp_path)
     assert load_latest(tmp_path) == found
     assert found.machine.core == compiled.NAME
