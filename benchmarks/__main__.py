@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from benchmarks import axes, bar, costs, isolation, misbehaviour, programs, publish, report, step, suite, throughput
 from benchmarks.engines import engines
 from benchmarks.fleet import replay
+from benchmarks.records import Records
 from benchmarks.servers import connected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.records import Records
 
 _BAR = (
     bar.pipelined,

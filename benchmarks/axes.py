@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,17 +11,12 @@ import torch
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, Service, close_all
 from benchmarks.kinds import BAN, FORCED, NGRAM, THINKING, distinct
-from benchmarks.measure import microseconds, race
+from benchmarks.measure import Contestant, microseconds, race
 from benchmarks.peers import Nothing, SGLang
 from benchmarks.records import Row
+from benchmarks.servers import Server
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from benchmarks.measure import Contestant
-    from benchmarks.servers import Server
-    from logitport import Client
+from logitport import Client
 
 _DEFAULT = Workload()
 _STEPS = 6

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
 from benchmarks.floors import InPlace, SocketEcho
-from benchmarks.kinds import TEMPERATURE
+from benchmarks.kinds import TEMPERATURE, Kind
 from benchmarks.measure import race
 from benchmarks.peers import Echo, SGLang
-from benchmarks.records import ratios
-from benchmarks.servers import echo_server
+from benchmarks.records import BarLine, ratios
+from benchmarks.servers import Server, echo_server
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.kinds import Kind
-    from benchmarks.records import BarLine
-    from benchmarks.servers import Server
-    from logitport import Client
+from logitport import Client
 
 _MIX = "the mix"
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
-from benchmarks.kinds import FIRST_ORDINARY
+import torch
+
+from benchmarks.kinds import FIRST_ORDINARY, Kind
 from benchmarks.measure import Contestant
-from logitport import EditProcessor, EditRequest, Edits, History, Request, RowEdits
+from benchmarks.workloads import Workload
+from logitport import (
+    Client,
+    EditProcessor,
+    EditRequest,
+    Edits,
+    Handle,
+    History,
+    PendingStep,
+    ProcessorRef,
+    Request,
+    RowEdits,
+    Session,
+)
 from logitport.ops import apply_edits
 from logitport.session.frames import step_frame
 from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
-
-    from benchmarks.kinds import Kind
-    from benchmarks.workloads import Workload
-    from logitport import Client, Handle, PendingStep, ProcessorRef, Session
 
 Transport = Literal["grpc", "local"]
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from benchmarks import forwards
-from benchmarks.contestants import RoundTrip, Service, add_requests, close_all
+from benchmarks.contestants import RoundTrip, Service, Transport, add_requests, close_all
 from benchmarks.floors import SocketEcho
 from benchmarks.kinds import NGRAM
-from benchmarks.measure import ROUNDS, over_rounds
+from benchmarks.measure import ROUNDS, Ratio, over_rounds
 from benchmarks.records import BarLine
-from benchmarks.servers import connected, echo_server
+from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.contestants import Transport
-    from benchmarks.measure import Ratio
-    from benchmarks.servers import Server
-    from logitport import Client
+from logitport import Client
 
 _TRANSPORTS: tuple[Transport, ...] = ("local", "grpc")
 _ENGINE = Workload()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,15 +22,10 @@ from benchmarks.gpu.runner import RESULTS_VARIABLE
 from benchmarks.gpu.timing import Forward, SGLangOnDevice, race
 from benchmarks.kinds import TEMPERATURE
 from benchmarks.machine import describe
-from benchmarks.measure import microseconds
+from benchmarks.measure import Contestant, microseconds
 from benchmarks.records import Row
 from benchmarks.servers import connected
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.measure import Contestant
 
 _FORWARD_MILLISECONDS = 10.0
 _STEPS = 20

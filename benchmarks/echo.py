@@ -1,7 +1,7 @@
 """The lower bounds of both transports: bytes in both directions, without parsing at either end.
 
-Run as a script, it is the server of one: over gRPC with grpc.aio like logitport's, or over a Unix socket with a thread of
-Python that reads and writes as the local transport's thread does. The first frame of a stream sets the reply to all
+Run as a script, it is the server of one: over gRPC with grpc.aio like logitport's, or over a Unix socket with a Python
+thread that reads and writes as the local transport's thread does. The first frame of a stream sets the reply to all
 later frames, so that frames and replies have the sizes of a real step.
 """
 
@@ -14,13 +14,10 @@ import socket
 import socketserver
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any, BinaryIO
 
 import grpc
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import BinaryIO
 
 _SERVICE, _METHOD = "benchmarks.Echo", "Echo"
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]

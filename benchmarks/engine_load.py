@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.helper import Helper, commands
 from benchmarks.hostile.raw import RawSession
-from benchmarks.session_frames import check_admission
+from benchmarks.session_frames import SessionFrames, check_admission
 from logitport_proto.processing_pb2 import SessionRequest
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Collection, Iterator, Sequence
-    from multiprocessing.connection import Connection
-
-    from benchmarks.session_frames import SessionFrames
 
 _LENGTH = struct.Struct("<I")
 _RECEIVED_BYTES = 1 << 17

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING
+from threading import Barrier
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks import forwards
 from benchmarks.contestants import Service
 from benchmarks.measure import microseconds, race
 from benchmarks.records import Row
+from benchmarks.servers import Server
 from benchmarks.workloads import Workload
 from logitport import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from threading import Barrier
-
-    from numpy.typing import NDArray
-
-    from benchmarks.servers import Server
 
 _MOST = 8
 _STEPS = 8

@@ -9,34 +9,27 @@ import gc
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 
 from benchmarks import forwards, suite
-from benchmarks.contestants import RoundTrip, close_all
+from benchmarks.contestants import RoundTrip, Transport, close_all
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.measure import NO_LOGITS, ROUNDS, microseconds, over_rounds, race
-from benchmarks.records import BarLine, Row, ratios
-from benchmarks.servers import logitport_server
+from benchmarks.records import BarLine, Records, Row, ratios
+from benchmarks.servers import Server, logitport_server
 from benchmarks.workloads import Workload
-from logitport import Client, History, Request
+from logitport import Client, Handle, History, Request, Session
 from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_proto.processing_pb2 import GetLoadRequest
 from logitport_proto.processing_pb2_grpc import LogitProcessingStub
 from tests.fleet.balancers import find_program, run_balancer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from benchmarks.contestants import Transport
-    from benchmarks.records import Records
-    from benchmarks.servers import Server
-    from logitport import Handle, Session
 
 _ROWS = (8, 64)
 _BALANCED_STEPS = 60

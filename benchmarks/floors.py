@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from benchmarks.echo import SocketEchoStream
 from benchmarks.measure import Contestant
 from benchmarks.peers import Echo
+from benchmarks.workloads import Workload
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
-
-if TYPE_CHECKING:
-    from benchmarks.workloads import Workload
 
 
 class SocketEcho(Echo):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
-
-    from typing_extensions import Self
+from typing_extensions import Self
 
 _EXIT_SECONDS = 10.0
 _SPAWN = multiprocessing.get_context("spawn")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 import timeit
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,13 +22,9 @@ from benchmarks import suite
 from benchmarks.machine import describe
 from benchmarks.measure import over_rounds
 from benchmarks.records import BarLine
+from benchmarks.report import Report
 from benchmarks.vllm_hook.engines import CHAIN, engines
 from logitport import Client, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from benchmarks.report import Report
 
 REQUESTS, VOCAB_SIZE = 8, 32_000
 _CALLS = 20_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
@@ -12,14 +12,9 @@ from benchmarks.kinds import TEMPERATURE, distinct
 from benchmarks.measure import difference, race, ratio
 from benchmarks.peers import SGLang
 from benchmarks.records import BarLine, ratios
-from benchmarks.servers import connected, echo_server
+from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.servers import Server
-    from logitport import Client
+from logitport import Client
 
 _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwards.sleeping(10)}
 _CLASSES = 64

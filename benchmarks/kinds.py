@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
-    from logitport import EditRequest, RowEdits
 
 # Ids with a meaning; all others are drawn at random. The same in every vocabulary, so that its size can vary.
 START, END, NEWLINE, FIRST_ORDINARY = 0, 1, 2, 3

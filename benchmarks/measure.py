@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 ROUNDS = 5
 # Of a round's steps: on a machine with other processes, it is nearer to the time without them than the median is.

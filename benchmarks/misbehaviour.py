@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
-from benchmarks.servers import connected
-from logitport import EditProcessor, Request, RequestsFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from benchmarks.servers import Server
-    from logitport import Client, EditRequest, LogitportError, RowEdits, Session
-    from logitport.session.frames import Handle
+from benchmarks.servers import Server, connected
+from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RequestsFailed, RowEdits, Session
+from logitport.session.frames import Handle
 
 _DEADLINE_SECONDS = 1.0
 _HANGS_A_ROUND = 2

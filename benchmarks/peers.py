@@ -6,22 +6,19 @@ import importlib
 import sys
 import weakref
 from array import array
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from benchmarks.contestants import RoundTrip
 from benchmarks.echo import EchoStream
 from benchmarks.measure import Contestant
 from benchmarks.peer_files import folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchmarks.contestants import RoundTrip
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _MODULE = "sglang.srt.sampling.custom_logit_processor"
 

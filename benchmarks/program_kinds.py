@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 
 from benchmarks import kinds
 from benchmarks.kinds import Kind
 from logitport import Float, TensorProcessor
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from logitport.programs.tensor_history import TensorHistory
+from logitport.programs.tensor_history import TensorHistory
 
 WINDOW = 4096
 

@@ -7,32 +7,27 @@ with several tenants, with a server over TCP, and with programs after built-ins.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from benchmarks import forwards
 from benchmarks.contestants import Service, close_all
+from benchmarks.kinds import Kind
 from benchmarks.measure import LOWER_QUARTILE, Contestant, over_rounds, race
 from benchmarks.peers import Copy, SGLang
 from benchmarks.program_kinds import ENTROPY_GATE, MIN_P, PENALTY, TEMPERATURE, WINDOW
 from benchmarks.records import BarLine, ratios
+from benchmarks.servers import Server
 from benchmarks.workloads import Workload
-from logitport import TensorProcessor
+from logitport import Client, TensorProcessor
 from logitport.core.history import History
 from logitport.programs.capture import capture
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import verify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.kinds import Kind
-    from benchmarks.servers import Server
-    from logitport import Client
 
 _ROWS = 64
 _STEPS = 30

@@ -6,7 +6,7 @@ import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `benchmarks.gpu` imports this where logitport is not installed
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
-from benchmarks.measure import Ratio, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.measure import Samples
+from benchmarks.measure import Ratio, Samples, ratio
 
 
 class Row(NamedTuple):

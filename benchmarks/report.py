@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from benchmarks.machine import Machine  # noqa: TC001 - `from_json` reads annotations
-from benchmarks.records import BarLine, Row
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.records import Records
-
+from benchmarks.machine import Machine
+from benchmarks.records import BarLine, Records, Row
 
 AnyReport = TypeVar("AnyReport", bound="Report")
 

@@ -6,14 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from logitport import Client, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TIMEOUT_SECONDS = 60.0
 

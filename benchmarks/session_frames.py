@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from benchmarks.workloads import Workload
 from logitport import Request
 from logitport.session.frames import Handle, add_frames, step_frame
 from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
-
-if TYPE_CHECKING:
-    from benchmarks.workloads import Workload
 
 
 class SessionFrames(NamedTuple):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.publish import bar_table, duration, tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.report import Report
+from benchmarks.report import Report
 
 PICTURE = "docs/step.png"
 _BARS = {

@@ -6,18 +6,13 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import publish, report
-from benchmarks.machine import Bystanders, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from benchmarks.machine import Machine
-    from benchmarks.records import Records
-    from benchmarks.report import Report
+from benchmarks.machine import Bystanders, Machine, describe
+from benchmarks.records import Records
+from benchmarks.report import Report
 
 RESULTS = Path(__file__).with_name("results")
 ROOT = Path(__file__).parents[1]

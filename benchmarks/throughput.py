@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.engine_load import pin, session_load
+from benchmarks.engine_load import EngineLoad, pin, session_load
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
-from benchmarks.servers import logitport_server
+from benchmarks.servers import Server, logitport_server
 from benchmarks.session_frames import session_frames
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.engine_load import EngineLoad
-    from benchmarks.servers import Server
-    from logitport import Client
+from logitport import Client
 
 _WORKLOAD = Workload(rows=256)
 _ENGINES, _CORES = 4, 2

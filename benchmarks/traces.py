@@ -10,24 +10,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from benchmarks import forwards, suite
 from benchmarks.contestants import Service, close_all
 from benchmarks.measure import LOWER_QUARTILE, race
-from benchmarks.records import ratios
+from benchmarks.records import BarLine, ratios
+from benchmarks.report import Report
 from benchmarks.servers import connected
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.records import BarLine
-    from benchmarks.report import Report
-    from logitport import Client
+from logitport import Client
 
 _STEPS = 300
 _ON = {"OTEL_TRACES_EXPORTER": "otlp"}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.kinds import BAN, FIRST_ORDINARY, NGRAM, START, THINKING, Kind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SEED = 20260731
 _WORDS = 2000

@@ -6,19 +6,16 @@ Each peer is opened with the words, int32[rows, words], and the logits. It raise
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.peer_files import Missing, folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 _VLLM = "vllm.v1.worker.gpu.structured_outputs"
 

@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from benchmarks.gpu.parts import Part
 from benchmarks.gpu.results import LOG, Line, append, load, write_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from benchmarks.gpu.parts import Part
 
 RESULTS_VARIABLE = "GPU_RESULTS"
 _LEAST_SECONDS = 5.0  # a part with less is not begun

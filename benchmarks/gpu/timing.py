@@ -17,21 +17,16 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.measure import ROUNDS
+from benchmarks.measure import ROUNDS, Contestant
 from benchmarks.peers import SGLang
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from benchmarks.measure import Contestant
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _FLUSH_BYTES = 256 << 20  # an H200 has a second-level cache of 60 MB
 _SPIN_CYCLES = 10_000_000  # 5 ms at 2 GHz

@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,10 +20,6 @@ from packaging.utils import canonicalize_name
 from benchmarks import peer_files
 from benchmarks.gpu.python import read_project
 from benchmarks.peer_files import ROOT, WHEELS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _PYTHON = "3.12"
 _PLATFORMS = (28, 27, 24, 17, 34)

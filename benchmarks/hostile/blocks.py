@@ -1,13 +1,13 @@
-"""Runs the innocent engine alone, during an attack, and at the floor, block by block in turn."""
+"""Runs the innocent engine during an attack and alone, block by block in turn."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,8 @@ from benchmarks.helper import Helper, HelperLost
 from benchmarks.hostile import innocent, rivals
 from benchmarks.hostile.attackers import ATTACKERS, Target
 from benchmarks.hostile.records import Block, Comparison, Plan
-from benchmarks.hostile.servers import cpu_seconds, hostile_server
+from benchmarks.hostile.servers import HostileServer, Usage, cpu_seconds, hostile_server
 from benchmarks.machine import busy_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.hostile.servers import HostileServer, Usage
 
 _READY_SECONDS = 90.0
 _GRACE_SECONDS = 90.0  # an engine's step in progress has 60 s at most
@@ -62,14 +57,14 @@ class Peak:
 
 def compare(attackers: Sequence[str], transports: Sequence[str], plan: Plan) -> Iterator[Comparison]:
     """Compare each attacker over each transport. One server without an attacker runs during all comparisons."""
-    with _bench(transports) as alone, Helper(rivals.burn) as burner:
+    with _bench(transports) as alone:
         for attacker in attackers:
             for transport in transports:
-                yield attack(attacker, transport, plan, partial(_measure_reference, plan, alone, burner))
+                yield attack(attacker, transport, plan, alone)
 
 
-def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison], object] | None = None) -> Comparison:
-    """Run blocks during an attack, on a new server. `between` runs after each block while the attack is stopped."""
+def attack(name: str, transport: str, plan: Plan, alone: Bench | None = None) -> Comparison:
+    """Run blocks during an attack, on a new server; after each of them one `alone`, while the attack is stopped."""
     found = Comparison(name, ATTACKERS[name].does, transport)
     with ExitStack() as stack:
         attacked = stack.enter_context(_bench([transport]))
@@ -83,9 +78,9 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
                 peak = peak.highest(usage)
                 found.attacked.append(block)
                 found.errors = (found.errors + errors)[:_MAX_ERRORS]
-                if between is not None:
+                if alone is not None:
                     with _frozen(attacked.server, attacker):
-                        between(found)
+                        found.alone.append(_block(alone, transport, plan)[0])
             found.counts = attacker.call(_GRACE_SECONDS)
             found.metrics_bytes, values = attacked.server.metrics()
             found.workers_lost = int(values.get("logitport_workers_lost_total", 0))
@@ -96,20 +91,10 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
     return found
 
 
-def _measure_reference(plan: Plan, alone: Bench, burner: Helper, found: Comparison) -> None:
-    """Measure a block alone, and one at the floor of the last attacked block."""
-    block, _, _ = _block(alone, found.transport, plan)
-    found.alone.append(block)
-    if plan.floor:
-        burner.call(_READY_SECONDS, cores=found.attacked[-1].cores_beyond(block))
-        found.floor.append(_block(alone, found.transport, plan, burner)[0])
-        burner.call(_READY_SECONDS, cores=0.0)
-
-
 def _block(bench: Bench, transport: str, plan: Plan, rival: Helper | None = None) -> tuple[Block, Usage, list[str]]:
     """Run one block. Returns it, what the server used at most, and the errors of lost requests."""
     bench.health.call(_GRACE_SECONDS)
-    began, clock = time.monotonic(), _Clock(bench.server, rival, (bench.engines[transport], bench.health))
+    began, others = time.monotonic(), _others_seconds(bench, rival)
     with Peak(bench.server) as peak:
         try:
             duration = {"steps": plan.steps, "least_seconds": plan.least_seconds, "seconds": plan.seconds}
@@ -118,34 +103,19 @@ def _block(bench: Bench, transport: str, plan: Plan, rival: Helper | None = None
             ran, admission, wrong, lost = [], 0.0, 0, [str(error)] * innocent.WORKLOAD.rows
             bench.engines[transport].close()
             bench.engines[transport] = _engine(bench.server, transport)
-    wall, (cpu, others) = time.monotonic() - began, clock.read()
+    wall, others = time.monotonic() - began, max(0.0, _others_seconds(bench, rival) - others)
     stall, answered = bench.health.call(_GRACE_SECONDS)
     seconds = np.array(ran or [wall])
     p50, p99 = map(float, np.percentile(seconds, (50, 99)))
-    longest = float(seconds.max())
-    block = Block(
-        len(ran), p50, p99, longest, admission, stall, answered, wrong, len(lost), wall=wall, cpu=cpu, others=others
-    )
-    return block, peak.usage, lost
+    found = (len(ran), p50, p99, float(seconds.max()), admission, stall, answered, wrong, len(lost), wall, others)
+    return Block(*found), peak.usage, lost
 
 
-class _Clock:
-    """Processor time from now on: of the server and its rival, and of processes outside the benchmark."""
-
-    def __init__(self, server: HostileServer, rival: Helper | None, helpers: Sequence[Helper]) -> None:
-        self._server = server
-        self._rivals = [] if rival is None else [rival.pid]
-        self._helpers = [helper.pid for helper in helpers]
-        self._began = self._read()
-
-    def read(self) -> tuple[float, float]:
-        """Seconds of the server and its rival, and of processes outside the benchmark."""
-        served, ours, busy = (end - begin for begin, end in zip(self._began, self._read(), strict=True))
-        return served, max(0.0, busy - served - ours)
-
-    def _read(self) -> tuple[float, float, float]:
-        served = self._server.cpu_seconds() + sum(map(cpu_seconds, self._rivals))
-        return served, time.process_time() + sum(map(cpu_seconds, self._helpers)), busy_seconds()
+def _others_seconds(bench: Bench, rival: Helper | None) -> float:
+    """Processor time so far of all processes of the machine that do not belong to this block."""
+    helpers = [*bench.engines.values(), bench.health, *([rival] if rival else [])]
+    own = bench.server.cpu_seconds() + sum(cpu_seconds(helper.pid) for helper in helpers)
+    return busy_seconds() - own - time.process_time()
 
 
 @contextmanager

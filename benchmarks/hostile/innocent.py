@@ -10,21 +10,17 @@ from __future__ import annotations
 import gc
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
 from benchmarks.helper import commands
 from benchmarks.kinds import BAN, NGRAM, TEMPERATURE, THINKING, distinct
 from benchmarks.workloads import Workload
-from logitport import Client, LogitportError, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from multiprocessing.connection import Connection
-
-    from logitport import Handle, Session
+from logitport import Client, Handle, LogitportError, Request, Session
 
 _TIMEOUT_SECONDS = 60.0
 _DISTINCT_STEPS = 1000

@@ -19,14 +19,12 @@ class Plan(NamedTuple):
         steps: a block has at least so many steps.
         least_seconds: and takes at least so long, so that it holds whole rounds of a slow attacker.
         seconds: when a block ends in any case.
-        floor: whether to measure the floor.
     """
 
     blocks: int
     steps: int
     least_seconds: float
     seconds: float
-    floor: bool = True
 
 
 class Block(NamedTuple):
@@ -41,7 +39,6 @@ class Block(NamedTuple):
         wrong: rows that differ from the reference.
         lost: requests that were refused or failed.
         wall: duration of the block, in seconds, with admissions and comparisons.
-        cpu: processor time of the server, its workers and the attacker, in seconds.
         others: processor time of processes that do not belong to the benchmark, in seconds.
     """
 
@@ -55,13 +52,7 @@ class Block(NamedTuple):
     wrong: int
     lost: int
     wall: float
-    cpu: float
     others: float
-
-    def cores_beyond(self, alone: Block) -> float:
-        """How many cores this block's server and attacker used, without what the innocent steps use alone."""
-        own = alone.cpu * self.steps / max(alone.steps, 1)
-        return max(0.0, self.cpu - own) / self.wall
 
 
 @dataclass
@@ -74,7 +65,6 @@ class Comparison:
         transport: the innocent engine's, and the attacker's.
         alone: blocks on a server without an attacker.
         attacked: blocks during the attack.
-        floor: blocks on the server without an attacker, while a process burns as much processor time as the attack.
         growth: the highest usage of the attacked server minus its usage before the attack.
         metrics_bytes: length of the page of metrics after the attack.
         workers_lost: workers that were terminated because of a processor.
@@ -88,7 +78,6 @@ class Comparison:
     transport: str
     alone: list[Block] = field(default_factory=list)
     attacked: list[Block] = field(default_factory=list)
-    floor: list[Block] = field(default_factory=list)
     growth: Usage = field(default_factory=Usage)
     metrics_bytes: int = 0
     workers_lost: int = 0
@@ -106,18 +95,21 @@ class Comparison:
         """Requests that were lost in all blocks."""
         return sum(block.lost for block in self.attacked)
 
-    def p50(self, blocks: list[Block]) -> Ratio:
+    @property
+    def p50(self) -> Ratio:
         """Medians as ratios to alone, block by block: the median, the lowest and the highest."""
-        ratios = [block.p50 / alone.p50 for block, alone in zip(blocks, self.alone, strict=False)]
+        ratios = [block.p50 / alone.p50 for block, alone in zip(self.attacked, self.alone, strict=False)]
         return Ratio(float(np.median(ratios)), min(ratios), max(ratios)) if ratios else _NOTHING
 
-    def p99(self, blocks: list[Block]) -> float:
+    @property
+    def p99(self) -> float:
         """The median of the blocks' 99th percentiles, as a ratio to alone."""
-        return _quotient(*(np.median([block.p99 for block in each] or [0]) for each in (blocks, self.alone)))
+        return _quotient(*(np.median([block.p99 for block in each] or [0]) for each in (self.attacked, self.alone)))
 
-    def longest(self, blocks: list[Block]) -> float:
+    @property
+    def longest(self) -> float:
         """The longest step, as a ratio to alone."""
-        return _quotient(*(max((block.longest for block in each), default=0.0) for each in (blocks, self.alone)))
+        return _quotient(*(max((block.longest for block in each), default=0.0) for each in (self.attacked, self.alone)))
 
 
 _NOTHING = Ratio(0.0, 0.0, 0.0)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from benchmarks.hostile.records import Block, Comparison, Plan  # noqa: TC001 - `from_json` reads annotations
+from benchmarks.hostile.records import Block, Comparison, Plan
 from benchmarks.publish import duration, markdown, quotient, spread, where
 from benchmarks.report import Report, load
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 HEAD = (
     "attacker", "transport", "p50", "spread", "p99", "longest", "longest step", "stall", "stall alone",
-    "floor p50", "floor p99", "floor longest", "floor stall", "server", "with workers", "descriptors", "wrong", "lost",
+    "server", "with workers", "descriptors", "wrong", "lost",
 )  # fmt: skip
 
 
@@ -35,22 +32,17 @@ class HostileReport(Report):
 
 def cells(found: Comparison) -> tuple[str, ...]:
     """A line of the table, in the order of HEAD."""
-    attacked, floor = found.p50(found.attacked), found.p50(found.floor)
     growth = found.growth
     return (
         found.attacker + (" (the server ended)" if found.ended else ""),
         found.transport,
-        quotient(attacked.value) if any(block.steps for block in found.attacked) else "no step",
-        spread(attacked),
-        quotient(found.p99(found.attacked)),
-        quotient(found.longest(found.attacked)),
+        quotient(found.p50.value) if any(block.steps for block in found.attacked) else "no step",
+        spread(found.p50),
+        quotient(found.p99),
+        quotient(found.longest),
         duration(max((block.longest for block in found.attacked), default=0.0) * 1e6),
         _stall(found.attacked),
         _stall(found.alone),
-        quotient(floor.value) if found.floor else "",
-        quotient(found.p99(found.floor)) if found.floor else "",
-        quotient(found.longest(found.floor)) if found.floor else "",
-        _stall(found.floor),
         f"{growth.server_bytes / 1e6:+.0f} MB",
         f"{growth.all_bytes / 1e6:+.0f} MB",
         f"{growth.descriptors:+d}",

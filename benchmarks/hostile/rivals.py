@@ -1,13 +1,11 @@
-"""The processes beside the innocent engine: the attacker, its floor, and health checks. Each runs as a `Helper`."""
+"""The processes beside the innocent engine: the attacker, and health checks. Each runs as a `Helper`."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 import grpc
 import torch
@@ -16,12 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from benchmarks.helper import commands
 from benchmarks.hostile.attackers import ATTACKERS, Attacker, Target
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
 _ERROR_PAUSE_SECONDS = 0.01
-_BLOCK = bytes(1 << 17)
-_BURNER_PAUSE_SECONDS = 0.001
 _HEALTH_SECONDS = 0.02
 _TIMEOUT_SECONDS = 30.0
 
@@ -48,38 +41,6 @@ def _repeat(attacker: Attacker, thread: int) -> None:
         except Exception as error:  # noqa: BLE001 - the attack continues after any error
             attacker.counts[type(error).__name__] += 1
             time.sleep(_ERROR_PAUSE_SECONDS)
-
-
-def burn(pipe: Connection) -> None:
-    """Use a number of cores, that of each command: the floor of every attack.
-
-    Threads compute hashes, which releases Python's lock, at normal niceness. The kernel divides the machine's cores
-    between them and all other threads. So the floor is the effect of the same CPU time without a shared server.
-    """
-    available = len(os.sched_getaffinity(0))
-    threads: list[threading.Thread] = []
-    stopped = threading.Event()
-    for command in commands(pipe):
-        stopped.set()
-        for thread in threads:
-            thread.join()
-        stopped = threading.Event()
-        cores = min(float(command["cores"]), available)
-        number = math.ceil(cores)
-        threads = [threading.Thread(target=_hash, args=(cores / number, stopped), daemon=True) for _ in range(number)]
-        for thread in threads:
-            thread.start()
-        pipe.send(None)
-
-
-def _hash(share: float, stopped: threading.Event) -> None:
-    """Use this share of one core, as the thread's own clock counts it, until `stopped`."""
-    began, spent = time.monotonic(), time.thread_time()
-    while not stopped.is_set():
-        if time.thread_time() - spent < share * (time.monotonic() - began):
-            hashlib.sha256(_BLOCK)
-        else:
-            time.sleep(_BURNER_PAUSE_SECONDS)
 
 
 class _Checks:

@@ -7,17 +7,15 @@ import re
 import signal
 import tempfile
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.hostile.attackers import PRINCIPALS
 from logitport_server.access import new_token
 from tests.conftest import RunningServer, run_server
 from tests.soak.processes import PROC, descendants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # The defaults of the server, which the function for tests would make longer.
 _TIMEOUTS = ("--processor-timeout-seconds", "2", "--load-timeout-seconds", "10")

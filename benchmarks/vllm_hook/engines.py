@@ -6,22 +6,19 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.helper import Helper, commands
 from benchmarks.measure import LOWER_QUARTILE, ROUNDS, over_rounds, ratio
 from benchmarks.records import BarLine
 from benchmarks.servers import echo_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 # The name of the socket of `echo.py`, for `processors.py`.
 ECHO_VARIABLE = "LOGITPORT_BENCHMARK_ECHO"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
@@ -11,9 +12,6 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from benchmarks.echo import SocketEchoStream
 from benchmarks.vllm_hook.engines import ECHO_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Bytes of the hook's frame and reply in a step of 32 requests with the benchmark's chain.
 _FRAME_BYTES, _REPLY_BYTES = 800, 8_500

@@ -13,25 +13,19 @@ kernel, as ours does. Their kernels alone, with the masks on the GPU, are compar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.gpu import results
-from benchmarks.gpu.bitmask_peers import PEERS
+from benchmarks.gpu.bitmask_peers import PEERS, BitmaskPeer
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.timing import Stopwatch
 from logitport.core.edits import EditKind, Edits, RowEdits, bitmask_words
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from benchmarks.gpu.bitmask_peers import BitmaskPeer
-    from benchmarks.gpu.job import Job
 
 VOCAB_SIZE = 151_936
 _ROWS = (64, 256)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 import torch
 from packaging.requirements import Requirement
 
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.wheels import server_requirements
 from logitport import compiled
 from logitport_server.sandbox import LAYERS
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
 
 _VERSIONS = ("torch", "triton", "transformers", "numpy", "grpcio", "protobuf", "cuda-bindings", "xgrammar", "dill")
 _QUERY = "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,mig.mode.current"

@@ -7,15 +7,12 @@ memory of the GPU is returned.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from logitport import CustomLogitProcessor, Request
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
-    from logitport import Client, Session
+from benchmarks.gpu.job import Job
+from logitport import Client, CustomLogitProcessor, Request, Session
 
 _VOCAB_SIZE = 50_000
 _TIMEOUT_SECONDS = 3.0

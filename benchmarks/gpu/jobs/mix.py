@@ -6,15 +6,11 @@ of 10 ms. SGLang's processors compute on the host as soon as the forward pass is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from benchmarks.contestants import InProcess, Service, close_all
 from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.timing import Forward, SGLangOnDevice, race
 from benchmarks.measure import ratio
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
 
 _MILLISECONDS = 10.0
 

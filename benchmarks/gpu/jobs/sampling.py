@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.sglang_sampling import Req, SGLangSampling, sample
 from benchmarks.gpu.timing import synchronize
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.measure import over_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.gpu.job import Job
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _STEPS = 30
 _WARM_UP = 5

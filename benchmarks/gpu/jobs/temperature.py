@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from benchmarks.contestants import Service
 from benchmarks.gpu import results
-from benchmarks.gpu.timing import Forward, race
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.timing import Forward, OnDevice, race
 from benchmarks.kinds import TEMPERATURE
 from benchmarks.measure import Contestant, ratio
 from benchmarks.program_kinds import TEMPERATURE as PROGRAM
 from benchmarks.programs import InProgram
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
-    from benchmarks.gpu.timing import OnDevice
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _MILLISECONDS = 5.0

@@ -5,17 +5,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from benchmarks.hostile.raw import RawSession
-from logitport import Client, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from logitport import Handle, Session
+from logitport import Client, Handle, Request, Session
 
 PRINCIPALS = 4
 VOCAB_SIZE = 32_000

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import orjson
 
 from benchmarks.hostile.attackers.base import PRINCIPALS, Attacker
 from benchmarks.hostile.raw import RawSession, checksum, int32
 from logitport_proto import common_pb2, processing_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _REQUESTS, _LINKS, _DRAFTS = 4, 64, 127  # the largest work that the server accepts
 _PROMPT, _CHAIN_PROMPT = (1,), tuple(range(10, 42))

@@ -7,15 +7,13 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from logitport import EditProcessor, EditRequest, RowEdits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FAILING_SECONDS = 0.8  # less than the deadline of a call
 CALL_SECONDS = 1.5  # less than it, too

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
 from benchmarks.hostile.attackers import processors
 from benchmarks.hostile.attackers.base import PRINCIPALS, VOCAB_SIZE, Attacker, Engine, numbered
-from logitport import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from logitport import EditProcessor
+from logitport import EditProcessor, Request
 
 _NAMES = 1024
 _TENANTS = 63  # the server has 64 workers by default
