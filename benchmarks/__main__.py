@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import axes, bar, costs, isolation, misbehaviour, programs, publish, report, step, suite, throughput
-from benchmarks.engines import engines
+from benchmarks import axes, bar, costs, isolation, programs, publish, report, step, suite, throughput
 from benchmarks.fleet import replay
 from benchmarks.records import Records
 from benchmarks.servers import connected
@@ -26,22 +25,13 @@ _BAR = (
     programs.tenants_of_a_program,
     programs.transports_of_a_program,
     programs.mix_with_a_program,
-    misbehaviour.hangs,
+    isolation.hangs,
     costs.server_cpu,
     costs.server_memory,
     replay,
     throughput.row_steps,
 )
-_AXES = (
-    axes.forward_passes,
-    axes.processor,
-    axes.rows,
-    axes.history,
-    axes.vocabulary,
-    axes.dtype,
-    axes.distinct_processors,
-    engines,
-)
+_AXES = (axes.forward_passes, axes.axes, axes.engines)
 
 
 def _with_server(part: Callable[..., Records]) -> Records:
@@ -62,7 +52,7 @@ def main() -> None:
     )
     part = parser.parse_args().part
     if part == "publish":
-        found = report.load_latest(suite.RESULTS)
+        found = report.load(suite.RESULTS)[0]
         step.draw(found, suite.ROOT / step.PICTURE)
         publish.write(step.texts(found), suite.ROOT)
         return

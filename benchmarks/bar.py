@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
-from benchmarks.floors import InPlace, SocketEcho
 from benchmarks.kinds import TEMPERATURE, Kind
 from benchmarks.measure import race
-from benchmarks.peers import Echo, SGLang
+from benchmarks.peers import Echo, InPlace, SGLang, SocketEcho
 from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server, echo_server
 from benchmarks.workloads import Workload

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks import forwards
 from benchmarks.contestants import RoundTrip, Service, Transport, add_requests, close_all
-from benchmarks.floors import SocketEcho
 from benchmarks.kinds import NGRAM
 from benchmarks.measure import ROUNDS, Ratio, over_rounds
+from benchmarks.peers import SocketEcho
 from benchmarks.records import BarLine
 from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload

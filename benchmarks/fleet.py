@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import forwards, suite
 from benchmarks.contestants import RoundTrip, Transport, close_all
@@ -86,20 +87,6 @@ def _balancers(stack: ExitStack) -> Iterator[tuple[str, str]]:
         yield name, stack.enter_context(run_balancer(program, folder, _servers(stack, 2), _NO_AUTHORITY))
 
 
-class Replay(NamedTuple):
-    """One replay, in seconds, or several as arrays.
-
-    Attributes:
-        client: processor time of the engine's process.
-        server: processor time of the new server.
-        step: duration of the step that finds the server lost.
-    """
-
-    client: Any
-    server: Any
-    step: Any
-
-
 def replay(*_: object) -> Iterator[BarLine]:
     """Kill the server of a session again and again: processor time of the step that moves it to the other one.
 
@@ -107,17 +94,17 @@ def replay(*_: object) -> Iterator[BarLine]:
     """
     floor = np.array([_indexing() for _ in range(ROUNDS)])
     for transport in ("grpc", "local"):
-        counted = _replays(transport)
+        client, server, step = _replays(transport)
         case = f"{_CASE}, {transport}"
-        yield BarLine(f"{case}: client CPU", over_rounds(counted.client * 1e3), 150.0, "ms")
-        yield BarLine(f"{case}: server CPU", over_rounds(counted.server * 1e3), 150.0, "ms")
-        yield BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(counted.server / np.median(floor)))
-        yield BarLine(f"{case}: the step that finds the server lost", over_rounds(counted.step * 1e3), None, "ms")
+        yield BarLine(f"{case}: client CPU", over_rounds(client * 1e3), 150.0, "ms")
+        yield BarLine(f"{case}: server CPU", over_rounds(server * 1e3), 150.0, "ms")
+        yield BarLine(f"{case}: server CPU ÷ building the indices", over_rounds(server / np.median(floor)))
+        yield BarLine(f"{case}: the step that finds the server lost", over_rounds(step * 1e3), None, "ms")
     yield BarLine(f"{_CASE}: building the n-gram indices from arrays in a loop", over_rounds(floor * 1e3), None, "ms")
 
 
-def _replays(transport: Transport) -> Replay:
-    """Return arrays of the rounds."""
+def _replays(transport: Transport) -> NDArray[np.float64]:
+    """Seconds of `_lose_server`, float64[3, rounds]."""
     servers: dict[str, Server] = {}
     with ExitStack() as stack:
         for _ in range(2):
@@ -132,7 +119,7 @@ def _replays(transport: Transport) -> Replay:
             replays.append(_lose_server(session, handles, servers))
             _start(stack, servers)
         assert (session.reconnects, session.transport) == (_LOSSES, transport)
-    return Replay(*np.array(replays[1:]).T)
+    return np.array(replays[1:]).T
 
 
 def _start(stack: ExitStack, servers: dict[str, Server]) -> None:
@@ -148,15 +135,18 @@ def _add(session: Session) -> list[Handle]:
     return handles
 
 
-def _lose_server(session: Session, handles: list[Handle], servers: dict[str, Server]) -> Replay:
-    """Kill the session's server, and make a step."""
+def _lose_server(session: Session, handles: list[Handle], servers: dict[str, Server]) -> tuple[float, ...]:
+    """Kill the session's server, and make a step.
+
+    Returns processor time of this process and of the new server, and the duration of the step.
+    """
     (lost,) = [target for target in servers if _sessions(target)]
     servers.pop(lost).kill()
     (other,) = servers.values()
     gc.collect()
     client, server, began = time.process_time(), other.cpu_seconds, time.monotonic()
     session.step({handle: [] for handle in handles}).edits()
-    measured = Replay(time.process_time() - client, other.cpu_seconds - server, time.monotonic() - began)
+    measured = time.process_time() - client, other.cpu_seconds - server, time.monotonic() - began
     assert _sessions(other.target) == 1
     return measured
 

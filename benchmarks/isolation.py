@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from itertools import product
+
+import numpy as np
+import torch
 
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
-from benchmarks.floors import Copies, SocketEcho
 from benchmarks.kinds import TEMPERATURE, distinct
-from benchmarks.measure import difference, race, ratio
-from benchmarks.peers import SGLang
+from benchmarks.measure import ROUNDS, difference, over_rounds, race, ratio
+from benchmarks.peers import Copies, SGLang, SocketEcho
 from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
-from logitport import Client
+from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RequestsFailed, RowEdits, Session
+from logitport.session.frames import Handle
 
 _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwards.sleeping(10)}
 _CLASSES = 64
@@ -72,3 +76,53 @@ def trust_domains(_: Server, __: Client) -> Iterator[BarLine]:
             behind = f"{case}, behind {_FORWARD_MILLISECONDS} ms that sleeps: exposed, "
             yield from ratios(behind, raced, sglang.name, {service.name: exposed}, quantity="exposed")
             service.close()
+
+
+_DEADLINE_SECONDS = 1.0
+_HANGS_A_ROUND = 2
+_VOCAB_SIZE = 32_000
+_GO = 7
+
+
+class Hangs(EditProcessor):
+    """Denies an id; loops forever after a given id."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        while request.history.last_output == _GO:
+            pass
+        edits.deny([1])
+
+
+def hangs(_: Server, __: Client) -> Iterator[BarLine]:
+    """One processor loops while another works; then another request of its worker runs a step."""
+    options = ("--processor-timeout-seconds", str(_DEADLINE_SECONDS), "--quarantine-after", "1000")
+    with (
+        connected("--device", "cpu", *options) as (_, client),
+        client.session(vocab_size=_VOCAB_SIZE, transport="local") as session,
+    ):
+        innocent = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})]))
+        seconds = np.array([[_hang(session, innocent) for _ in range(_HANGS_A_ROUND)] for _ in range(ROUNDS)])
+    late, recovered = (over_rounds(seconds[..., column].max(axis=1) * 1e3) for column in (0, 1))
+    yield BarLine("a processor that loops: noticed after its deadline", late, 100.0, "ms")
+    yield BarLine("a worker that was lost: the next step, its state built again", recovered, None, "ms")
+
+
+def _hang(session: Session, innocent: Handle) -> tuple[float, float]:
+    """Seconds from the deadline to the failure, and of the next step of a request that shares the worker."""
+    bad, other = (session.add(Request([1], processors=[(Hangs, {})])) for _ in range(2))
+    logits = torch.zeros(3, _VOCAB_SIZE)
+    session.step({innocent: [], bad: [], other: []}).apply(logits)
+    failures: Mapping[Handle, LogitportError] = {}
+    began = time.perf_counter()
+    try:
+        session.step({innocent: [3], bad: [_GO]}).apply(logits[:2])
+    except RequestsFailed as error:
+        failures = error.failures
+    late = time.perf_counter() - began - _DEADLINE_SECONDS
+    assert list(failures) == [bad]
+    session.remove(bad)
+    began = time.perf_counter()
+    session.step({innocent: [3], other: [3]}).apply(logits[:2])
+    recovered = time.perf_counter() - began
+    session.remove(other)
+    return late, recovered

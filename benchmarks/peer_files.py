@@ -47,14 +47,11 @@ def folder_of(variable: str) -> Path:
     )
 
 
-def carry(target: Path) -> int:
-    """Copy the files of the peers to `target`. Returns the number of bytes. Raises Missing."""
-    size = 0
+def carry(target: Path) -> None:
+    """Copy the files of the peers to `target`. Raises Missing."""
     for variable, (_, files) in _PEERS.items():
         folder = folder_of(variable)
         for name in files:
             copy = target / name.partition("/")[0] / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, copy)
-            size += copy.stat().st_size
-    return size

@@ -8,26 +8,85 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks import forwards
+from benchmarks import forwards, kinds
 from benchmarks.contestants import Service, close_all
 from benchmarks.kinds import Kind
 from benchmarks.measure import LOWER_QUARTILE, Contestant, over_rounds, race
 from benchmarks.peers import Copy, SGLang
-from benchmarks.program_kinds import ENTROPY_GATE, MIN_P, PENALTY, TEMPERATURE, WINDOW
 from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server
 from benchmarks.workloads import Workload
-from logitport import Client, TensorProcessor
+from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
 from logitport.programs.capture import capture
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
+from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.verifier import verify
+
+WINDOW = 4096
+
+
+class Temperature(TensorProcessor):
+    """Divides, without the greedy rows of the built-in: the same work as `kinds.Temperature`."""
+
+    params: ClassVar = {"temperature": Float(ge=0.01, le=100)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        return logits / params.temperature[:, None]
+
+
+class MinP(TensorProcessor):
+    """Denies ids with a probability below p times the highest one."""
+
+    params: ClassVar = {"min_p": Float(ge=0, le=1)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        probabilities = logits.softmax(-1)
+        least = params.min_p[:, None] * probabilities.amax(-1, keepdim=True)
+        return logits.masked_fill(probabilities < least, -torch.inf)
+
+
+class EntropyGate(TensorProcessor):
+    """Divides the rows whose entropy is above a threshold."""
+
+    params: ClassVar = {"threshold": Float(ge=0, le=100), "temperature": Float(ge=0.01, le=100)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        log_p = logits.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
+        return torch.where(entropy > params.threshold[:, None], logits / params.temperature[:, None], logits)
+
+
+class RepetitionPenalty(TensorProcessor):
+    """Divides positive logits of the last ids by a penalty, and multiplies the other ones by it."""
+
+    params: ClassVar = {"penalty": Float(ge=0.01, le=100)}
+    window = WINDOW
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
+        penalty = params.penalty[:, None]
+        score = logits.gather(-1, history.ids)
+        penalized = torch.where(score > 0, score / penalty, score * penalty)
+        return logits.scatter(-1, history.ids, penalized.to(logits.dtype))
+
+
+def _without_peer(_: ModuleType) -> type:
+    raise NotImplementedError("SGLang has no such processor")
+
+
+TEMPERATURE = Kind("temperature", kinds.TEMPERATURE.params, Temperature, kinds.TEMPERATURE.theirs)
+MIN_P = Kind("min-p", {"min_p": 0.1}, MinP, _without_peer)
+ENTROPY_GATE = Kind("entropy gate", {"threshold": 5.0, "temperature": 2.0}, EntropyGate, _without_peer)
+PENALTY = Kind(f"repetition penalty over {WINDOW} ids", {"penalty": 1.1}, RepetitionPenalty, _without_peer)
+
 
 _ROWS = 64
 _STEPS = 30
@@ -92,12 +151,12 @@ def programs(_: Server, client: Client) -> Iterator[BarLine]:
     """Programs of samplers, each on all rows; a temperature on half of the rows, too."""
     half: list[Kind | None] = [*(TEMPERATURE,) * (_ROWS // 2), *(None,) * (_ROWS // 2)]
     random.Random(1).shuffle(half)
-    for case, kinds, limit in (
+    for case, kinds_of_rows, limit in (
         ("all rows", (TEMPERATURE,), 0.12),
         ("every other row", (TEMPERATURE, None), 0.5),
         ("an irregular half of the rows", tuple(half), 0.7),
     ):
-        workload = Workload(kinds=kinds)
+        workload = Workload(kinds=kinds_of_rows)
         yield from _compare(client, f"temperature on {case}", workload, SGLang(workload), limit)
     for kind, function in ((MIN_P, eager_min_p), (ENTROPY_GATE, eager_gate)):
         yield from _compare(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7)

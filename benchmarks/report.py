@@ -55,15 +55,10 @@ def save(report: Report, folder: Path) -> None:
     path.write_text("{\n" + ",\n".join(members) + "\n}\n")
 
 
-def load(folder: Path, kind: type[AnyReport]) -> list[AnyReport]:
+def load(folder: Path, kind: type[AnyReport] = Report) -> list[AnyReport]:
     """Load the results in a folder, the latest first."""
     found = [from_json(kind, json.loads(path.read_text())) for path in folder.glob("*.json")]
     return sorted(found, key=lambda report: report.started, reverse=True)
-
-
-def load_latest(folder: Path) -> Report:
-    """Load the latest results in a folder."""
-    return load(folder, Report)[0]
 
 
 def as_json(value: Any) -> Any:

@@ -46,7 +46,7 @@ def main(module: str, description: str | None, folder: str, run: Callable[[], Re
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
     parser.add_argument("command", nargs="?", choices=["run", "publish"], default="run")
     if parser.parse_args().command == "publish":
-        publish.write({folder: publish.text(report.load_latest(RESULTS / folder))}, ROOT)
+        publish.write({folder: publish.text(report.load(RESULTS / folder)[0])}, ROOT)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     report.save(run(), RESULTS / folder)

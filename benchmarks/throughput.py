@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.engine_load import EngineLoad, pin, session_load
+from benchmarks.engine_load import EngineLoad, pin, session_frames, session_load
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
 from benchmarks.servers import Server, logitport_server
-from benchmarks.session_frames import session_frames
 from benchmarks.workloads import Workload
 from logitport import Client
 
@@ -28,22 +27,6 @@ _WARM_UP = 50
 _CASE = "row-steps a second, 256 rows of the mix, 4 engines"
 
 
-class Rates(NamedTuple):
-    """What rounds measured, float64[rounds].
-
-    Attributes:
-        one: row-steps a second with the server on one core.
-        two: row-steps a second with the server on two cores.
-        server: processor seconds of the server for each row-step, on one core.
-        engines: processor seconds of the engines for each row-step, on two cores.
-    """
-
-    one: Any
-    two: Any
-    server: Any
-    engines: Any
-
-
 def row_steps(_: Server, __: Client) -> Iterator[BarLine]:
     """Measure a server. Needs two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
@@ -51,37 +34,41 @@ def row_steps(_: Server, __: Client) -> Iterator[BarLine]:
         return
     frames = session_frames(_WORKLOAD, 2 * (_WARM_UP + ROUNDS * _STEPS))
     with logitport_server() as server, session_load(server.target, frames, _ENGINES) as load:
-        measured = _rates(server, load)
-    left = 1 - measured.two * measured.engines / _CORES  # of the time of two cores, for the server
+        one, two, server_seconds, engine_seconds = _rates(server, load)
+    left = 1 - two * engine_seconds / _CORES  # of the time of two cores, for the server
     for name, values, limit, unit in (
-        ("server on one core", measured.one / 1e3, 700.0, "thousand"),
-        ("server on two cores ÷ on one", measured.two / measured.one, 1.7, ""),
+        ("server on one core", one / 1e3, 700.0, "thousand"),
+        ("server on two cores ÷ on one", two / one, 1.7, ""),
         (
             "server on two cores ÷ on one, if the engines had cores of their own",
-            measured.two / left / measured.one,
+            two / left / one,
             None,
             "",
         ),
-        ("server on two cores", measured.two / 1e3, None, "thousand"),
-        ("a CPU-second of the server, on one core", 1e-3 / measured.server, None, "thousand"),
-        ("CPU of the engines ÷ of the server", measured.engines / measured.server, None, ""),
+        ("server on two cores", two / 1e3, None, "thousand"),
+        ("a CPU-second of the server, on one core", 1e-3 / server_seconds, None, "thousand"),
+        ("CPU of the engines ÷ of the server", engine_seconds / server_seconds, None, ""),
     ):
         yield BarLine(f"{_CASE}: {name}", over_rounds(values), limit, unit, at_least=limit is not None)
 
 
-def _rates(server: Server, load: EngineLoad) -> Rates:
-    """Measure with the server on one core, and on two, in turn."""
+def _rates(server: Server, load: EngineLoad) -> NDArray[np.float64]:
+    """Measure with the server on one core, and on two, in turn. Returns float64[4, rounds].
+
+    Row-steps a second with the server on one core and on two; CPU-seconds for each row-step of the server on one core,
+    and of the engines on two.
+    """
     first, second = sorted(os.sched_getaffinity(0))[:_CORES]
     measured = []
     for steps in (_WARM_UP, *[_STEPS] * ROUNDS):
         pin(server.pid, {first})
         load.pin({second})
         before = server.cpu_seconds
-        one = load.run(steps)
+        one, _ = load.run(steps)
         spent = (server.cpu_seconds - before) / (_ENGINES * steps)
         pin(server.pid, {first, second})
         load.pin({first, second})
-        two = load.run(steps)
+        two, engines = load.run(steps)
         rows = _WORKLOAD.rows
-        measured.append((one.steps_a_second * rows, two.steps_a_second * rows, spent / rows, two.cpu_seconds / rows))
-    return Rates(*np.array(measured[1:]).T)
+        measured.append((one * rows, two * rows, spent / rows, engines / rows))
+    return np.array(measured[1:]).T

@@ -34,12 +34,6 @@ class Workload:
     dtype: torch.dtype = torch.float32
     kinds: tuple[Kind | None, ...] = (THINKING, NGRAM, BAN)
 
-    @property
-    def name(self) -> str:
-        """The name in tables."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.rows} rows, history {self.history}, vocabulary {self.vocab_size}, {dtype}"
-
     def kind(self, row: int) -> Kind | None:
         """The processor of a row's request."""
         return self.kinds[row % len(self.kinds)]

@@ -6,10 +6,10 @@ Each peer is opened with the words, int32[rows, words], and the logits. It raise
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -135,7 +135,7 @@ def import_vllm() -> Any:
     folder = folder_of("LOGITPORT_VLLM")
     language = ModuleType("vllm.triton_utils")
     language.triton, language.tl = triton, triton.language  # type: ignore[attr-defined]
-    with _in_modules({"vllm.triton_utils": language}):
+    with patch.dict(sys.modules, {"vllm.triton_utils": language}):
         imported = contextmanager(PartialPackage(folder, "vllm", [_VLLM]).imported)
         with imported() as modules:
             module: Any = modules[_VLLM]
@@ -148,13 +148,3 @@ def import_vllm() -> Any:
 
 def _copy_to_device(source: Any, *, out: torch.Tensor) -> torch.Tensor:
     return out.copy_(torch.from_numpy(source), non_blocking=True)
-
-
-@contextmanager
-def _in_modules(modules: dict[str, ModuleType]) -> Iterator[None]:
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name in modules:
-            sys.modules.pop(name, None)

@@ -8,26 +8,24 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 
 from benchmarks.gpu.results import CORRECT, Line, append
 from benchmarks.gpu.runner import RESULTS_VARIABLE
+from benchmarks.machine import describe
+from benchmarks.measure import Ratio
 from benchmarks.peer_files import Missing
 from benchmarks.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import ArrayLike
-
-    from benchmarks.measure import Ratio
-    from logitport import Client
-    from tests.conftest import RunningServer
+from logitport import Client
+from tests.conftest import RunningServer, run_server
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -65,9 +63,6 @@ class Job:
     @contextmanager
     def connected(self, device: str, *options: str) -> Iterator[tuple[RunningServer, Client]]:
         """Run a server on a device, with the layers of the sandbox that this machine has, and connect a client."""
-        from logitport import Client
-        from tests.conftest import run_server
-
         with (
             run_server("--device", device, "--enable-custom-logit-processor", *options) as server,
             Client(server.target, timeout=_TIMEOUT_SECONDS) as client,
@@ -128,6 +123,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     folder = Path(os.environ.get(RESULTS_VARIABLE, "."))
     job = Job(options.name, folder, options.device, options.tiny)
+    gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else "no GPU"
+    job.fact("machine", "description", f"{describe().described}; CUDA {torch.version.cuda}, {gpu}")
     importlib.import_module(f"benchmarks.gpu.jobs.{options.name}").run(job)
 
 

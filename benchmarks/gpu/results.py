@@ -11,21 +11,6 @@ from benchmarks.publish import markdown
 LINES, LOG, TABLE = "results.jsonl", "log.txt", "table.md"
 
 
-class Bar(NamedTuple):
-    """A limit.
-
-    Attributes:
-        limit: in the unit of the quantity.
-        at_least: whether the limit is the lowest value that meets the bar, instead of the highest.
-    """
-
-    limit: float
-    at_least: bool = False
-
-    def __str__(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.limit:.3g}"
-
-
 # Names of quantities. A job records a quantity by its name, and the bar follows from it.
 LISTS = "lists, GPU time"
 MIX_TO_FLOOR = "the mix ÷ moving its bytes"
@@ -40,19 +25,20 @@ GENERATION = "tokens a second ÷ without processors"
 SAMPLING = "tokens a second ÷ SGLang's own processors"
 CORRECT = "correct"  # 1.0 or 0.0
 
-BARS = {
-    LISTS: Bar(30.0),  # µs
-    MIX_TO_FLOOR: Bar(1.3),
-    BITMASK_TO_XGRAMMAR: Bar(1.0),
-    BITMASK_TO_VLLM: Bar(1.0),
-    HOST_TO_XGRAMMAR: Bar(1.5),
-    EXPOSED_4K: Bar(1 / 50),
-    EXPOSED_32K: Bar(1 / 200),
-    PROGRAM_TO_TORCH: Bar(1.15),
-    SERVER_TO_TORCH: Bar(2.0),
-    GENERATION: Bar(0.99, at_least=True),
-    SAMPLING: Bar(1.0, at_least=True),
-    CORRECT: Bar(1.0, at_least=True),
+# Each with the sign of its limit: ≤ for the highest value that meets the bar, ≥ for the lowest.
+BARS: dict[str, tuple[str, float]] = {
+    LISTS: ("≤", 30.0),  # µs
+    MIX_TO_FLOOR: ("≤", 1.3),
+    BITMASK_TO_XGRAMMAR: ("≤", 1.0),
+    BITMASK_TO_VLLM: ("≤", 1.0),
+    HOST_TO_XGRAMMAR: ("≤", 1.5),
+    EXPOSED_4K: ("≤", 1 / 50),
+    EXPOSED_32K: ("≤", 1 / 200),
+    PROGRAM_TO_TORCH: ("≤", 1.15),
+    SERVER_TO_TORCH: ("≤", 2.0),
+    GENERATION: ("≥", 0.99),
+    SAMPLING: ("≥", 1.0),
+    CORRECT: ("≥", 1.0),
 }
 
 
@@ -81,10 +67,10 @@ class Line(NamedTuple):
     @property
     def met(self) -> bool | None:
         """Whether the value meets its bar; None without a bar."""
-        bar = BARS.get(self.quantity)
-        if bar is None or self.value is None:
+        if self.quantity not in BARS or self.value is None:
             return None
-        return self.value >= bar.limit if bar.at_least else self.value <= bar.limit
+        sign, limit = BARS[self.quantity]
+        return self.value >= limit if sign == "≥" else self.value <= limit
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -92,7 +78,7 @@ class Line(NamedTuple):
         value = "" if self.value is None else f"{_digits(self.value)} {self.unit}".strip()
         spread = "" if self.low is None or self.high is None else f"{_digits(self.low)} to {_digits(self.high)}"
         verdict = {None: "", True: "met", False: "MISSED"}[self.met]
-        bar = str(BARS[self.quantity]) if self.met is not None else ""
+        bar = "{} {:.3g}".format(*BARS[self.quantity]) if self.met is not None else ""
         return self.part, self.case, self.quantity, value, spread, bar, verdict, self.note
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from benchmarks import publish, suite
 from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS
 from benchmarks.hostile.blocks import compare
-from benchmarks.hostile.records import Plan
+from benchmarks.hostile.report import Plan
 from benchmarks.machine import describe
 from benchmarks.report import save
 

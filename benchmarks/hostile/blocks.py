@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.helper import Helper, HelperLost
 from benchmarks.hostile import innocent, rivals
-from benchmarks.hostile.attackers import ATTACKERS, Target
-from benchmarks.hostile.records import Block, Comparison, Plan
+from benchmarks.hostile.attackers import Target
+from benchmarks.hostile.report import Block, Comparison, Plan
 from benchmarks.hostile.servers import HostileServer, Usage, cpu_seconds, hostile_server
 from benchmarks.machine import busy_seconds
 
@@ -65,7 +65,7 @@ def compare(attackers: Sequence[str], transports: Sequence[str], plan: Plan) -> 
 
 def attack(name: str, transport: str, plan: Plan, alone: Bench | None = None) -> Comparison:
     """Run blocks during an attack, on a new server; after each of them one `alone`, while the attack is stopped."""
-    found = Comparison(name, ATTACKERS[name].does, transport)
+    found = Comparison(name, transport)
     with ExitStack() as stack:
         attacked = stack.enter_context(_bench([transport]))
         target = Target(attacked.server.target, transport, attacked.server.hostile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import grpc
@@ -43,34 +44,6 @@ def _repeat(attacker: Attacker, thread: int) -> None:
             time.sleep(_ERROR_PAUSE_SECONDS)
 
 
-class _Checks:
-    """Health checks in a thread, one after the other."""
-
-    def __init__(self, stub: health_pb2_grpc.HealthStub) -> None:
-        self._stub = stub
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.longest, self.answered = 0.0, 0
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Wait for the answer of the last check."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            began = time.perf_counter()
-            try:
-                self._stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_SECONDS)
-                self.answered += 1
-            except grpc.RpcError:
-                pass
-            seconds = time.perf_counter() - began
-            self.longest = max(self.longest, seconds)
-            self._stopped.wait(max(0.0, _HEALTH_SECONDS - seconds))
-
-
 def check_health(pipe: Connection, target: str) -> None:
     """Send a health check every 20 ms. Every second command ends the checks, and replies with the longest answer.
 
@@ -82,8 +55,16 @@ def check_health(pipe: Connection, target: str) -> None:
         stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_SECONDS, wait_for_ready=True)
         received = commands(pipe)
         for _ in received:
-            checks = _Checks(stub)
             pipe.send(None)
+            longest, answered = 0.0, 0
+            while not pipe.poll():
+                began = time.perf_counter()
+                with suppress(grpc.RpcError):
+                    stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_SECONDS)
+                    answered += 1
+                seconds = time.perf_counter() - began
+                longest = max(longest, seconds)
+                pipe.poll(max(0.0, _HEALTH_SECONDS - seconds))
             next(received, None)
-            checks.stop()
-            pipe.send((checks.longest, checks.answered))
+            with suppress(OSError):  # the benchmark has ended
+                pipe.send((longest, answered))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import bar, costs, throughput
+from benchmarks.engine_load import check_admission
 from benchmarks.peers import Nothing, SGLang
 from benchmarks.servers import connected
-from benchmarks.session_frames import check_admission
 from benchmarks.workloads import Workload
 
 from logitport_proto.processing_pb2 import SessionResponse

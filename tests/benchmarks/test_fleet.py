@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import fleet, publish, suite
-from benchmarks.report import load_latest, save
+from benchmarks.report import load, save
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytes
     parts = (fleet.steps, fleet.replay, fleet.more_servers)
     found = suite.run({part.__name__: part for part in parts})
     save(found, tmp_path / "results")
-    assert load_latest(tmp_path / "results") == found
+    assert load(tmp_path / "results")[0] == found
     assert [row.case.rpartition(", ")[2] for row in found.rows] == ["one target", "a list of targets"]
     assert all(line.measured.value > 0 for line in found.bar)
     text = publish.text(found)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS, calls, frames
 from benchmarks.hostile.blocks import attack
-from benchmarks.hostile.records import Block, Comparison, Plan
+from benchmarks.hostile.report import Block, Comparison, Plan
 from benchmarks.hostile.servers import Usage
 from benchmarks.machine import describe
 from benchmarks.report import load, save
@@ -59,7 +59,7 @@ def test_an_innocent_engine_is_served_during(name: str, transport: str) -> None:
 
 def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
     slow = BLOCK._replace(p50=0.004, longest=0.016, stall=0.5, wrong=1, lost=2)
-    found = Comparison("chains", "sends chains", "grpc", [BLOCK], [slow], Usage(1_000_000, 2_000_000, 3, 4))
+    found = Comparison("chains", "grpc", [BLOCK], [slow], Usage(1_000_000, 2_000_000, 3, 4))
     assert report.texts(tmp_path) == {"hostile": ""}
     run = report.HostileReport(describe(), "2026-01-01 00:00", plan=PLAN, comparisons=[found])
     save(run, tmp_path)
@@ -74,7 +74,7 @@ def test_results_are_saved_loaded_and_published(tmp_path: Path) -> None:
 
 def test_a_comparison_without_a_block_can_be_reported() -> None:
     """The attacker may end the server before the first block."""
-    found = Comparison("chains", "sends chains", "grpc", ended=True, errors=["it has ended"])
+    found = Comparison("chains", "grpc", ended=True, errors=["it has ended"])
     assert report.cells(found)[0] == "chains (the server ended)"
     assert "it has ended" in report.line(found)
 

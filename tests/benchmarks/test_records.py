@@ -9,7 +9,7 @@ from benchmarks import publish, suite
 from benchmarks.measure import Ratio
 from benchmarks.publish import bar_cells
 from benchmarks.records import BarLine, Row
-from benchmarks.report import load_latest, save
+from benchmarks.report import load, save
 
 from logitport import compiled
 
@@ -40,7 +40,7 @@ def test_results_name_the_core_and_are_loaded_and_published(tmp_path: Path) -> N
     assert (found.rows, found.bar) == (rows, bar)
     assert list(found.bystanders) == ["part"]
     save(found, tmp_path)
-    assert load_latest(tmp_path) == found
+    assert load(tmp_path)[0] == found
     assert found.machine.core == compiled.NAME
     table = publish.text(found)
     assert "| section | one | two |" in table

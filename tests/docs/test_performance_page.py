@@ -24,8 +24,8 @@ README = (ROOT / "README.md").read_text()
     ],
 )
 def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]) -> None:
-    texts = step.texts(report.load_latest(RESULTS)) | hostile.texts(RESULTS / "hostile")
-    texts |= {name: publish.text(report.load_latest(RESULTS / name)) for name in ("fleet", "traces", "vllm")}
+    texts = step.texts(report.load(RESULTS)[0]) | hostile.texts(RESULTS / "hostile")
+    texts |= {name: publish.text(report.load(RESULTS / name)[0]) for name in ("fleet", "traces", "vllm")}
     shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", (ROOT / page).read_text(), re.DOTALL))
     assert shown == {name: texts[name] for name in names}, (
         "run `make bench-publish`, `bench-{fleet,traces,vllm}-publish` or `hostile-publish`"

@@ -46,13 +46,6 @@ def run(job: Job) -> None:
                 _measure(job, case, logits, stopwatch)
 
 
-def warm_up() -> None:
-    """Compile and run the kernel on a GPU."""
-    logits = torch.zeros(4, 1000, device="cuda")
-    apply_edits(mix(4, 1000), logits)
-    torch.cuda.synchronize()
-
-
 def _measure(job: Job, case: str, logits: torch.Tensor, stopwatch: Stopwatch) -> None:
     rows, vocab_size = logits.shape
     whole: dict[str, float] = {}

@@ -84,7 +84,7 @@ class HookSide(Side):
 def run(job: Job) -> None:
     """Measure by turns, in both orders."""
     workload = job.batch()
-    case = workload.name
+    case = f"{workload.rows} rows"
     with job.case(case), job.connected("cpu") as (_, client):
         sglang = SGLangSampling()
         sides = {"SGLang's own": Side(sglang, workload, job.device)}

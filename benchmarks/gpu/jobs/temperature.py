@@ -10,7 +10,7 @@ from benchmarks.gpu.job import Job
 from benchmarks.gpu.timing import Forward, OnDevice, race
 from benchmarks.kinds import TEMPERATURE
 from benchmarks.measure import Contestant, ratio
-from benchmarks.program_kinds import TEMPERATURE as PROGRAM
+from benchmarks.programs import TEMPERATURE as PROGRAM
 from benchmarks.programs import InProgram
 from benchmarks.workloads import Workload
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks import peer_files
 from benchmarks.gpu import bitmask_peers, results
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.jobs import edits, environment, faults, generation, mix, sampling, temperature
+from benchmarks.gpu.jobs import edits, faults, generation, mix, sampling, temperature
 from benchmarks.gpu.results import Line, load
 from benchmarks.gpu.timing import Stopwatch
 from benchmarks.peers import sglang
@@ -106,13 +106,6 @@ def test_generation(tmp_path: Path) -> None:
     lines = run(generation, tmp_path)
     assert_correct(lines)
     assert results.GENERATION in {line.quantity for line in lines}
-
-
-def test_environment(tmp_path: Path) -> None:
-    """Without a driver, that is one line."""
-    facts = {(line.case, line.quantity): line.note for line in run(environment, tmp_path)}
-    assert facts["packages", "missing for logitport[server]"] == "none"
-    assert ("torch", "built for") in facts
 
 
 def test_stopwatch() -> None:

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.gpu.parts import Part
 from benchmarks.gpu.results import LINES, LOG, TABLE, Line, append, load
-from benchmarks.gpu.runner import Runner
+from benchmarks.gpu.runner import Part, Runner
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,10 +35,6 @@ def test_every_requirement_has_a_version() -> None:
     assert all(len(requirement.split("==")) == 2 for requirement in wheels.needed())
 
 
-def test_the_repository_leaves_room_for_wheels() -> None:
-    assert wheels.size_of(wheels.tracked_files()) < 20 << 20
-
-
 def test_files_of_peers_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = tmp_path / "unpacked"
     for name in (*peer_files.SGLANG, *peer_files.VLLM):
@@ -48,8 +44,8 @@ def test_files_of_peers_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for variable in ("LOGITPORT_SGLANG", "LOGITPORT_VLLM"):
         monkeypatch.setenv(variable, str(unpacked))
     carried = tmp_path / "wheels"
-    size = peer_files.carry(carried / "peers")
-    assert size == 9 * len(peer_files.SGLANG + peer_files.VLLM)
+    peer_files.carry(carried / "peers")
+    assert sum(file.is_file() for file in carried.rglob("*")) == len(peer_files.SGLANG + peer_files.VLLM)
     for variable in ("LOGITPORT_SGLANG", "LOGITPORT_VLLM"):
         monkeypatch.delenv(variable)
     monkeypatch.setattr(peer_files, "WHEELS", carried)

@@ -11,7 +11,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from benchmarks.echo import SocketEchoStream
-from benchmarks.vllm_hook.engines import ECHO_VARIABLE
+from benchmarks.vllm_hook import ECHO_VARIABLE
 
 # Bytes of the hook's frame and reply in a step of 32 requests with the benchmark's chain.
 _FRAME_BYTES, _REPLY_BYTES = 800, 8_500
