@@ -15,15 +15,13 @@ from logitport import (
     EditProcessor,
     EditRequest,
     Edits,
-    Handle,
     History,
-    PendingStep,
     ProcessorRef,
     Request,
     RowEdits,
-    Session,
 )
 from logitport.ops import apply_edits
+from logitport.session import Handle, PendingStep, Session
 from logitport.session.frames import step_frame
 from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing

@@ -1,4 +1,4 @@
-"""A fleet: balancers, the replay of a lost server's requests, and more servers: `python -m benchmarks.fleet`.
+"""A fleet: a balancer, the replay of a lost server's requests, and more servers: `python -m benchmarks.fleet`.
 
 `python -m benchmarks.fleet publish` writes the latest results into docs/performance.md.
 """
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -26,17 +25,16 @@ from benchmarks.measure import NO_LOGITS, ROUNDS, microseconds, over_rounds, rac
 from benchmarks.records import BarLine, Records, Row, ratios
 from benchmarks.servers import Server, logitport_server
 from benchmarks.workloads import Workload
-from logitport import Client, Handle, History, Request, Session
+from logitport import Client, History, Request
+from logitport.session import Handle, Session
 from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_proto.processing_pb2 import GetLoadRequest
 from logitport_proto.processing_pb2_grpc import LogitProcessingStub
-from tests.fleet.balancers import find_program, run_balancer
+from tests.fleet.balancers import find_envoy, run_envoy
 
 _ROWS = (8, 64)
 _BALANCED_STEPS = 60
 _ONE, _LIST = "one target", "a list of targets"
-_NO_AUTHORITY: Any = None  # of certificates, which only nginx needs
-_BALANCERS = {"haproxy": "HAProxy", "envoy": "Envoy"}
 
 _WORKLOAD = Workload(rows=256, history=32_768)
 _CHAIN = [(kind.ours, kind.params) for kind in (BAN, THINKING, NGRAM)]
@@ -55,7 +53,11 @@ def steps() -> Records:
     """From a step's ids to its checked edits, over gRPC, in turn with one target."""
     with ExitStack() as stack:
         clients = {_ONE: Client(_servers(stack, 1)), _LIST: Client(_servers(stack, 2))}
-        clients |= {name: Client(target) for name, target in _balancers(stack)}
+        if find_envoy() is None:
+            print("Envoy is not installed, and is left out", file=sys.stderr)
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            clients["Envoy"] = Client(stack.enter_context(run_envoy(folder, _servers(stack, 2))))
         for client in clients.values():
             stack.enter_context(client)
         for count in _ROWS:
@@ -75,16 +77,6 @@ def steps() -> Records:
 def _servers(stack: ExitStack, count: int) -> list[str]:
     """Run servers for one contestant: a server answers its only session in a shorter way."""
     return [stack.enter_context(logitport_server()).target for _ in range(count)]
-
-
-def _balancers(stack: ExitStack) -> Iterator[tuple[str, str]]:
-    """Run the balancers that are installed, with the files of deploy/. Yields names and addresses."""
-    for program, name in _BALANCERS.items():
-        if find_program(program) is None:
-            print(f"{name} is not installed, and is left out", file=sys.stderr)
-            continue
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        yield name, stack.enter_context(run_balancer(program, folder, _servers(stack, 2), _NO_AUTHORITY))
 
 
 def replay(*_: object) -> Iterator[BarLine]:

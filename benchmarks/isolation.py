@@ -17,7 +17,8 @@ from benchmarks.peers import Copies, SGLang, SocketEcho
 from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
-from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RequestsFailed, RowEdits, Session
+from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RequestsFailed, RowEdits
+from logitport.session import Session
 from logitport.session.frames import Handle
 
 _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwards.sleeping(10)}

@@ -24,7 +24,7 @@ from benchmarks.servers import Server
 from benchmarks.workloads import Workload
 from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner

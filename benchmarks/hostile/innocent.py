@@ -20,7 +20,8 @@ import torch
 from benchmarks.helper import commands
 from benchmarks.kinds import BAN, NGRAM, TEMPERATURE, THINKING, distinct
 from benchmarks.workloads import Workload
-from logitport import Client, Handle, LogitportError, Request, Session
+from logitport import Client, LogitportError, Request
+from logitport.session import Handle, Session
 
 _TIMEOUT_SECONDS = 60.0
 _DISTINCT_STEPS = 1000

@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(1500)  # it starts a dozen servers, one after another
 def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "find_program", lambda name: None)
+    monkeypatch.setattr(fleet, "find_envoy", lambda: None)
     parts = (fleet.steps, fleet.replay, fleet.more_servers)
     found = suite.run({part.__name__: part for part in parts})
     save(found, tmp_path / "results")

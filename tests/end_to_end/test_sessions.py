@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Handle, Request, RowEdits
+from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from tests.toy_processors import AddCallCount
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from logitport import PendingRequest, Session
+    from logitport.session import Handle, PendingRequest, Session
 
 VOCAB = 48
 INF = float("inf")
@@ -102,7 +102,7 @@ def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Ses
             if random.random() < 0.5:
                 models[session.add(request)] = Model(chain, prompt)
             else:
-                pending[session.begin_add(request)] = Model(chain, prompt)
+                pending[session.begin_add([request])[0]] = Model(chain, prompt)
         elif pending and random.random() < 0.15:
             cancelled = next(iter(pending))
             cancelled.cancel()

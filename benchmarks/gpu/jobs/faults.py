@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.job import Job
-from logitport import Client, CustomLogitProcessor, Request, Session
+from logitport import Client, CustomLogitProcessor, Request
+from logitport.session import Session
 
 _VOCAB_SIZE = 50_000
 _TIMEOUT_SECONDS = 3.0

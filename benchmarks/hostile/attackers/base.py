@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from benchmarks.hostile.raw import RawSession
-from logitport import Client, Handle, Request, Session
+from logitport import Client, Request
+from logitport.session import Handle, Session
 
 PRINCIPALS = 4
 VOCAB_SIZE = 32_000

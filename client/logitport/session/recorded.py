@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import AllDeniedWarning, InvalidArgument, RequestsFailed
+from logitport.errors import InvalidArgument, RequestsFailed, warn_all_denied
 from logitport.recording.items import StepReply
 from logitport.recording.options import VARIABLE
 from logitport.recording.recorder import Recorder
@@ -60,7 +60,7 @@ class RecordedStep(PendingStep):
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:
-            AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)
+            warn_all_denied(result.all_denied_rows, stacklevel=3)
 
 
 class RecordedSession(Session):
@@ -119,11 +119,10 @@ class RecordedSession(Session):
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
-        output: bool = False,
     ) -> PendingStep:
         handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()
         base_lengths = {handle: handle.history.length for handle in handles if isinstance(handle, Handle)}
-        pending = super().step(new_token_ids, rows=rows, drafts=drafts, output=output)
+        pending = super().step(new_token_ids, rows=rows, drafts=drafts)
         assert isinstance(pending, RecordedStep)  # noqa: S101 - its class is that of this session
         pending.record(self._recorder, base_lengths)
         return pending

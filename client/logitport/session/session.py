@@ -41,7 +41,7 @@ class Session:
     are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
     logits fails with StateLost, unless all those of its chain are programs. The new server admits the requests in the
-    background: one whose processors load too slowly fails with ProcessorTimedOut, and the others do not wait for it.
+    background: one whose processors load too slowly fails with ProcessorFailed, and the others do not wait for it.
 
     Attributes:
         vocab_size: width of the logits.
@@ -139,7 +139,7 @@ class Session:
 
         Use the buffer until the next `add`, `begin_add` or `poll`, and then call again. A processor in a worker may
         have had exclusive use of the buffer, and that worker keeps write access. If a request of another trust domain
-        is added, the buffer is retired: a step applied to it raises InvalidLogits, and the next call returns another
+        is added, the buffer is retired: a step applied to it raises InvalidArgument, and the next call returns another
         buffer. A buffer that was replaced by a larger one is retired at the next `add` of any request; until then steps
         may be applied to it.
 
@@ -160,37 +160,27 @@ class Session:
         """Admit a request, with its whole history. The server looks up its processors and builds their state now.
 
         Raises:
-            UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
+            NotFound, InvalidArgument, PayloadError: the request is refused; see docs/protocol.md.
             LimitExceeded: the session holds as many requests as it may.
         """
         handle = self._requests.add(request)
         self._transfer.buffer.request_added()
         return handle
 
-    def begin_add(self, request: Request) -> PendingRequest:
-        """Begin to admit a request, and return at once; the server admits it while the session makes its steps.
+    def begin_add(self, requests: Iterable[Request]) -> list[PendingRequest]:
+        """Begin to admit requests, and return at once; the server admits them while the session makes its steps.
 
-        A request of built-ins is admitted at once, because that is fast. `poll` returns it, too.
-
-        Raises:
-            InvalidTokenId: the request cannot be sent.
-            LimitExceeded: the session holds as many requests as it may, the pending ones included.
-        """
-        (pending,) = self.begin_add_all([request])
-        return pending
-
-    def begin_add_all(self, requests: Iterable[Request]) -> list[PendingRequest]:
-        """Begin to admit several requests, as `begin_add`, with one frame and one wait for its reply.
-
-        Very long histories are sent in several frames. A request that the server refuses does not affect the others.
+        It sends one frame, or several for very long histories. A request of built-ins is admitted at once, because that
+        is fast; `poll` returns it, too. A request that the server refuses does not affect the others.
 
         Returns:
             The pending requests, in the order of `requests`.
 
         Raises:
-            InvalidTokenId, LimitExceeded: as `begin_add`, for any of the requests. None of them is begun.
+            InvalidArgument: a request cannot be sent. None is begun.
+            LimitExceeded: more requests than the session may hold, the pending ones included. None is begun.
         """
-        pending = self._requests.begin_add_all(list(requests))
+        pending = self._requests.begin_add(list(requests))
         if pending:
             self._transfer.buffer.request_added()  # they may have been admitted at once
         return pending
@@ -207,7 +197,7 @@ class Session:
         """Drop requests and their state, with one frame and one wait for its reply.
 
         Raises:
-            UnknownRequest: one is not of this session, was removed, or occurs twice. None is dropped.
+            NotFound: one is not of this session, was removed, or occurs twice. None is dropped.
         """
         self._requests.remove(*handles)
 
@@ -217,7 +207,6 @@ class Session:
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
-        output: bool = False,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
@@ -228,21 +217,20 @@ class Session:
             rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
                 the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.
-            output: return what shipped processors print and log in this step in `StepResult.outputs`.
 
         Returns:
             The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
-            fails there with InvalidTokenId, and in every later step, because its history differs from the engine's.
+            fails there with InvalidArgument, and in every later step, because its history differs from the engine's.
 
         Raises:
-            UnknownRequest, InvalidArgument: an argument is invalid, and nothing was sent.
+            NotFound, InvalidArgument: an argument is invalid, and nothing was sent.
         """
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
-        content = self._reader.read(new_token_ids, drafts, rows, wants_output=bool(output))
+        content = self._reader.read(new_token_ids, drafts, rows)
         if self._requests.table.restoring:
             self._leave_restoring(content.handles)
-        pending = self._step_class(self._step_context, content, wants_output=bool(output))
+        pending = self._step_class(self._step_context, content)
         self._channel.begin(content.serialize, pending)
         if self._begun is not None:
             self._begun.superseded = True
@@ -254,7 +242,7 @@ class Session:
         """Cut a request's history back to `length` ids (prompt and output); its next step continues from there.
 
         Raises:
-            UnknownRequest: the handle is not in this session.
+            NotFound: the handle is not in this session.
             InvalidArgument: `length` is above the history's, or below the prompt's.
         """
         self._requests.check(handle)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.compiled import core
-from logitport.errors import InvalidTokenId, LogitportError
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.session.frames import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
 from logitport.session.transports.base import with_length
 from logitport_proto import processing_pb2
@@ -59,9 +58,7 @@ class StepReader:
         self._writer: core.StepFrameWriter | None = None
         self._content: StepContent | None = None
 
-    def read(
-        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, *, wants_output: bool
-    ) -> StepContent:
+    def read(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
         """Read the arguments of `Session.step`. Raises as that method.
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
@@ -70,10 +67,9 @@ class StepReader:
         if writer is None or not writer.read(new_token_ids, drafts, rows):
             writer = None if core is None else self._renewed_writer(new_token_ids)
             if writer is None or not writer.read(new_token_ids, drafts, rows):
-                return self._read_python(new_token_ids, drafts, rows, wants_output)
-        if not drafts and rows is None and not wants_output and self._content is not None:
+                return self._read_python(new_token_ids, drafts, rows)
+        if not drafts and rows is None and self._content is not None:
             return self._content
-        serialize = partial(writer.serialize, wants_output=wants_output)
         kept = _kept(drafts)
         # The core has checked that all `rows` are pairs.
         placed = (
@@ -81,7 +77,7 @@ class StepReader:
             if rows is None
             else cast("list[tuple[Handle, int]]", list(rows))
         )
-        return StepContent(self._handles, kept, placed, serialize, writer.extend)
+        return StepContent(self._handles, kept, placed, writer.serialize, writer.extend)
 
     def _renewed_writer(self, new_token_ids: Ids) -> core.StepFrameWriter | None:
         """Make the writer for other requests. Returns None if they are the same, or if the core does not accept them.
@@ -98,23 +94,21 @@ class StepReader:
             self._content = StepContent(handles, {}, rows, writer.serialize, writer.extend)
         return writer
 
-    def _read_python(
-        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
-    ) -> StepContent:
-        kept: Mapping[Handle, Sequence[int]] = {}
+    def _read_python(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
         try:
             added = listed_by_handle(new_token_ids, "new_token_ids")
             kept = _kept(drafts)
             for handle in added:
                 self._requests.check(handle)
             placed = place_rows(added, kept, rows)
-            frame = step_frame(added, kept, placed, self._vocab_size)
-        except InvalidTokenId:
-            wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
-            self._requests.fail(wrong)
-            added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
-            kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
-            frame = step_frame(added, kept, placed, self._vocab_size)
+            try:
+                frame = step_frame(added, kept, placed, self._vocab_size)
+            except InvalidArgument:
+                wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
+                self._requests.fail(wrong)
+                added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
+                kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
+                frame = step_frame(added, kept, placed, self._vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
@@ -127,7 +121,6 @@ class StepReader:
         def serialize(seq: int) -> bytes:
             return with_length(processing_pb2.SessionRequest(seq=seq, step=frame))
 
-        frame.wants_output = wants_output
         return StepContent(list(added), kept, placed, serialize, extend)
 
 

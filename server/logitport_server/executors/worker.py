@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
+from logitport.errors import LogitportError, ProcessorFailed, from_proto
 from logitport_proto import common_pb2
 from logitport_server import load_time
 from logitport_server.dialects import failures
@@ -93,7 +93,6 @@ class Worker(ProcessHolder):
         states: by its number, the request of each state that processors have here.
         reply_seconds: how long the server has waited for the reply that is being handled, or for the one that has not
             come; None while calls fail that had not begun.
-        reply_output: what the processor printed in the call whose reply is being handled.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Worker(ProcessHolder):
         self.quarantine = quarantine
         self.states: dict[int, RequestContext] = {}
         self.reply_seconds: float | None = None
-        self.reply_output = ""
         self.output = output or OutputLog()
         self._posted: deque[_Posted] = deque()
 
@@ -137,7 +135,7 @@ class Worker(ProcessHolder):
 
     @property
     def load_seconds(self) -> float:
-        """How long code of the present admission may take. Raises ProcessorTimedOut if its time is up."""
+        """How long code of the present admission may take. Raises ProcessorFailed if its time is up."""
         return load_time.left(self.deadlines.load)
 
     def admission_time(self, besides: RequestContext | None = None) -> tuple[float, bool]:
@@ -180,7 +178,7 @@ class Worker(ProcessHolder):
             expected: type of the reply.
             on_reply: called with the reply and its columns. An IndexError, TypeError or ValueError means that the
                 reply is invalid, and ends the process. Any other LogitportError goes to `on_error`.
-            on_error: called with ProcessorTimedOut, WorkerLost, NotStarted, or an error that the worker sent.
+            on_error: called with ProcessorFailed, WorkerLost, NotStarted, or an error that the worker sent.
             descriptors: file descriptors that travel with the message.
             at_admission: whether the call belongs to the admission of a request, which has a longer deadline.
 
@@ -207,7 +205,7 @@ class Worker(ProcessHolder):
         """Post a call, and wait for its reply and those of all earlier calls. The arguments are those of `post`.
 
         Raises:
-            ProcessorTimedOut: the replies did not arrive within these seconds. The process is killed.
+            ProcessorFailed: the replies did not arrive within these seconds. The process is killed.
             WorkerLost: the process ended, or its reply is invalid.
             LogitportError: the processor raised, or was refused.
         """
@@ -251,7 +249,7 @@ class Worker(ProcessHolder):
 
     def pump(self) -> None:
         """Write posted calls, and handle the replies that have arrived."""
-        assert self._process is not None  # noqa: S101 - there are calls without a reply
+        assert self._process is not None  # noqa: S101 - the caller has it from `process`
         try:
             received = self._process.pump()
         except WorkerGone as error:
@@ -303,8 +301,7 @@ class Worker(ProcessHolder):
         """Pass a reply to the call that it answers."""
         posted = self._posted[0]
         seconds = self.reply_seconds = self._restart_clock()
-        self.reply_output = reply.output[:MAX_TEXT_LENGTH]
-        self.output.record(self.domain, posted.source, self.reply_output)
+        self.output.record(self.domain, posted.source, reply.output[:MAX_TEXT_LENGTH])
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
@@ -326,7 +323,7 @@ class Worker(ProcessHolder):
 
     def _restart_clock(self) -> float:
         """Return how long the server has waited for the oldest call."""
-        assert self._process is not None  # noqa: S101 - there is a call
+        assert self._process is not None  # noqa: S101 - the caller has it from `process`
         seconds, self._process.waited_seconds = self._process.waited_seconds, 0.0
         return seconds
 
@@ -341,7 +338,6 @@ class Worker(ProcessHolder):
         frames = self._process.stack() if calls and gone is None and self._process is not None else []
         self._close_process()
         self.prepare()
-        self.reply_output = ""
         if not calls:
             return
         oldest = calls.popleft()
@@ -370,7 +366,7 @@ class Worker(ProcessHolder):
             reason = f"{what} took over {limit:.3g} s ({option}), and its worker was ended: look for a loop"
             if cut_short := waited < _WHOLE * limit:
                 reason = f"{what} was not finished after {waited:.3g} s, when the time of the {whole} ({option}) was up"
-            error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+            error = ProcessorFailed(f"processor {name}: {reason}", processor=name, code=ProcessorFailed.TIMED_OUT)
             if cut_short:  # other calls have used up the time, so only the time of this one is charged
                 logger.warning("processor %s of %s: %s", name, self.domain, reason)
                 self.quarantine.record_call(self.domain, call.source.key, waited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.core import tensors
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument
 from logitport_server.session import step
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import StepColumns, pack_int32, write_outcome
@@ -76,7 +76,6 @@ class SessionSteps:
         self._device = device
         self._limits = limits
         # Of the last step: whether its replies include what processors print.
-        self._wants_output = False
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = _NOTHING_PENDING
         self._step_time = StepTime(limits.processor_timeout_seconds)
@@ -97,7 +96,6 @@ class SessionSteps:
             compiled = self._batch.compiled.step_partly(frame) if self.trace is None else None
             if compiled is None:
                 batch = StepBatch(batch.layout, self._batch.requests)
-        self._wants_output = frame.wants_output
         outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(limits.processor_timeout_seconds)
@@ -218,7 +216,7 @@ class SessionSteps:
         write_outcome(reply, outcome, outcome.all_denied(self._vocab_size))
 
     def _begin_outcome(self) -> StepOutcome:
-        outcome = StepOutcome(trace=self.trace, outputs=[] if self._wants_output else None)
+        outcome = StepOutcome(trace=self.trace)
         self.spending = outcome.spending
         return outcome
 
@@ -226,10 +224,10 @@ class SessionSteps:
         """The logits of a message; a view if they are in a region.
 
         Raises:
-            InvalidLogits: the datatype or shape differs from the session's.
+            InvalidArgument: the datatype or shape differs from the session's.
         """
         if tensor.datatype != self._datatype or list(tensor.shape) != [rows, self._vocab_size]:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"logits are {tensor.datatype}{list(tensor.shape)}; send {self._datatype}[{rows}, {self._vocab_size}]"
             )
         return self._regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)

@@ -24,8 +24,8 @@ from logitport_proto.common_pb2 import (
     EDIT_KIND_FORCE,
     ERROR_CODE_NAME_TAKEN,
     ERROR_CODE_NEED_SYNC,
+    ERROR_CODE_NOT_FOUND,
     ERROR_CODE_PROCESSOR_FAILED,
-    ERROR_CODE_UNKNOWN_PROCESSOR,
     ON_ERROR_SKIP,
     Edits,
     Error,
@@ -184,7 +184,6 @@ STEP = {
     "row_draft_offsets": int32(0, 0, 1, 2),
     "draft_counts": int32(0, 2),
     "draft_token_ids": int32(40, 41),
-    "wants_output": True,
 }
 STEP_WITHOUT_DRAFTS = {name: STEP[name] for name in list(STEP)[:4]}
 DEVICE_MEMORY = {
@@ -220,7 +219,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "added": _reply(
             2,
             added={
-                "failures": [{"slot": 5, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}}],
+                "failures": [{"slot": 5, "error": {"code": ERROR_CODE_NOT_FOUND}}],
                 "reads_logits": bytes([1, 0]),
                 "chains": [
                     {
@@ -257,7 +256,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "pending": bytes([1]),
                 "ended": [
                     {"slot": 7, "generation": 1, "reads_logits": True, "chain": {"processors": [DIGEST]}},
-                    {"slot": 8, "generation": 2, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}},
+                    {"slot": 8, "generation": 2, "error": {"code": ERROR_CODE_NOT_FOUND}},
                 ],
             },
         ),
@@ -274,7 +273,6 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "ended_admissions": 1,
                 "later_edits": [EDITS, DENIALS],
                 "should_move": True,
-                "outputs": [OUTPUT],
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -288,7 +286,6 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [SKIPPED],
                 "applied": APPLIED,
                 "all_denied_rows": int32(1, 3),
-                "outputs": [OUTPUT],
             },
         ),
         "logits edited in place": _reply(7, logits={}),
