@@ -1,16 +1,20 @@
-"""The ban list and the n-gram rule of the benchmark, as a careful user of vLLM writes them for the first runner."""
+"""Processors of vLLM's first runner that the hook is compared with: one that a careful user writes, and floors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from benchmarks.echo import SocketEchoStream
+from benchmarks.vllm_hook import ECHO_VARIABLE
 
+# Bytes of the hook's frame and reply in a step of 32 requests with the benchmark's chain.
+_FRAME_BYTES, _REPLY_BYTES = 800, 8_500
 _NO_IDS: list[int] = []
 
 
@@ -40,7 +44,9 @@ class _Request:
 
 
 class Native(LogitsProcessor):
-    """Denies ids of all rows in one operation; the indices of ban lists are made once for each batch of requests.
+    """The ban list and the n-gram rule of the benchmark: denies ids of all rows in one operation.
+
+    The indices of ban lists are made once for each batch of requests.
 
     A request has `extra_args={"banned": [ids], "ngram_size": 2 or more}`.
     """
@@ -76,3 +82,43 @@ def _request(params: Any, prompt_ids: list[int] | None, output_ids: list[int]) -
     if "ngram_size" not in extra:
         return None
     return _Request(extra["banned"], extra["ngram_size"], prompt_ids or [], output_ids)
+
+
+class Exchange(Native):
+    """The floor of any service on the engine's machine: the native processor, and an exchange with another process.
+
+    Sends a frame before the forward pass, and receives the reply after it, as the hook does. Parses nothing.
+    """
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        super().__init__(vllm_config, device, is_pin_memory)
+        self._echo = SocketEchoStream(os.environ[ECHO_VARIABLE], bytes(_REPLY_BYTES))
+        self._waits = False
+
+    def update_state(self, batch_update: Any) -> None:
+        super().update_state(batch_update)
+        self._waits = bool(self._requests)
+        if self._waits:
+            self._echo.send(bytes(_FRAME_BYTES))
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._waits:
+            self._echo.receive()
+            self._waits = False
+        return super().apply(logits)
+
+
+class Nothing(LogitsProcessor):
+    """The smallest class that vLLM accepts: it does nothing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        pass
+
+    def apply(self, logits: Any) -> Any:
+        return logits
