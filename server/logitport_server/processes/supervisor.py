@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logitport_server import addresses
-from logitport_server.backoff import Backoff
+from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.processes.health import Health, check_health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.server_process import ServerProcess, child_command
@@ -119,7 +119,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise the server until it was drained, or does not start. Returns the exit status of its last process."""
-        backoff = Backoff()
+        backoff = LaunchBackoff()
         backoff.next()
         status = 0
         try:
@@ -135,7 +135,7 @@ class Supervisor:
             self.report = replace(self.report, state="ended", pid=0, load=ServerLoad())
         return status
 
-    def _delay(self, backoff: Backoff, status: int) -> float:
+    def _delay(self, backoff: LaunchBackoff, status: int) -> float:
         """Return the seconds until the next start."""
         delay = backoff.next()
         logger.error(

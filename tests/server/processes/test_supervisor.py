@@ -83,7 +83,7 @@ class Supervised:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_POLL_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr("logitport_server.backoff._MAX_SECONDS", 0.02)
+    monkeypatch.setattr("logitport_server.launch_backoff._MAX_SECONDS", 0.02)
 
 
 @pytest.fixture
