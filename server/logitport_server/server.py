@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 import logitport_builtins
 from logitport import compiled, ops
+from logitport.core.fair_threads import FairThreads
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
 from logitport_proto import (
@@ -51,7 +52,6 @@ from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, 
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.status import Status
-from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
@@ -70,6 +70,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms. With 0.5 ms,
 # a step took three times as long in parallel with another principal's long steps.
 _SWITCH_SECONDS = 0.0001
+# A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
+_MAX_CALL_THREADS = 256
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
 # Between two looks at the folder of trusted keys.
@@ -141,9 +143,9 @@ class Server:
         self._guard = Guard(authenticator, quotas, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
-        self._threads = Threads()
+        self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
-        self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._departures = Departures(config.max_session_age)
         self._processing = ProcessingService(
             self._open_session,

@@ -26,6 +26,7 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from logitport_server.registry.registry import Registry
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalSocketListener
-    from logitport_server.transports.threads import Threads
     from logitport_server.turns import Turns
 
     class OpenSession(Protocol):
@@ -71,7 +71,7 @@ class LoopShare:
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
-    def __init__(self, registry: Registry, threads: Threads, turns: Turns, output: OutputLog) -> None:
+    def __init__(self, registry: Registry, threads: FairThreads, turns: Turns, output: OutputLog) -> None:
         self._registry = registry
         self._output = output
         self._threads = threads
@@ -176,7 +176,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def __init__(
         self,
         open_session: OpenSession,
-        threads: Threads,
+        threads: FairThreads,
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
         turns: Turns,
