@@ -74,7 +74,7 @@ _SWITCH_SECONDS = 0.0001
 _MAX_CALL_THREADS = 256
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
-# Between two looks at the folder of trusted keys.
+# Between two looks at the files of tokens and trusted keys.
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
@@ -161,7 +161,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._status_pages: StatusPages | None = None
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
@@ -231,7 +231,7 @@ class Server:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
-        self._watching += map(asyncio.create_task, (self._guard.watch(), self._watch_keys()))
+        self._watching = asyncio.create_task(self._watch_files())
         self._beating = asyncio.create_task(self._heartbeat.beat())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -244,11 +244,11 @@ class Server:
         if self._trusted_keys is not None:
             self._trusted_keys.refresh()
 
-    async def _watch_keys(self) -> None:
-        """Reload the trusted keys when their folder changes, until cancelled."""
-        while self._trusted_keys is not None:
+    async def _watch_files(self) -> None:
+        """Refresh once a second until cancelled."""
+        while True:
             await asyncio.sleep(_REFRESH_SECONDS)
-            self._trusted_keys.refresh(if_changed=True)
+            self.refresh()
 
     async def leave(self) -> None:
         """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
@@ -278,11 +278,11 @@ class Server:
             The number of steps and admissions that are still running.
         """
         deadline = time.monotonic() + seconds
-        for task in self._watching:
-            task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._processing.drain()
         if self._grpc is not None:
-            if not self._watching:
+            if self._watching is None:
                 await self._grpc.start()  # without a start, its `stop` leaves the ports bound
             await self._grpc.stop(seconds)
         if self._status_pages is not None:

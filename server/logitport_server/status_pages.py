@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from socket import AF_INET6
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -145,9 +144,7 @@ def _reason_of_not_ready(*, is_responsive: bool, is_ready: bool) -> str:
 
 class _Server(BoundedHTTPServer, WSGIServer):
     def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
-        if ":" in host:
-            self.address_family = AF_INET6
-        super().__init__((host.strip("[]"), port), _Handler)
+        super().__init__(host, port, _Handler)
         self.set_app(application)
 
 

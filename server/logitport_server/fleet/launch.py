@@ -15,7 +15,7 @@ from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.options import parse_serve_options
 from logitport_server.fleet.ray_actors import CONTROLLER, names, start_controller
-from logitport_server.processes.supervisor import drain_seconds
+from logitport_server.processes.supervisor import end_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,7 @@ def _drain(controller: Any) -> None:
     """Drain all servers, and wait until they have ended."""
     try:
         options: FleetOptions = ray.get(controller.options.remote(), timeout=_ANSWER_SECONDS)
-        deadline = time.monotonic() + drain_seconds(parse_serve_options(options.serve_options))
+        deadline = time.monotonic() + end_seconds(parse_serve_options(options.serve_options))
         while time.monotonic() < deadline:
             ray.get(controller.stop.remote(), timeout=_ANSWER_SECONDS)
             current = _status(controller)

@@ -40,7 +40,7 @@ class Rules:
     Attributes:
         start_seconds: time for a process to serve.
         unhealthy_seconds: time without a healthy answer after which a process is killed.
-        drain_seconds: time for a process to end after SIGTERM.
+        end_seconds: time for a process to end after SIGTERM.
         replaces_drained: whether a server that answers, but accepts no sessions, counts as unhealthy.
         retries_start: whether a server is started again if its first process has ended before it was ready.
         keeps_output: see `ServerProcess`.
@@ -48,7 +48,7 @@ class Rules:
 
     start_seconds: float = 180.0
     unhealthy_seconds: float = 15.0
-    drain_seconds: float = 60.0
+    end_seconds: float = 60.0
     replaces_drained: bool = False
     retries_start: bool = False
     keeps_output: bool = False
@@ -208,7 +208,7 @@ class Supervisor:
         """Send SIGTERM, and wait until the process has ended."""
         self.report = replace(self.report, state="draining")
         process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._rules.drain_seconds
+        deadline = time.monotonic() + self._rules.end_seconds
         while process.status is None and time.monotonic() < deadline:
             self._report_load("draining")
             time.sleep(_POLL_SECONDS)
@@ -259,6 +259,6 @@ class _Watch:
         return found
 
 
-def drain_seconds(config: ServerConfig) -> float:
+def end_seconds(config: ServerConfig) -> float:
     """Return how long a server with this configuration may take to end after SIGTERM."""
     return config.stop_seconds + _MARGIN_SECONDS

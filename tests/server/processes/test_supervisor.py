@@ -32,7 +32,7 @@ SILENT = "import time; time.sleep(600)"
 REFUSED = "import sys; print('a line', file=sys.stderr); sys.exit('logitport: cannot listen on h:1')"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + READY
 SHOWS_OPTIONS = "import sys; sys.exit(sys.stdin.readline())"
-PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, drain_seconds=100.0, retries_start=True)
+PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, end_seconds=100.0, retries_start=True)
 KEEPING = replace(PATIENT, keeps_output=True)
 CONFIG = ServerConfig(listen="127.0.0.1:1", metrics_listen="127.0.0.1:0")
 
@@ -205,7 +205,7 @@ def test_draining_before_the_start() -> None:
 
 
 def test_a_process_that_does_not_drain_is_killed(supervise: Callable[..., Supervised]) -> None:
-    server = supervise(STUBBORN, replace(PATIENT, drain_seconds=0.5))
+    server = supervise(STUBBORN, replace(PATIENT, end_seconds=0.5))
     server.wait_for("ready")
     server.supervisor.drain()
     server.wait_for("draining")
