@@ -9,6 +9,7 @@ import pytest
 from logitport import LogitportError, Session, SessionClosed
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
+from tests.client.scripted import admitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +58,7 @@ class Script(Transport):
             return {"opened": processing_pb2.SessionOpened(session_id="s", max_requests=3)}
         if kind == "add":
             count = len(frame.add.requests)
-            chains = [processing_pb2.AdmittedChain()] * count
-            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=chains)}
+            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=admitted(frame))}
         if kind == "remove":
             return {"removed": processing_pb2.RequestsRemoved()}
         if kind == "step":

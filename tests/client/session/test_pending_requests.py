@@ -319,7 +319,7 @@ def test_a_reconnect_during_a_poll(reconnecting: Any) -> None:
     two = reconnecting()
     pending = two.session.begin_add(SLOW)
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
-    two.servers[1].end(0, 0)
+    two.servers[1].end(0, 0, chain={"processors": ["key"]})
     assert two.session.poll() == [pending]
     assert kinds(two.scripts[1]) == ["open", "add", "add"]
 

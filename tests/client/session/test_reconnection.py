@@ -183,7 +183,7 @@ def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
     def with_chains(frame: Any) -> dict[str, Any]:
         reply = two.scripts[0].correct(frame)
         if frame.HasField("add"):
-            reply["added"].chains[0].processors.extend([digest, "thinking_budget"])
+            reply["added"].chains[0].processors[:] = [digest, "thinking_budget"]
         return reply
 
     two.scripts[0].answer = with_chains
