@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from logitport.core.bounded import PartyCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -46,7 +48,7 @@ class FairThreads:
         self._is_short = False
         self._lock = threading.Lock()
         self._free = max_threads
-        self._used: Counter[Hashable] = Counter()
+        self._used: PartyCounter[Hashable] = PartyCounter()
         # Calls that wait, by party. The first party with a share that allows it is next.
         # In a mapping, not a deque, so that cancelling one of many takes no time: an event loop closes sessions.
         # A call does not have its future, which keeps the call by a callback: the cycle would keep large replies.
@@ -121,9 +123,7 @@ class FairThreads:
         finally:
             with self._lock:
                 self._free += 1
-                self._used[call.party] -= 1
-                if not self._used[call.party]:
-                    del self._used[call.party]  # names may come from certificates: their number has no limit
+                self._used.remove(call.party)
                 if not self._closed:
                     self._start_waiting()
 

@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections import OrderedDict
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import orjson
 
+from logitport.core.bounded import BoundedTable
 from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidParams, LogitportError, ProcessorTimedOut
 from logitport.integrations.common import environment
@@ -48,7 +48,7 @@ class Trials:
         self._lock = threading.Lock()
         self._idle: list[SessionHolder] = []
         self._client: Client | None = None
-        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
+        self._valid_until: BoundedTable[bytes, float] = BoundedTable(_MAX_VALID)
 
     @cached_property
     def _threads(self) -> FairThreads:
@@ -101,8 +101,6 @@ class Trials:
             holder.record_success()
             with self._lock:
                 self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
-                while len(self._valid_until) > _MAX_VALID:
-                    self._valid_until.popitem(last=False)
         finally:
             with self._lock:
                 keep = len(self._idle) < _MAX_IDLE
