@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +45,12 @@ def pack(session_id: int, events: bytes) -> bytes:
 
 
 def check_file_header(head: bytes) -> None:
-    """Raise InvalidRecording if a file does not begin with this header."""
+    """Raise InvalidArgument if a file does not begin with this header."""
     if len(head) < _FILE.size or not head.startswith(_MAGIC):
-        raise InvalidRecording("this is no recording of logitport")
+        raise InvalidArgument("this is no recording of logitport")
     major, minor = struct.unpack_from("<HH", head, len(_MAGIC))
     if major != MAJOR:
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"it has format {major}.{minor}, and this version reads {MAJOR}.x; read it with the version that wrote it"
         )
 
@@ -59,14 +59,14 @@ def end_of_last(file: BinaryIO, begin: int, size: int) -> int:
     """Return the end of the last complete chunk of a file of this size, from the border of a chunk on.
 
     Raises:
-        InvalidRecording: what follows is no beginning of a chunk.
+        InvalidArgument: what follows is no beginning of a chunk.
     """
     at = begin
     while True:
         file.seek(at)
         head = file.read(_CHUNK.size)
         if not head.startswith(_CHUNK_MAGIC[: len(head)]):
-            raise InvalidRecording(f"it is damaged at byte {at}: no chunk begins there")
+            raise InvalidArgument(f"it is damaged at byte {at}: no chunk begins there")
         if len(head) < _CHUNK.size:
             return at
         end = at + _CHUNK.size + _CHUNK.unpack(head)[2]
@@ -85,13 +85,13 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[Chunk | i
         max_bytes: of the events of all chunks together, after decompression.
 
     Raises:
-        InvalidRecording: it is no recording, is damaged elsewhere, or has more events.
+        InvalidArgument: it is no recording, is damaged elsewhere, or has more events.
     """
     check_file_header(file.read(_FILE.size))
     at, left = _FILE.size, max_bytes
     while head := file.read(_CHUNK.size):
         if not head.startswith(_CHUNK_MAGIC[: len(head)]):
-            raise InvalidRecording(f"it is damaged at byte {at}: no chunk begins there")
+            raise InvalidArgument(f"it is damaged at byte {at}: no chunk begins there")
         if len(head) < _CHUNK.size:
             yield len(head)
             return
@@ -101,10 +101,10 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[Chunk | i
             yield len(head) + len(data)
             return
         if zlib.crc32(data, zlib.crc32(head[:_CHECKED_BYTES])) != checksum:
-            raise InvalidRecording(f"it is damaged: the chunk at byte {at} has another checksum")
+            raise InvalidArgument(f"it is damaged: the chunk at byte {at} has another checksum")
         left -= raw_length
         if left < 0:
-            raise InvalidRecording(
+            raise InvalidArgument(
                 f"it has more than {max_bytes} bytes of events after decompression, of which no more are read: record "
                 "fewer requests in a file, or raise --max-memory; in Python call read_recording(path, max_bytes=...)"
             )
@@ -115,11 +115,11 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[Chunk | i
 
 def _decompressed(data: bytes, length: int, at: int) -> bytes:
     if length > MAX_RAW_BYTES:
-        raise InvalidRecording(f"the chunk at byte {at} has {length} bytes of events; at most {MAX_RAW_BYTES} are read")
+        raise InvalidArgument(f"the chunk at byte {at} has {length} bytes of events; at most {MAX_RAW_BYTES} are read")
     try:
         events = zlib.decompressobj().decompress(data, length + 1)
     except zlib.error as error:
-        raise InvalidRecording(f"it is damaged: the chunk at byte {at} cannot be decompressed: {error}") from error
+        raise InvalidArgument(f"it is damaged: the chunk at byte {at} cannot be decompressed: {error}") from error
     if len(events) != length:
-        raise InvalidRecording(f"it is damaged: the chunk at byte {at} does not have {length} bytes of events")
+        raise InvalidArgument(f"it is damaged: the chunk at byte {at} does not have {length} bytes of events")
     return events

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from logitport.core.row_edits import EditKind
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.events import (
     RecordedProcessor,
     RecordedRow,
@@ -69,7 +69,7 @@ def decode(data: bytes, reserve: Callable[[int], object] = int) -> Iterator[Even
         reserve: called before an event is decoded, with the bytes of memory that it will take; may raise.
 
     Raises:
-        InvalidRecording: these are no events.
+        InvalidArgument: these are no events.
     """
     at = 0
     try:
@@ -78,7 +78,7 @@ def decode(data: bytes, reserve: Callable[[int], object] = int) -> Iterator[Even
             at += _HEAD.size
             end = at + text_length + column_length
             if end > len(data):
-                raise InvalidRecording("an event ends after its chunk")
+                raise InvalidArgument("an event ends after its chunk")
             if kind in _TYPES:
                 text = data[at : at + text_length]
                 reserve(_memory_of(text) + column_length)
@@ -88,9 +88,9 @@ def decode(data: bytes, reserve: Callable[[int], object] = int) -> Iterator[Even
                 yield event
             at = end
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidRecording):
+        if isinstance(error, InvalidArgument):
             raise
-        raise InvalidRecording(f"an event cannot be read: {error!r}") from error
+        raise InvalidArgument(f"an event cannot be read: {error!r}") from error
 
 
 def _memory_of(text: bytes) -> int:
@@ -125,7 +125,7 @@ class _Reader:
     def take(self, count: int, dtype: str) -> NDArray[Any]:
         found = np.dtype(dtype)
         if count < 0 or self._at + count * found.itemsize > self._end:
-            raise InvalidRecording(f"a column of {count} numbers ends after its event")
+            raise InvalidArgument(f"a column of {count} numbers ends after its event")
         column = np.frombuffer(self._data, found, count, self._at)
         self._at += count * found.itemsize
         return column.astype(found.newbyteorder("="), copy=False)
@@ -229,7 +229,7 @@ def _row(meta: Mapping[str, Any], columns: _Reader) -> RecordedRow:
 def _edit(counts: list[int], columns: _Reader) -> Edit:
     kind, ids, values = counts
     if values not in (0, ids):
-        raise InvalidRecording(f"an edit has {ids} ids and {values} values")
+        raise InvalidArgument(f"an edit has {ids} ids and {values} values")
     return EditKind(kind), columns.take(ids, "<i4"), columns.take(values, "<f4") if values else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +35,9 @@ def check_types(event: Any) -> None:
     Integers are counts or indices, in [0, 2**31). Other numbers are times until the year 9999.
 
     Raises:
-        InvalidRecording: a value has another type than the annotation of its field.
+        InvalidArgument: a value has another type than the annotation of its field.
     """
     for field in fields(event):
         check, value = _CHECKS.get(str(field.type)), getattr(event, field.name)
         if check is not None and not check(value):
-            raise InvalidRecording(f"{type(event).__name__}.{field.name} is {value!r:.100}; it must be {field.type}")
+            raise InvalidArgument(f"{type(event).__name__}.{field.name} is {value!r:.100}; it must be {field.type}")

@@ -7,7 +7,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.chunks import FILE_HEADER, check_file_header, end_of_last
 
 try:
@@ -68,7 +68,7 @@ class RecordingFile:
         Raises:
             FileFull: the file would exceed its largest size.
             OSError: it cannot be written.
-            InvalidRecording: what others have written to it is damaged.
+            InvalidArgument: what others have written to it is damaged.
         """
         with self._locked():
             end = self._complete_end()
@@ -88,7 +88,7 @@ class RecordingFile:
         if found.st_size >= len(FILE_HEADER):
             try:
                 check_file_header(self._file.read(len(FILE_HEADER)))
-            except InvalidRecording as error:
+            except InvalidArgument as error:
                 raise InvalidArgument(f"{self.path} exists, and nothing is appended to it: {error}") from error
         elif not FILE_HEADER.startswith(self._file.read(found.st_size)):
             raise InvalidArgument(f"{self.path} exists, and nothing is appended to it: it is no recording")

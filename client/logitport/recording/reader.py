@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logitport.core.row_edits import EditKind, check_edit
-from logitport.errors import InvalidArgument, InvalidRecording, InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport.recording import chunks, codec
 from logitport.recording.events import (
     RecordingStopped,
@@ -112,7 +112,7 @@ def read_recording(
             quarter of `max_memory_bytes`, and 512 MiB or more.
 
     Raises:
-        InvalidRecording: the file cannot be read, is no recording, is damaged, has more events, or has a session with
+        InvalidArgument: the file cannot be read, is no recording, is damaged, has more events, or has a session with
             more than 2**22 ids.
     """
     memory = _Memory(max_memory_bytes)
@@ -129,9 +129,9 @@ def read_recording(
                     if not builder.add(event):
                         memory.release()
     except OSError as error:
-        raise InvalidRecording(f"the recording cannot be read: {error}") from error
-    except InvalidRecording as error:
-        raise InvalidRecording(f"{path}: {error}") from error
+        raise InvalidArgument(f"the recording cannot be read: {error}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from error
     return Recording([one.session for one in builders.values() if one.session is not None], incomplete)
 
 
@@ -147,11 +147,11 @@ class _Memory:
         self._used = self._last = 0
 
     def reserve(self, size: int) -> None:
-        """Add an event. Raises InvalidRecording if all would take more than the limit."""
+        """Add an event. Raises InvalidArgument if all would take more than the limit."""
         self._last = size
         self._used += size
         if self._used > self._limit:
-            raise InvalidRecording(
+            raise InvalidArgument(
                 f"its events would take more than {self._limit >> 20} MiB of memory: read one request, with `logitport "
                 "replay --request ID`, or raise --max-memory; in Python pass request_id or max_memory_bytes to "
                 "read_recording"
@@ -182,7 +182,7 @@ class _SessionBuilder:
             self.session = self.session or RecordedSession(event)
             return True
         if self.session is None:
-            raise InvalidRecording("a session has events before its first one")
+            raise InvalidArgument("a session has events before its first one")
         if isinstance(event, RequestBegan):
             return self._begin(self.session, event)
         if isinstance(event, RequestStepped):
@@ -215,20 +215,20 @@ class _SessionBuilder:
 
     def _request(self, key: int) -> RecordedRequest:
         if key not in self._by_key:
-            raise InvalidRecording(f"request {key} has events before its first one")
+            raise InvalidArgument(f"request {key} has events before its first one")
         return self._by_key[key]
 
 
 def _check_width(opened: SessionOpened) -> None:
     if opened.vocab_size > MAX_VOCAB_SIZE:
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"a session has a vocabulary of {opened.vocab_size} ids; at most {MAX_VOCAB_SIZE} are read: each row of a "
             "replay would need the memory of all ids"
         )
 
 
 def _check_ids(step: RequestStepped, vocab_size: int) -> None:
-    """Raise InvalidRecording if rows do not have these ids. The history may have any, as the engine has sent them."""
+    """Raise InvalidArgument if rows do not have these ids. The history may have any, as the engine has sent them."""
     try:
         for row in step.rows:
             for kind, ids, _ in row.edits or ():
@@ -236,5 +236,5 @@ def _check_ids(step: RequestStepped, vocab_size: int) -> None:
             for top in (row.before, row.after):
                 if top is not None:
                     check_edit(EditKind.DENY, top.ids, vocab_size)
-    except (InvalidArgument, InvalidTokenId) as error:
-        raise InvalidRecording(f"step {step.index} of request {step.key}: {error}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"step {step.index} of request {step.key}: {error}") from error

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.chunks import pack
 from logitport.recording.codec import encode
 from logitport.recording.events import RecordingStopped, StepsDropped
@@ -161,7 +161,7 @@ class Writer:
             self._file.append(pack(self._session_id, bytes(self._buffer)))
         except FileFull:
             self._stop("max_bytes", "the file has reached its largest size, max_bytes")
-        except (OSError, InvalidRecording) as error:
+        except (OSError, InvalidArgument) as error:
             self._stop("error", str(error))
         else:
             self._written_drops = dropped
@@ -178,5 +178,5 @@ class Writer:
         opened = encode(self._opened) if self._buffer else b""  # which the buffer may still hold
         try:
             self._file.append(pack(self._session_id, opened + encode(event)), last=True)
-        except (FileFull, OSError, InvalidRecording) as error:
+        except (FileFull, OSError, InvalidArgument) as error:
             logger.warning("the end of the recording %s could not be written: %s", self._file.path, error or "full")

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from logitport.core.backoff import NONE, Backoff
-from logitport.errors import DeadlineExceeded, UnknownRequest
+from logitport.errors import NotFound, ServerUnavailable
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
@@ -65,8 +65,8 @@ class PendingRequest:
             timeout: how long to wait, in seconds; None for no limit.
 
         Raises:
-            DeadlineExceeded: the admission has not ended within the timeout; it continues.
-            UnknownRequest: the request was cancelled, or its session was closed.
+            ServerUnavailable: the admission has not ended within the timeout; it continues.
+            NotFound: the request was cancelled, or its session was closed.
             LogitportError: the request was refused; as `Session.add`.
         """
         seconds = math.inf if timeout is None else timeout
@@ -74,13 +74,15 @@ class PendingRequest:
         self._requests.collect()
         while not self.done:
             if not backoff.wait():
-                raise DeadlineExceeded(f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it")
+                raise ServerUnavailable(
+                    f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
+                )
             self._requests.collect()
         self._requests.take_settled(self)
         if self.error is not None:
             raise self.error
         if self.handle is None or self.cancelled:
-            raise UnknownRequest(f"{self!r} was cancelled, or its session was closed; add the request again")
+            raise NotFound(f"{self!r} was cancelled, or its session was closed; add the request again")
         return self.handle
 
     def cancel(self) -> None:

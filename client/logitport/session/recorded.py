@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import AllDeniedWarning, InvalidArgument, RequestsFailed
+from logitport.errors import InvalidArgument, RequestsFailed, warn_all_denied
 from logitport.recording.items import StepReply
 from logitport.recording.options import VARIABLE
 from logitport.recording.recorder import Recorder
@@ -60,7 +60,7 @@ class RecordedStep(PendingStep):
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:
-            AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)
+            warn_all_denied(result.all_denied_rows, stacklevel=3)
 
 
 class RecordedSession(Session):

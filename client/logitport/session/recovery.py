@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import (
-    DeadlineExceeded,
     LimitExceeded,
     LogitportError,
     ServerUnavailable,
@@ -84,8 +83,10 @@ class Recovery:
         """
         try:
             return call()
-        except ServerUnavailable:
-            return self.reconnect(call)
+        except ServerUnavailable as error:
+            if error.timed_out:
+                raise
+        return self.reconnect(call)
 
     def reconnect(self, call: Callable[[], _T]) -> _T:
         """Reconnect, and return `call()`. Raises as `with_reconnect`."""
@@ -96,9 +97,11 @@ class Recovery:
                 self._recover(backoff.remaining)
                 return call()
             except (ServerUnavailable, LimitExceeded) as error:
-                may_retry = isinstance(error, ServerUnavailable) or self._was_full
-                if not may_retry or not backoff.wait():
+                if not self._may_repeat(error) or not backoff.wait():
                     raise
+
+    def _may_repeat(self, error: LogitportError) -> bool:
+        return not error.timed_out if isinstance(error, ServerUnavailable) else self._was_full
 
     def _recover(self, wait_seconds: float) -> None:
         """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
@@ -113,7 +116,7 @@ class Recovery:
             raise
         try:
             self._restore_requests()
-        except (ServerUnavailable, DeadlineExceeded) as error:
+        except ServerUnavailable as error:
             raise self._channel.lose(error) from None  # a session that lacks requests must not be used
         except LogitportError as error:
             self._channel.lose(error)
@@ -172,7 +175,7 @@ class Recovery:
         """Bind the programs of a request on the present connection; it is lost if that fails."""
         try:
             self._binding.bind(handle, chain, self._channel.exchange)
-        except (ServerUnavailable, DeadlineExceeded):
+        except ServerUnavailable:
             raise
         except LogitportError as error:
             self._table.lost[handle] = error

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 import logitport_builtins
-from logitport.errors import InvalidArgument, PayloadNotAllowed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.testing.replaying.chains import Replacement, recorded_processor
 from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
 from logitport.testing.replaying.rows import recorded_rows
@@ -91,7 +91,7 @@ class Replays:
 
     Raises:
         InvalidArgument: nothing was recorded.
-        LoadFailed: the tokenizer cannot be read.
+        PayloadError: the tokenizer cannot be read.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Replays:
                 chain, not_run = None, ""
                 try:
                     chain = self._chain(recorded, versions)
-                except PayloadNotAllowed as error:
+                except PayloadError as error:
                     not_run = str(error)
                 except InvalidArgument as error:
                     outcome = ReplayedRequest(request.began.request_id, error=str(error))

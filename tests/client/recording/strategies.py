@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from logitport import EditKind
+from logitport.edits import EditKind
 from logitport.recording.events import (
     RecordedProcessor,
     RecordedRow,

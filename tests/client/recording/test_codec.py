@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording import chunks
 from logitport.recording.codec import decode, encode
 from logitport.recording.events import RequestEnded
@@ -36,7 +36,7 @@ def test_cut_events_are_an_error(events: list, data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(encoded) - 1))
     borders = {sum(len(encode(event)) for event in events[:count]) for count in range(len(events))}
     if cut not in borders:
-        with pytest.raises(InvalidRecording):
+        with pytest.raises(InvalidArgument):
             list(decode(encoded[:cut]))
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_byte_is_never_read_as_events(parts: list[bytes], data: st.Dat
     found = []
     try:
         found.extend(chunks.read(io.BytesIO(damaged)))
-    except InvalidRecording:
+    except InvalidArgument:
         return
     # A larger length of the last chunks looks like an incomplete one.
     assert found[-1] > 0
@@ -89,7 +89,7 @@ def test_a_damaged_byte_is_never_read_as_events(parts: list[bytes], data: st.Dat
     ],
 )
 def test_other_files_are_refused(head: bytes, problem: str) -> None:
-    with pytest.raises(InvalidRecording, match=problem):
+    with pytest.raises(InvalidArgument, match=problem):
         list(chunks.read(io.BytesIO(head)))
 
 
@@ -97,7 +97,7 @@ def test_a_chunk_that_expands_to_more_than_it_says_is_refused() -> None:
     data = zlib.compress(bytes(1 << 20))
     head = struct.pack("<4sQII", b"LPck", 1, len(data), 10)
     chunk = head + struct.pack("<I", zlib.crc32(data, zlib.crc32(head))) + data
-    with pytest.raises(InvalidRecording, match="does not have 10 bytes"):
+    with pytest.raises(InvalidArgument, match="does not have 10 bytes"):
         list(chunks.read(io.BytesIO(chunks.FILE_HEADER + chunk)))
 
 
@@ -149,5 +149,5 @@ STEPPED = {"key": 1, "index": 0, "base": 0, "new": 0, "rows": []}
     ],
 )
 def test_values_of_other_types_are_an_error(kind: int, meta: object) -> None:
-    with pytest.raises(InvalidRecording):
+    with pytest.raises(InvalidArgument):
         list(decode(encoded(kind, meta, bytes(4))))

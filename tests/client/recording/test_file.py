@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InvalidArgument
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.chunks import FILE_HEADER, pack, read
 from logitport.recording.file import RESERVED_BYTES, FileFull, RecordingFile
 
@@ -89,7 +88,7 @@ def test_nothing_is_cut_off_a_damaged_file(path: Path) -> None:
     content = FILE_HEADER + b"other bytes" + pack(1, b"one")
     path.write_bytes(content)
     file = RecordingFile(path, LARGE)
-    with pytest.raises(InvalidRecording, match="damaged at byte 16"):
+    with pytest.raises(InvalidArgument, match="damaged at byte 16"):
         file.append(pack(1, b"two"))
     assert path.read_bytes() == content
     file.close()

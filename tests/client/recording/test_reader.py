@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from logitport.core.row_edits import EditKind
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording import chunks
 from logitport.recording.codec import encode
 from logitport.recording.events import RecordedRow, RequestBegan, RequestEnded, RequestStepped, SessionOpened, TopLogits
@@ -40,7 +40,7 @@ def test_ids_outside_of_a_row_are_an_error(tmp_path: Path, where: str, token_id:
         return RecordedRow(**{where: values})
 
     read(tmp_path / "file", row(99))
-    with pytest.raises(InvalidRecording, match="step 0 of request 0"):
+    with pytest.raises(InvalidArgument, match="step 0 of request 0"):
         read(tmp_path / "file", row(token_id))
 
 
@@ -55,7 +55,7 @@ def test_the_events_of_all_chunks_have_a_limit(tmp_path: Path) -> None:
     file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, first) + b"".join(chunks.pack(1, one) for one in more))
     total = len(first) + sum(map(len, more))
     assert read_recording(file, max_bytes=total).sessions[0].opened == OPENED
-    with pytest.raises(InvalidRecording, match=f"more than {total - 1} bytes of events.*max_bytes="):
+    with pytest.raises(InvalidArgument, match=f"more than {total - 1} bytes of events.*max_bytes="):
         read_recording(file, max_bytes=total - 1)
 
 
@@ -69,7 +69,7 @@ def test_a_small_file_expands_to_a_limit_by_default(tmp_path: Path, monkeypatch:
     file.write_bytes(chunks.FILE_HEADER + bomb * (chunks.MAX_TOTAL_BYTES // chunks.MAX_RAW_BYTES))
     assert read_recording(file).sessions == []
     file.write_bytes(file.read_bytes() + bomb)
-    with pytest.raises(InvalidRecording, match=f"more than {chunks.MAX_TOTAL_BYTES} bytes of events"):
+    with pytest.raises(InvalidArgument, match=f"more than {chunks.MAX_TOTAL_BYTES} bytes of events"):
         read_recording(file)
 
 
@@ -95,7 +95,7 @@ def test_the_memory_of_events_has_a_limit(tmp_path: Path, row: RecordedRow) -> N
         tracemalloc.stop()
     assert len(recording.sessions[0].requests[0].steps) == 400
     assert read_recording(file, max_memory_bytes=4 * taken).sessions[0].requests
-    with pytest.raises(InvalidRecording, match=r"memory: read one request.*--request ID.*--max-memory"):
+    with pytest.raises(InvalidArgument, match=r"memory: read one request.*--request ID.*--max-memory"):
         read_recording(file, max_memory_bytes=taken // 2)
 
 
@@ -106,7 +106,7 @@ def test_memory_is_refused_before_an_event_is_decoded(tmp_path: Path) -> None:
     file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, encode(OPENED) + encode(BEGAN) + event))
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidRecording, match="more than 8 MiB of memory"):
+        with pytest.raises(InvalidArgument, match="more than 8 MiB of memory"):
             read_recording(file, max_memory_bytes=8 << 20)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -118,7 +118,7 @@ def test_only_the_events_of_one_request_are_kept(tmp_path: Path) -> None:
     events = [encode(OPENED), *(steps_of(key, 100, BIAS) for key in range(20)), encode(RequestEnded(3))]
     file = tmp_path / "file"
     file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, b"".join(events)))
-    with pytest.raises(InvalidRecording, match="memory"):
+    with pytest.raises(InvalidArgument, match="memory"):
         read_recording(file, max_memory_bytes=2 << 20)
     (session,) = read_recording(file, request_id="request 3", max_memory_bytes=2 << 20).sessions
     (request,) = session.requests
@@ -133,5 +133,5 @@ def test_a_huge_vocabulary_is_an_error(tmp_path: Path, vocab_size: int) -> None:
         file.write_bytes(chunks.FILE_HEADER + chunks.pack(1, encode(SessionOpened(size, "FP32"))))
         if size == MAX_VOCAB_SIZE:
             assert read_recording(file).sessions[0].opened.vocab_size == size
-    with pytest.raises(InvalidRecording, match=f"a vocabulary of {vocab_size} ids"):
+    with pytest.raises(InvalidArgument, match=f"a vocabulary of {vocab_size} ids"):
         read_recording(file)
