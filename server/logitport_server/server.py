@@ -43,7 +43,7 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.session import EngineSession
-from logitport_server.status_pages import Heartbeat, StatusPages
+from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
@@ -170,7 +170,11 @@ class Server:
     def _add_gauges(self) -> None:
         """Add the metrics of parts that do not count themselves."""
         gauge = self._metrics.gauge
-        gauge("logitport_ready", "Whether the server accepts sessions: 1, or 0 at its start and end", self._accepts)
+        gauge(
+            "logitport_ready",
+            "Whether the server accepts sessions: 1, or 0 at its start and end",
+            lambda: self._present_health() is Health.SERVING,
+        )
         gauge(
             "logitport_calls_waiting",
             "Calls, frames and admissions that wait for a thread",
@@ -183,8 +187,10 @@ class Server:
             lambda: self._registry.has_store,
         )
 
-    def _accepts(self) -> bool:
-        return self._is_ready and not self._departures.is_draining
+    def _present_health(self) -> Health:
+        if not self._heartbeat.is_responsive():
+            return Health.SILENT
+        return Health.SERVING if self._is_ready and not self._departures.is_draining else Health.NOT_SERVING
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address and ports.
@@ -222,9 +228,8 @@ class Server:
                 self._status_pages = status_pages.listen(
                     self._config.metrics_listen,
                     self._metrics.registry,
+                    health=self._present_health,
                     is_alive=self._heartbeat.is_alive,
-                    is_responsive=self._heartbeat.is_responsive,
-                    is_ready=self._accepts,
                 )
                 metrics_port = self._status_pages.port
         if self._poller is not None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from logitport_server import addresses
 from logitport_server.launch_backoff import LaunchBackoff
-from logitport_server.processes.health import Health, check_health
+from logitport_server.processes.health import check_health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.server_process import ServerProcess, child_command
+from logitport_server.status_pages import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

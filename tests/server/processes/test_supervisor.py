@@ -14,9 +14,9 @@ import pytest
 
 from logitport_server.config import ServerConfig
 from logitport_server.processes import supervisor as module
-from logitport_server.processes.health import Health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.supervisor import Rules, Supervisor
+from logitport_server.status_pages import Health
 from tests.conftest import environment
 from tests.waiting import wait_until
 
