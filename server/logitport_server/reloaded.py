@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from logitport_server.config import StartupError
 
@@ -16,22 +16,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class FileVersion(NamedTuple):
-    """Differs after a file was replaced or written, or its permissions have changed."""
+def file_version(path: Path) -> tuple[int, int, int, int] | None:
+    """Return a value that differs after a file was replaced or written, or its permissions have changed.
 
-    modified_ns: int
-    size: int
-    inode: int
-    mode: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileVersion | None:
-        """Return the present version of a file; None if there is no file, or it is not accessible."""
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+    Returns:
+        The time of its modification in nanoseconds, its size, inode and mode; None if it is not accessible.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 class Reloaded(Generic[T]):
@@ -65,7 +60,7 @@ class Reloaded(Generic[T]):
 
     def refresh(self) -> bool:
         """Read the files again if they have changed. Returns whether they were read."""
-        versions = self._present_versions()  # first: files that change while they are read are read again
+        versions = self._present_versions()  # before the read: files that change while they are read are read again
         error = ""
         try:
             if versions == self._versions:
@@ -87,5 +82,5 @@ class Reloaded(Generic[T]):
         logger.info("reloaded %s", self._describe(self.value), extra={"event": "reloaded", "what": self._what})
         return True
 
-    def _present_versions(self) -> list[tuple[Path, FileVersion | None]]:
-        return [(path, FileVersion.of(path)) for path in self._files()]
+    def _present_versions(self) -> list[object]:
+        return [(path, file_version(path)) for path in self._files()]

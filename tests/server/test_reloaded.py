@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport_server.config import StartupError
-from logitport_server.reloaded import FileVersion, Reloaded
+from logitport_server.reloaded import Reloaded, file_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,13 +89,13 @@ def test_a_replaced_file_and_changed_permissions_are_another_version(tmp_path: P
     file, other = tmp_path / "file", tmp_path / "other"
     file.write_text("same")
     other.write_text("same")
-    versions = [FileVersion.of(file)]
+    versions = [file_version(file)]
     os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     other.replace(file)
-    versions.append(FileVersion.of(file))
+    versions.append(file_version(file))
     file.chmod(0o600 if file.stat().st_mode & 0o077 else 0o644)
-    versions.append(FileVersion.of(file))
+    versions.append(file_version(file))
     file.unlink()
-    versions.append(FileVersion.of(file))
+    versions.append(file_version(file))
     assert versions[-1] is None
     assert len(set(versions)) == 4

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import InDialect, missing_methods, recognise
 from logitport.errors import InvalidArgument
-from logitport_server.reloaded import FileVersion
+from logitport_server.reloaded import file_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class WatchedFile:
         self.processors: dict[str, Any] = {}
         self.error = ""
         self.version = 0
-        self._saved: FileVersion | None = None
+        self._saved: tuple[int, int, int, int] | None = None
         self._module = ""
         self.refresh()
 
@@ -57,11 +57,11 @@ class WatchedFile:
     @property
     def seconds_since_saved(self) -> float:
         """Age of the last version that was loaded."""
-        return max(0.0, time.time() - (self._saved.modified_ns / 1e9 if self._saved is not None else 0.0))
+        return max(0.0, time.time() - (self._saved[0] / 1e9 if self._saved is not None else 0.0))
 
     def refresh(self) -> None:
         """Load the file if it was saved since. Its last good version stays if it has an error."""
-        saved = FileVersion.of(self.path)
+        saved = file_version(self.path)
         if saved is None or saved == self._saved:  # None: an editor replaces it
             return
         self._saved = saved
