@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logitport import targets
-from logitport_server import backoff
+from logitport_server import launch_backoff
 from logitport_server.cli import ray
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
@@ -58,7 +58,7 @@ def test_names_and_numbers() -> None:
     assert f"[{directory.METRICS_LABEL}]" in PAGE
     assert f":{options.FleetOptions().list_port}{directory.PATH}" in PAGE
     assert f"export {VARIABLE}=token" in PAGE
-    assert f"delays of up to {backoff._MAX_SECONDS:g} s" in PAGE
+    assert f"delays of up to {launch_backoff._MAX_SECONDS:g} s" in PAGE
     assert f"below {100 * scaling._SLACK:g} %" in PAGE
     assert scaling._SETTLE_SECONDS == 60
     assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051")

@@ -92,10 +92,10 @@ def test_wheels_replace_packages_of_the_interpreter(tmp_path: Path) -> None:
     """A wheel of another version of Python is left out."""
     project = tmp_path / "wheels"
     project.mkdir()
-    for name, tag in (("tenacity", "py3"), ("orjson", "cp27")):
+    for name, tag in (("dill", "py3"), ("orjson", "cp27")):
         _write_wheel(project, name, tag)
     made = python.make(tmp_path / "python", wheels=project)
-    code = "import tenacity, orjson; print(tenacity.__file__, getattr(tenacity, 'MARK', 0), getattr(orjson, 'MARK', 0))"
+    code = "import dill, orjson; print(dill.__file__, getattr(dill, 'MARK', 0), getattr(orjson, 'MARK', 0))"
     done = subprocess.run([made, "-c", code], capture_output=True, text=True, check=True)
     file, *marks = done.stdout.split()
     assert file.startswith(str(tmp_path))

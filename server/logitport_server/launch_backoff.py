@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
+
+from logitport.core.backoff import NONE, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +17,7 @@ _MAX_SECONDS = 30.0
 _STABLE_SECONDS = 60.0
 
 
-class Backoff:
+class LaunchBackoff:
     """Doubles the delay before each launch, up to half a minute, until a process has lived for a minute.
 
     The first launch is not delayed: one end is most likely an accident, and others wait for the process.
@@ -25,15 +28,15 @@ class Backoff:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._launches = 0
-        self._last_launch = 0.0
+        self._pauses = Backoff(_FIRST_SECONDS, _MAX_SECONDS, NONE, clock=clock)
+        self._last_launch = -math.inf
 
     def next(self) -> float:
         """Return how many seconds to wait before the next launch."""
-        now = self._clock()
-        if now - self._last_launch >= _STABLE_SECONDS:
-            self._launches = 0
-        delay = min(_MAX_SECONDS, _FIRST_SECONDS * 2 ** (self._launches - 1)) if self._launches else 0.0
-        self._launches += 1
+        now, delay = self._clock(), 0.0
+        if now - self._last_launch < _STABLE_SECONDS:
+            delay = self._pauses.next()
+        else:
+            self._pauses.reset()
         self._last_launch = now + delay
         return delay
