@@ -13,6 +13,7 @@ from logitport import LogitportError, compiled
 from logitport.core.checksum import extend_crc
 from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
 from logitport_proto import processing_pb2
+from logitport_server.session import session_steps
 from logitport_server.session.step_trace import StepTrace
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, EngineRequest, int32
 
@@ -126,13 +127,13 @@ def _damage(columns: dict[str, list[int]], fault: str, draw: Callable[..., Any])
         columns[name][index] = value
 
 
-def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
-    """The reply, or the error, in a form that can be compared."""
-    reply = by_message(engine, frame)
+def outcome(engine: Engine, frame: processing_pb2.Step, trace: StepTrace | None = None) -> Any:
+    """The reply, or the error, in a form that can be compared. Python computes a step with a trace."""
+    reply = by_message(engine, frame) if trace is None else None
     if reply is None:
         reply = processing_pb2.StepEdits()
         try:
-            engine.session.steps.step(frame, reply)
+            session_steps.step(engine.session, frame, reply, trace)
         except LogitportError as error:
             return type(error), str(error)
     failures = sorted(failure.SerializeToString(deterministic=True) for failure in reply.failures)
@@ -143,10 +144,8 @@ def outcome(engine: Engine, frame: processing_pb2.Step) -> Any:
 
 def by_message(engine: Engine, frame: processing_pb2.Step) -> processing_pb2.StepEdits | None:
     """Send a step as a serialized frame, as a stream does; None if the frame is refused."""
-    if engine.session.steps.trace is not None:
-        return None
     data = processing_pb2.SessionRequest(seq=SEQ, step=frame).SerializeToString()
-    reply = engine.session.steps.step_compiled(data, SEQ, "grpc", should_move=True)
+    reply = session_steps.step_compiled(engine.session, data, SEQ, "grpc", should_move=True)
     if reply is None:
         return None
     response = processing_pb2.SessionResponse.FromString(reply)
@@ -188,9 +187,9 @@ def test_both_take_turns(open_engine: Callable[[], Engine], data: st.DataObject)
         for _ in range(data.draw(st.integers(0, 3))):
             kept = {request: list(request.history) for request in requests.values()}
             frame = data.draw(step_frame(list(requests.values())), label="frame")
-            engine.session.steps.trace = StepTrace() if data.draw(st.booleans(), label="in Python") else None
+            trace = StepTrace() if data.draw(st.booleans(), label="in Python") else None
             expected = outcome(reference, frame)
-            assert outcome(engine, frame) == expected
+            assert outcome(engine, frame, trace) == expected
             if isinstance(expected[0], type) or expected[1]:  # the engine adds the requests again
                 for request, history in kept.items():
                     request.history = history
@@ -225,7 +224,7 @@ def test_a_usual_step_runs_in_the_core(open_engine: Callable[[], Engine]) -> Non
     request = engine.add(0, [COMPILED[0], COMPILED[4]])
     for drafts in ([], [3, 4]):
         frame = processing_pb2.SessionRequest(seq=1, step=step_of(request, new=[5], drafts=drafts))
-        reply = engine.session.steps.step_compiled(frame.SerializeToString(), 1, "local", should_move=False)
+        reply = session_steps.step_compiled(engine.session, frame.SerializeToString(), 1, "local", should_move=False)
         assert reply is not None
         request.history += [5]
         rows = len(drafts) + 1
@@ -263,8 +262,8 @@ def test_a_message_of_another_form_is_left_to_python(open_engine: Callable[[], E
         *(good[:length] for length in range(len(good))),
     ]
     for data in others:
-        assert engine.session.steps.step_compiled(data, 7, "grpc", should_move=False) is None, data
-    assert engine.session.steps.step_compiled(good, 7, "grpc", should_move=False) is not None
+        assert session_steps.step_compiled(engine.session, data, 7, "grpc", should_move=False) is None, data
+    assert session_steps.step_compiled(engine.session, good, 7, "grpc", should_move=False) is not None
 
 
 def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], Engine]) -> None:
@@ -275,7 +274,7 @@ def test_a_refused_step_is_not_computed_again_in_part(open_engine: Callable[[], 
     refused = step_of(request, new=[5], history_crcs=int32(7))
     usual = step_of(request, new=[5])
     data = processing_pb2.SessionRequest(seq=7, step=refused).SerializeToString()
-    assert engine.session.steps.step_compiled(data, 7, "grpc", should_move=False) is None
+    assert session_steps.step_compiled(engine.session, data, 7, "grpc", should_move=False) is None
     assert compiled_batch.step_partly(usual) is None
     assert compiled_batch.step_partly(usual) is not None
 

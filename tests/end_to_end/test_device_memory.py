@@ -127,7 +127,7 @@ class SharedGpu:
         def open_session(opening: processing_pb2.OpenSession, *_: Any) -> Any:
             session = Engine(opening.vocab_size, self.half, RaisesAfterWriting).session
             regions = Regions(self.max_region_bytes, self.server)
-            session.regions = session.steps._regions = session._lending._regions = regions
+            session.regions = session.lending._regions = regions
             return session
 
         self.local_socket.append(

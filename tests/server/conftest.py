@@ -33,6 +33,7 @@ from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.source import Source
+from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.active_request import ActiveRequest, ChainEntry
 from logitport_server.session.session import EngineSession
 
@@ -236,7 +237,7 @@ class Engine:
         """Send a frame that adds these requests."""
         reply = processing_pb2.RequestsAdded()
         frame = processing_pb2.AddRequests(requests=[one.to_proto() for one in known], in_background=in_background)
-        self.session.admissions.add(frame, reply)
+        self.admitted = session_admissions.add(self.session, frame, reply)
         return reply
 
     def poll(self) -> dict[tuple[int, int], type[LogitportError] | None]:
@@ -254,7 +255,9 @@ class Engine:
     def add_again(self, *known: EngineRequest) -> list[list[str]]:
         """Add requests again and return their chains as the session reports them. Raises the first refusal."""
         reply = processing_pb2.RequestsAdded()
-        self.session.admissions.add(processing_pb2.AddRequests(requests=[one.to_proto() for one in known]), reply)
+        self.admitted = session_admissions.add(
+            self.session, processing_pb2.AddRequests(requests=[one.to_proto() for one in known]), reply
+        )
         assert len(reply.reads_logits) == len(reply.chains) == len(known)
         for failure in reply.failures:
             raise from_proto(failure.error)
@@ -286,7 +289,7 @@ class Engine:
         for name, column in columns.items():
             setattr(frame, name, column)
         reply = processing_pb2.StepEdits()
-        self.session.steps.step(frame, reply)
+        session_steps.step(self.session, frame, reply)
         for known, ids in new.items():
             known.history += ids
         return reply
@@ -296,7 +299,7 @@ class Engine:
         message = processing_pb2.StepLogits()
         tensors.write(message.logits, torch.zeros(rows, self.vocab_size))
         reply = processing_pb2.StepLogitsEdited()
-        self.session.steps.edit_logits(message, reply)
+        session_steps.edit_logits(self.session, message, reply)
         return tensors.to_torch(reply.logits), reply
 
     def denied(self, reply: processing_pb2.StepEdits, rows: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.executors.domain_workers import DomainWorkers
-    from logitport_server.executors.hosting import OnHosted
+    from logitport_server.executors.hosting import Loads
     from logitport_server.registry.source import Source
 
 # A class loads quickly if that takes at most this part of the time of a call.
@@ -31,18 +31,15 @@ class Admission:
         source: the processor.
         number: the processor's number in workers.
         workers: those of its trust domain.
+        loads: what they have stated about the processor.
 
     Attributes:
         on_trial: as above.
-        init_seconds: how long the last creation of an instance took. Set by the caller.
-        checks_params: whether the class checks parameters. Set by the caller.
-        checks_sampling_params: whether its check also depends on the sampling parameters. Set by the caller.
     """
 
-    def __init__(self, source: Source, number: int, workers: DomainWorkers) -> None:
+    def __init__(self, source: Source, number: int, workers: DomainWorkers, loads: Loads) -> None:
         self.on_trial = False
-        self.init_seconds = 0.0
-        self.checks_params = self.checks_sampling_params = True
+        self._loads = loads
         self._source = source
         self._number = number
         self._workers = workers
@@ -51,44 +48,39 @@ class Admission:
         self._load_seconds = 0.0
         self._deciding = threading.Lock()
 
-    def load(self, calls: Hosting, on_hosted: OnHosted) -> None:
-        """Load the class. Raises what `Worker.exchange` raises.
-
-        Args:
-            calls: the processor in the worker for its calls.
-            on_hosted: called with the reply.
-        """
+    def load(self, calls: Hosting) -> None:
+        """Load the class, in the worker for its calls or in that for admissions. Raises what `Worker.exchange` raises."""
         worker = calls.worker
         if worker.creates_quickly(self._source.key):
             with worker.reserved(self._source, worker.load_seconds):
                 if worker.creates_quickly(self._source.key):  # still: another admission may have taken the instance
                     seconds, at_admission = worker.admission_time()
-                    calls.load(on_hosted, seconds, at_admission=at_admission)
+                    calls.load(seconds, at_admission=at_admission)
                     return
         hosting = self._reserve(calls)
         try:
             hosting.worker.process(worker.load_seconds)  # forking it does not count
             began = time.monotonic()
-            hosting.load(on_hosted, worker.load_seconds)
+            hosting.load(worker.load_seconds)
             self._load_seconds = time.monotonic() - began
             self.on_trial = hosting is not calls
         finally:
             hosting.worker.lock.release()
 
-    def validate(self, calls: Hosting, on_hosted: OnHosted, columns: Sequence[bytes]) -> None:
+    def validate(self, calls: Hosting, columns: Sequence[bytes]) -> None:
         """Check parameters, if the class does so and has not accepted the same before. Otherwise like `load`.
 
         `columns` are those of `messages.Validate`.
         """
-        checked = columns if self.checks_sampling_params else columns[:1]
+        checked = columns if self._loads.last.checks_sampling_params else columns[:1]
         validated = self._workers.validated
-        if not self.checks_params or validated.has(self._source.key, checked):
+        if not self._loads.last.checks_params or validated.has(self._source.key, checked):
             return
         hosting = self._reserve(calls, check=True)
         began = time.monotonic()
         try:
             call = messages.Validate(processor=self._number)
-            hosting.exchange(on_hosted, call, columns, messages.EmptyReply, calls.worker.load_seconds)
+            hosting.exchange(call, columns, messages.EmptyReply, calls.worker.load_seconds)
         finally:
             if time.monotonic() - began > self._quick_seconds(hosting):
                 self._workers.record_slow_check(self._source.key)
@@ -98,19 +90,15 @@ class Admission:
     def try_start(
         self,
         calls: Hosting,
-        on_hosted: OnHosted,
-        on_started: Callable[[messages.StartReply], object],
-        on_kept: Callable[[Hosting], object],
+        on_kept: Callable[[Hosting, messages.StartReply], object],
         start: tuple[messages.Start, Sequence[bytes]],
     ) -> None:
         """Start the first request of a processor on trial, and end the trial. Otherwise like `load`.
 
         Args:
             calls: the processor in the worker for its calls.
-            on_hosted: called with the reply, if the class is loaded again.
-            on_started: called with the reply to the start.
-            on_kept: called with the processor in the worker that it keeps for its calls, which has this state.
-                Otherwise the state must be started in `calls`.
+            on_kept: called with the processor in the worker that it keeps for its calls, which has this state, and with
+                the reply to the start. Otherwise the state must be started in `calls`.
             start: the call and its columns.
         """
         hosting = self._reserve(calls)
@@ -121,7 +109,7 @@ class Admission:
                 return
             hosting.worker.process(calls.worker.load_seconds)
             began = time.monotonic()
-            on_started(hosting.exchange(on_hosted, *start, messages.StartReply, calls.worker.load_seconds))
+            reply = hosting.exchange(*start, messages.StartReply, calls.worker.load_seconds)
             elapsed = time.monotonic() - began
             took_long = self._load_seconds + elapsed > self._quick_seconds(calls)
             with self._deciding:  # once, because `calls` must not change after a request has started there
@@ -129,7 +117,7 @@ class Admission:
                 if keeps:
                     self._workers.keep(hosting.worker)
                     self._hosting = None
-                    on_kept(hosting)
+                    on_kept(hosting, reply)
             if keeps:
                 self.record_start(hosting, elapsed)
             else:
@@ -139,7 +127,7 @@ class Admission:
 
     def record_start(self, hosting: Hosting, seconds: float) -> None:
         """Record how long a start took, so that the class is known to be quick wherever it is loaded."""
-        if hosting.process is not None and max(seconds, self.init_seconds) <= self._quick_seconds(hosting):
+        if hosting.process is not None and max(seconds, self._loads.last.init_seconds) <= self._quick_seconds(hosting):
             hosting.process.quick.add(self._source.key)
 
     def _reserve(self, calls: Hosting, *, check: bool = False) -> Hosting:
@@ -150,7 +138,7 @@ class Admission:
             return calls
         hosting = self._hosting
         if hosting is None or hosting.worker is not worker:
-            hosting = self._hosting = Hosting(self._source, self._number, worker, uses_gpu=False)
+            hosting = self._hosting = Hosting(self._source, self._number, worker, self._loads, uses_gpu=False)
         return hosting
 
     def _quick_seconds(self, hosting: Hosting) -> float:

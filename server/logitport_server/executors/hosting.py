@@ -14,9 +14,26 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_process import WorkerProcess
     from logitport_server.registry.source import Source
 
-    OnHosted = Callable[[WorkerProcess, messages.HostReply], object]
-
 _Reply = TypeVar("_Reply")
+
+
+class Loads:
+    """What workers have stated about one processor when they loaded it.
+
+    Attributes:
+        last: the reply to the last load.
+    """
+
+    def __init__(self) -> None:
+        self.last = messages.HostReply(reads_logits=False)
+        self._kind: tuple[bool, bool] | None = None
+
+    def add(self, reply: messages.HostReply) -> None:
+        """Record a reply. Raises ValueError if the processor was of another kind before."""
+        kind = reply.reads_logits, reply.takes_drafts
+        if self._kind not in (None, kind):
+            raise ValueError(f"reads_logits and takes_drafts are {kind}, they were {self._kind}")
+        self.last, self._kind = reply, kind
 
 
 class Hosting:
@@ -28,6 +45,7 @@ class Hosting:
         source: the processor.
         number: the processor's number in workers.
         worker: the worker.
+        loads: records the replies to its loads.
         uses_gpu: whether to prepare the GPU for the processor, if the process can use it.
 
     Attributes:
@@ -37,7 +55,7 @@ class Hosting:
         loading: a new object for each load. It identifies the load that states belong to.
     """
 
-    def __init__(self, source: Source, number: int, worker: Worker, *, uses_gpu: bool = True) -> None:
+    def __init__(self, source: Source, number: int, worker: Worker, loads: Loads, *, uses_gpu: bool = True) -> None:
         self.worker = worker
         self.uses_gpu = uses_gpu
         self.process: WorkerProcess | None = None
@@ -45,14 +63,10 @@ class Hosting:
         self._kept = False
         self._source = source
         self._number = number
+        self._loads = loads
 
     def post(
-        self,
-        on_hosted: OnHosted,
-        on_error: Callable[[BaseException], object],
-        seconds: float,
-        *,
-        at_admission: bool = False,
+        self, on_error: Callable[[BaseException], object], seconds: float, *, at_admission: bool = False
     ) -> WorkerProcess:
         """Return the worker's process. If it lacks the processor, post the call that loads it.
 
@@ -68,7 +82,7 @@ class Hosting:
                 self._call(process),
                 [source.payload.data, encode(source.shown_source)],
                 messages.HostReply,
-                lambda reply, _: self._hosted(process, reply, on_hosted),
+                lambda reply, _: self._hosted(process, reply),
                 on_error,
                 at_admission=at_admission,
             )
@@ -76,10 +90,10 @@ class Hosting:
             self.process, self.loading = process, object()
         return process
 
-    def load(self, on_hosted: OnHosted, seconds: float, *, at_admission: bool = True) -> None:
+    def load(self, seconds: float, *, at_admission: bool = True) -> None:
         """Load the processor if the process lacks it, within these seconds. Raises what `Worker.exchange` raises."""
         errors: list[BaseException] = []
-        self.post(on_hosted, errors.append, seconds, at_admission=at_admission)
+        self.post(errors.append, seconds, at_admission=at_admission)
         self.worker.drain(seconds)
         if errors:
             self.process = None
@@ -87,7 +101,6 @@ class Hosting:
 
     def exchange(
         self,
-        on_hosted: OnHosted,
         call: messages.WorkerCall,
         columns: Sequence[bytes],
         expected: type[_Reply],
@@ -100,7 +113,7 @@ class Hosting:
         Raises what `Worker.exchange` raises.
         """
         errors: list[BaseException] = []
-        self.post(on_hosted, errors.append, seconds, at_admission=at_admission)
+        self.post(errors.append, seconds, at_admission=at_admission)
         try:
             return self.worker.exchange(self._source, call, columns, expected, seconds, at_admission=at_admission)
         except BaseException:
@@ -115,9 +128,12 @@ class Hosting:
             if self._kept:
                 self.process.kept.add(self._source.key)
 
-    def _hosted(self, process: WorkerProcess, reply: messages.HostReply, on_hosted: OnHosted) -> None:
+    def _hosted(self, process: WorkerProcess, reply: messages.HostReply) -> None:
         self._kept = reply.kept
-        on_hosted(process, reply)
+        self._loads.add(reply)
+        gpu = self.worker.gpu
+        if gpu is not None and process.uses_gpu and reply.gpu_error:
+            gpu.disable(self.worker.domain, process, reply.gpu_error)
 
     def _call(self, process: WorkerProcess) -> messages.Host:
         gpu, shipped = self.worker.gpu, self._source.payload

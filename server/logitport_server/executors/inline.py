@@ -24,17 +24,10 @@ class InlineExecutor(Executor):
     """Runs processors without isolation."""
 
     def __init__(self, loader: Loader) -> None:
+        self.hits = self.misses = 0
         self._loader = loader
         self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose
         self.output = OutputLog()
-
-    @property
-    def hits(self) -> int:  # type: ignore[override]
-        return self._loader.hits
-
-    @property
-    def misses(self) -> int:  # type: ignore[override]
-        return self._loader.misses
 
     def host_shipped(self, source: Source) -> Dialect:
         assert source.payload is not None  # noqa: S101 - only payloads come here
@@ -44,6 +37,8 @@ class InlineExecutor(Executor):
             if error.code != PayloadError.INVALID:
                 raise
             raise _with_advice(error, source.payload) from error
+        finally:
+            self.hits, self.misses = self._loader.hits, self._loader.misses
         return make_dialect(processor, source.display_name, shipped=True)
 
 

@@ -16,7 +16,7 @@ from logitport_server.dialects import Dialect, RequestContext
 from logitport_server.dialects.base import States
 from logitport_server.executors.admission import Admission
 from logitport_server.executors.flight import Flight, RemoteCall
-from logitport_server.executors.hosting import Hosting
+from logitport_server.executors.hosting import Hosting, Loads
 from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.worker import messages
@@ -59,16 +59,16 @@ class RemoteDialect(Dialect):
         super().__init__(None, source.display_name, shipped=True)
         self.source = source
         self._number = next(numbers)
-        # (reads_logits, takes_drafts), which must not change.
-        self._kind: tuple[bool, bool] | None = None
         # Weak reference to the state list that the process already holds. The list is resent only when it changes.
         self._sent_states: Callable[[], States | None] = _no_states
-        self.unpickled = False
-        self._calls = Hosting(source, self._number, workers.worker(source.key))
+        loads = Loads()
+        self._calls = Hosting(source, self._number, workers.worker(source.key), loads)
         self.domain = self.worker.domain
         self._memory = SharedRows(self.worker.gpu, self.domain)
-        self._admission = Admission(source, self._number, workers)
-        self._admission.load(self._calls, self._hosted)
+        self._admission = Admission(source, self._number, workers, loads)
+        self._admission.load(self._calls)
+        self.reads_logits, self.takes_drafts = loads.last.reads_logits, loads.last.takes_drafts
+        self.argmax_invariant, self.unpickled = loads.last.argmax_invariant, loads.last.unpickled
         self.worker.dialects.add(self)
 
     @property
@@ -82,13 +82,13 @@ class RemoteDialect(Dialect):
         sampling_params: dict[str, Any],
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        self._admission.validate(self._calls, self._hosted, [orjson.dumps(params), orjson.dumps(sampling_params)])
+        self._admission.validate(self._calls, [orjson.dumps(params), orjson.dumps(sampling_params)])
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> RemoteState:
         state = RemoteState(context, orjson.dumps(params), on_release=self._release)
         if self._admission.on_trial:
             move = partial(self._move, state)
-            self._admission.try_start(self._calls, self._hosted, self._started, move, self._start_call(state))
+            self._admission.try_start(self._calls, move, self._start_call(state))
         if state.loaded is None:
             with self.worker.reserved(self.source, self.worker.load_seconds):
                 self._start(state)
@@ -157,8 +157,9 @@ class RemoteDialect(Dialect):
         if state.loaded is not None:
             self.worker.release(self._number, state.number)
 
-    def _move(self, state: RemoteState, kept: Hosting) -> None:
+    def _move(self, state: RemoteState, kept: Hosting, reply: messages.StartReply) -> None:
         """Run the calls in the worker that has this state."""
+        self._started(reply)
         self.worker.dialects.discard(self)
         self._calls = kept
         self.worker.dialects.add(self)
@@ -174,9 +175,8 @@ class RemoteDialect(Dialect):
         seconds, at_admission = self.worker.admission_time(besides=state.context)
         before, began = self._calls.loading, time.monotonic()
         try:
-            reply = self._calls.exchange(
-                self._hosted, *self._start_call(state), messages.StartReply, seconds, at_admission=at_admission
-            )
+            start = self._start_call(state)
+            reply = self._calls.exchange(*start, messages.StartReply, seconds, at_admission=at_admission)
         finally:
             if self._calls.loading is not before:
                 self._forget_process()
@@ -188,7 +188,7 @@ class RemoteDialect(Dialect):
     def _post_host(self, on_error: Callable[[BaseException], object], seconds: float) -> WorkerProcess:
         """Return the worker's process. If it lacks the processor, post the call that loads it."""
         before = self._calls.loading
-        process = self._calls.post(self._hosted, on_error, seconds)
+        process = self._calls.post(on_error, seconds)
         if self._calls.loading is not before:
             self._forget_process()
         return process
@@ -203,22 +203,6 @@ class RemoteDialect(Dialect):
         self._calls.process = None
         call.splittable = False
         call.fail(error)
-
-    def _hosted(self, process: WorkerProcess, reply: messages.HostReply) -> None:
-        kind = reply.reads_logits, reply.takes_drafts
-        if self._kind is None:
-            self._kind = kind
-            # Later, only a start changes it: a new instance that has started nothing may not have it.
-            self.argmax_invariant = reply.argmax_invariant
-        elif self._kind != kind:
-            raise ValueError(f"reads_logits and takes_drafts are {kind}, they were {self._kind}")
-        gpu = self.worker.gpu
-        if gpu is not None and process.uses_gpu and reply.gpu_error:
-            gpu.disable(self.domain, process, reply.gpu_error)
-        self.reads_logits, self.unpickled = reply.reads_logits, reply.unpickled
-        self.takes_drafts = reply.takes_drafts
-        self._admission.init_seconds, self._admission.checks_params = reply.init_seconds, reply.checks_params
-        self._admission.checks_sampling_params = reply.checks_sampling_params
 
     def _start_call(self, state: RemoteState) -> tuple[messages.Start, Sequence[bytes]]:
         """Return the message that builds a state from its history, and its columns."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import tracing
+from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.admission import MAX_PROCESSORS_PER_REQUEST
 from logitport_server.session.opening import MAX_DRAFT_TOKENS
 from logitport_server.session.step_limits import check_work
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.session.session import EngineSession
+    from logitport_server.session.session_admissions import Admitted
+    from logitport_server.session.step_time import Spending
 
 _MAX_WIDTH = (1 << 31) - 1
 
@@ -23,9 +26,9 @@ _MAX_WIDTH = (1 << 31) - 1
 def apply(
     message: processing_pb2.ApplyRequest,
     open_session: Callable[[processing_pb2.OpenSession], EngineSession],
-    on_admitted: Callable[[Sequence[common_pb2.Failure]], object] = lambda _: None,
-) -> processing_pb2.ApplyResponse:
-    """Admit the requests, process their rows, and return the response.
+    on_admitted: Callable[[Sequence[common_pb2.Failure], Admitted], object] = lambda *_: None,
+) -> tuple[processing_pb2.ApplyResponse, Spending]:
+    """Admit the requests, process their rows, and return the response and the time by cause.
 
     Args:
         message: the call's message.
@@ -69,16 +72,15 @@ def apply(
     addition = [
         processing_pb2.SlottedRequest(slot=slot, request=request) for slot, request in enumerate(message.requests)
     ]
-    admission = processing_pb2.RequestsAdded()
-    session.admissions.add(processing_pb2.AddRequests(requests=addition), admission)
-    on_admitted(admission.failures)
+    added = processing_pb2.RequestsAdded()
+    admitted = session_admissions.add(session, processing_pb2.AddRequests(requests=addition), added)
+    on_admitted(added.failures, admitted)
     # The refused requests come first.
-    response = processing_pb2.ApplyResponse(failures=admission.failures)
+    response = processing_pb2.ApplyResponse(failures=added.failures)
     for refused in response.failures:
         refused.skipped = message.requests[refused.slot].on_error == common_pb2.ON_ERROR_SKIP
-    if tracing.current().is_recorded:
-        session.steps.trace = StepTrace()
-    session.steps.apply(message.logits, num_rows, rows_per_request, response)
-    if session.steps.trace is not None:
-        session.steps.trace.make_spans()
-    return response
+    trace = StepTrace() if tracing.current().is_recorded else None
+    spending = session_steps.apply_rows(session, message.logits, rows_per_request, response, trace)
+    if trace is not None:
+        trace.make_spans()
+    return response, spending

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.compiled import core
 from logitport.core.cuda_ipc import open_cuda
@@ -11,6 +12,7 @@ from logitport_server.principals import ANONYMOUS
 from logitport_server.session.columns import unpack_int32
 from logitport_server.session.compiled_batch import CompiledBatch
 from logitport_server.session.engine_programs import write_programs
+from logitport_server.session.grouping import Rows
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
 from logitport_server.session.memory import MemoryAccounts
@@ -18,12 +20,12 @@ from logitport_server.session.opening import check_opening
 from logitport_server.session.pending_admissions import PendingAdmissions
 from logitport_server.session.persistent_batch import PersistentBatch
 from logitport_server.session.reply_deadlines import ReplyDeadlines
-from logitport_server.session.session_admissions import SessionAdmissions
-from logitport_server.session.session_steps import SessionSteps
 from logitport_server.session.step_limits import check_size
+from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     import torch
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from logitport_server.executors import Executor
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
+    from logitport_server.session.active_request import ActiveRequest
     from logitport_server.session.pending_admissions import Submit
     from logitport_server.session.step_counts import CompiledCounts
     from logitport_server.shared_memory.regions import Region
@@ -39,6 +42,20 @@ if TYPE_CHECKING:
 # Ids of a frame times processors of a step on the event loop: at most two milliseconds, apart from the histories, which
 # the compiled core counts.
 _MAX_SHORT_COMPILED_WORK = 1 << 14
+
+
+class WaitingRows(NamedTuple):
+    """The rows of the last step that wait for their logits.
+
+    Attributes:
+        rows: these rows.
+        step_rows: the number of all rows of the step.
+        drafts: the drafts of its requests.
+    """
+
+    rows: Rows = Rows()
+    step_rows: int = 0
+    drafts: Mapping[ActiveRequest, Sequence[int]] = MappingProxyType({})
 
 
 class EngineSession:
@@ -58,14 +75,21 @@ class EngineSession:
             session has an account of its own.
 
     Attributes:
-        principal: the caller that opened it.
-        limits: the server's options.
+        engine: the message that opened it, with its final `max_requests`.
         max_requests: the number of its slots.
+        vocab_size: width of the logits.
+        principal, device, limits: as the arguments.
         batch: the admitted requests.
-        admissions: admits requests.
-        steps: computes the steps.
+        pending_admissions: the requests that are admitted in the background.
+        processors: hosts the processors of all requests.
+        account: charged with the memory of the requests.
         regions: the memory that it shares with the engine.
+        lending: lends this memory to workers.
         reply_deadlines: the deadlines to state to the engine.
+        trace: the span of its opening, as `Span.context`.
+        expected_requests: how many requests the engine adds before its first step, at most; 0 after that step.
+        waiting_rows: the rows of the last step that wait for their logits.
+        step_time: the time of the last step.
     """
 
     def __init__(
@@ -80,35 +104,27 @@ class EngineSession:
         memory: MemoryAccounts | None = None,
     ) -> None:
         check_opening(opening)
+        self.engine = processing_pb2.OpenSession()
+        self.engine.CopyFrom(opening)
+        most = limits.max_requests_per_session
+        self.max_requests = self.engine.max_requests = min(opening.max_requests or most, most)
+        self.vocab_size = opening.vocab_size
         self.principal = principal
+        self.device = device
         self.limits = limits
-        self.max_requests = min(
-            opening.max_requests or limits.max_requests_per_session, limits.max_requests_per_session
-        )
-        engine = processing_pb2.OpenSession()
-        engine.CopyFrom(opening)
-        engine.max_requests = self.max_requests
-        self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
-        self._lending = Lending(self.regions)
         compiled = None if core is None else CompiledBatch(opening.vocab_size, opening.max_draft_tokens, limits)
         self.batch = PersistentBatch(compiled, opening.max_draft_tokens, limits)
-        self._processors = HostedProcessors(registry, executor, principal)
+        self.pending_admissions = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
+        self.processors = HostedProcessors(registry, executor, principal)
         self._memory = memory or MemoryAccounts(limits.max_principal_memory)
-        self._account = self._memory.of(principal.name)
-        self._pending = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
-        self.admissions = SessionAdmissions(
-            engine,
-            self.batch,
-            self._pending,
-            self._processors,
-            self._lending,
-            principal,
-            device,
-            limits,
-            self._account,
-        )
-        self.steps = SessionSteps(engine, self.batch, self._pending, self.regions, self._lending, device, limits)
+        self.account = self._memory.of(principal.name)
+        self.regions = Regions(limits.max_region_bytes, open_cuda(device) if limits.share_device_memory else None)
+        self.lending = Lending(self.regions)
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
+        self.trace: object = None
+        self.expected_requests = min(opening.expected_requests, self.max_requests)
+        self.waiting_rows = WaitingRows()
+        self.step_time = StepTime(limits.processor_timeout_seconds)
 
     def __len__(self) -> int:
         return len(self.batch.requests)
@@ -116,17 +132,17 @@ class EngineSession:
     @property
     def pending(self) -> int:
         """Number of admissions that continue in the background, or are not reported yet."""
-        return len(self._pending)
+        return len(self.pending_admissions)
 
     @property
     def waiting(self) -> int:
         """Number of admissions in the background that have not begun."""
-        return self._pending.waiting
+        return self.pending_admissions.waiting
 
     @property
     def load(self) -> int:
         """Number of requests that the session holds, or will hold soon."""
-        return max(len(self) + self.pending, self.steps.expected_requests)
+        return max(len(self) + self.pending, self.expected_requests)
 
     @property
     def compiled_activity(self) -> tuple[int, float]:
@@ -152,7 +168,7 @@ class EngineSession:
             request = self.batch.requests.get(slot)
             if request is not None and request.generation == generation:
                 self.batch.drop(slot)
-            self._pending.cancel(slot, generation)
+            self.pending_admissions.cancel(slot, generation)
 
     def get_programs(self, frame: processing_pb2.GetPrograms, reply: processing_pb2.Programs) -> None:
         """Send programs that the engine has to run. Raises NotFound, LimitExceeded."""
@@ -161,7 +177,7 @@ class EngineSession:
     def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:
         """Open memory to share with the engine; return its id and the region. Raises InvalidArgument, LimitExceeded."""
         region_id, region = self.regions.open(frame.size_bytes, frame.replaces)
-        self._lending.opened(region, self.batch.requests.values())
+        self.lending.opened(region, self.batch.requests.values())
         return region_id, region
 
     def close(self) -> list[Future[None]]:
@@ -170,7 +186,7 @@ class EngineSession:
         Returns:
             The admissions that still run.
         """
-        self._memory.session_ends(self._account)
-        running = self._pending.close()
+        self._memory.session_ends(self.account)
+        running = self.pending_admissions.close()
         self.regions.close()
         return running

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
     from logitport_server.session.session import EngineSession
+    from logitport_server.session.session_admissions import Admitted
     from logitport_server.transports.local_socket import LocalSocketListener
     from logitport_server.turns import Turns
 
@@ -202,29 +203,24 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     ) -> bytes:
         started = time.perf_counter()
         principal = current_call.get().principal
-        sessions: list[EngineSession] = []
-
-        def open_session(opening: processing_pb2.OpenSession) -> EngineSession:
-            sessions.append(self._open_session(opening, principal))
-            return sessions[0]
 
         def work() -> bytes:
             """Return the reply only: while gRPC sends it, the message with its copy of the logits is not needed."""
             message = parsed(processing_pb2.ApplyRequest, request, self._turns.aside(principal.name))
             refused = 0
 
-            def record_refusals(failures: Sequence[common_pb2.Failure]) -> None:
+            def record_refusals(failures: Sequence[common_pb2.Failure], admitted: Admitted) -> None:
                 nonlocal refused
                 refused = len(failures)
-                self._refusals.record(principal, failures, len(message.requests), sessions[0].admissions.first_refused)
+                self._refusals.record(principal, failures, len(message.requests), admitted.first_refused)
 
             with self._turns.of(principal.name):
                 queue_seconds = time.perf_counter() - started
-                response = apply(message, open_session, record_refusals)
+                open_session = partial(self._open_session, principal=principal)
+                response, spending = apply(message, open_session, record_refusals)
                 tracing.current().set("failed_requests", len(response.failures))
                 reply = response.SerializeToString()
-            seconds, session = time.perf_counter() - started, sessions[0]
-            spending = session.steps.spending
+            seconds = time.perf_counter() - started
             self._metrics.step(response, seconds, "unary", principal.name, spending, queue_seconds, refused=refused)
             return reply
 

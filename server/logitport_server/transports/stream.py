@@ -13,11 +13,11 @@ from logitport_proto import processing_pb2
 from logitport_server import defects, tracing
 from logitport_server.access import SMALL_BYTES, parse, rpc_attributes
 from logitport_server.scope import Scope
+from logitport_server.session import session_steps
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_attachment import LocalAttachment
 from logitport_server.transports.opened_session import OpenedSession
 from logitport_server.transports.refusals import Refusals
-from logitport_server.transports.session_frames import SessionFrames
 from logitport_server.transports.step_spans import StepSpans
 from logitport_server.turns import Turns
 
@@ -73,7 +73,7 @@ class SessionStream:
         self._peer = peer
         self._trace = trace
         self._spans = StepSpans()
-        self._frames = SessionFrames(metrics, refusals or Refusals(metrics), self._spans)
+        self._refusals = refusals or Refusals(metrics)
         self._local = LocalAttachment(local_socket, hold)
         # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
         # frame may still be processed when the local transport is attached.
@@ -115,7 +115,7 @@ class SessionStream:
                 opened = self._opened
                 server = None
                 if opened is not None and not tracing.samples_steps():
-                    server = opened.session.steps.compiled_server
+                    server = session_steps.compiled_server(opened.session)
                 if opened is None or server is None:
                     return received
                 served = server.serve(
@@ -177,7 +177,8 @@ class SessionStream:
         seq = self._last_seq + 1
         reply: bytes | None
         try:
-            reply = session.steps.step_compiled(
+            reply = session_steps.step_compiled(
+                session,
                 data,
                 seq,
                 transport,
@@ -224,7 +225,8 @@ class SessionStream:
 
     def record(self) -> None:
         """Record the metrics and spans of the last reply, once. Called after it was sent: the engine waits for it."""
-        self._frames.record(self._log_fields)
+        if self._opened is not None:
+            self._opened.record()
 
     def close(self, *, finish: bool = False) -> None:
         """End the session with its gRPC stream.
@@ -310,7 +312,7 @@ class SessionStream:
             raise SessionClosed("the first frame of a session must be OpenSession")
         # Only frames that compute have the turn. Others may wait, for example for a GPU.
         with self._turns.of(opened.principal) if kind in _COMPUTING else nullcontext():
-            descriptors = self._frames.process(opened, kind, frame, reply, transport, arrived)
+            descriptors = opened.process(kind, frame, reply, transport, arrived)
         if descriptors:
             self.descriptors = descriptors
 
@@ -319,7 +321,16 @@ class SessionStream:
             if self._opened is not None:
                 raise InvalidArgument("the session is open already; send OpenSession once, as the first frame")
             session = self._open_session(opening)
-            opened = self._opened = OpenedSession(session, opening, self._local, self._departures, self._peer)
+            opened = self._opened = OpenedSession(
+                session,
+                opening,
+                self._local,
+                self._departures,
+                self._peer,
+                self._metrics,
+                self._refusals,
+                self._spans,
+            )
             self._log_fields.update(opened.log_fields)
             self._metrics.session_opened(session)
             self._turns.join(opened.principal)
@@ -329,7 +340,7 @@ class SessionStream:
                 reply.local_transport.device_uuid = session.regions.device_uuid
             for name, value in opened.log_fields.items():
                 span.set(name, value)
-            session.admissions.trace = self._spans.session = span.context
+            session.trace = self._spans.session = span.context
             # If the engine's trace is not sampled, the end of the session must not begin another one.
             self._trace = span.context or self._trace
             opened.log_opened()

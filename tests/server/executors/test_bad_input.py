@@ -21,6 +21,7 @@ from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
+from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.apply import apply
 from logitport_server.session.session import EngineSession
 from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
@@ -130,7 +131,7 @@ def apply_requests(open_session: Open, *requests: Request) -> tuple[torch.Tensor
     """The logits and the reply of one call, with a row of zeros for each request."""
     message = processing_pb2.ApplyRequest(requests=[request.to_proto() for request in requests])
     tensors.write(message.logits, torch.zeros(len(requests), VOCAB))
-    response = apply(message, open_session)
+    response, _ = apply(message, open_session)
     return tensors.to_torch(response.logits), response
 
 
@@ -140,7 +141,7 @@ def add(session: EngineSession, *requests: Request) -> processing_pb2.RequestsAd
     additions = [
         processing_pb2.SlottedRequest(slot=slot, request=request.to_proto()) for slot, request in enumerate(requests)
     ]
-    session.admissions.add(processing_pb2.AddRequests(requests=additions), reply)
+    session_admissions.add(session, processing_pb2.AddRequests(requests=additions), reply)
     return reply
 
 
@@ -187,13 +188,13 @@ def run_step(
         ),
     )
     edits = processing_pb2.StepEdits()
-    session.steps.step(frame, edits)
+    session_steps.step(session, frame, edits)
     assert not edits.failures
     assert edits.logits_rows == int32(range(len(requests)))
     message = processing_pb2.StepLogits()
     tensors.write(message.logits, torch.zeros(len(requests), VOCAB))
     edited = processing_pb2.StepLogitsEdited()
-    session.steps.edit_logits(message, edited)
+    session_steps.edit_logits(session, message, edited)
     return tensors.to_torch(edited.logits), list(edited.failures)
 
 

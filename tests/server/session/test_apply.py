@@ -28,7 +28,7 @@ def apply_with_toys(open_engine: Any) -> Apply:
     """Calls Apply with the toy processors and a limit of four requests."""
     return lambda message: apply(
         message, lambda opening: open_engine(opening.vocab_size, datatype=opening.datatype).session
-    )
+    )[0]
 
 
 def message_of(logits: torch.Tensor, requests: list[Request], each: int = 0) -> processing_pb2.ApplyRequest:
@@ -80,7 +80,8 @@ def test_too_much_work_is_refused_before_any_request_is_admitted(open_engine: An
         apply(message_of(torch.zeros(4, VOCAB), requests, 2), open_session)
     assert len(sessions[0]) == 0
     requests.pop()
-    assert not apply(message_of(torch.zeros(2, VOCAB), requests, 2), open_session).failures
+    response, _ = apply(message_of(torch.zeros(2, VOCAB), requests, 2), open_session)
+    assert not response.failures
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from logitport import (
     RowEdits,
 )
 from logitport_proto import processing_pb2
-from logitport_server.session import pending_admissions
+from logitport_server.session import pending_admissions, session_admissions
 from logitport_server.session.pending_admissions import PendingAdmissions
 from tests.server.conftest import EngineRequest
 
@@ -165,7 +165,7 @@ def test_pending_chains_take_limited_memory(open_engine: Any, submitted: Any) ->
 
 def test_histories_are_charged_while_they_wait(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted, max_principal_memory=1 << 20)
-    account = engine.session.admissions._account
+    account = engine.session.account
     first, _ = engine.begin_add(0, ADD, [1] * 100_000)
     assert account.held > 400_000
     assert engine.failures(engine.begin_add(1, ADD, [1] * 100_000)[1]) == {1: (LimitExceeded, False)}
@@ -178,7 +178,7 @@ def test_a_refused_request_keeps_no_memory_until_it_is_reported(open_engine: Any
     engine = open_engine(VOCAB, Checked, submit=submitted)
     engine.begin_add(0, [("Checked", {"refuse": True})], [1] * 100_000)
     submitted.run()
-    assert engine.session.admissions._account.held == 0
+    assert engine.session.account.held == 0
     assert engine.poll() == {(0, 0): InvalidArgument}
 
 
@@ -187,7 +187,7 @@ def test_a_pending_request_does_not_keep_its_frame(open_engine: Any, submitted: 
     engine = open_engine(VOCAB, submit=submitted)
     frame = processing_pb2.AddRequests(in_background=True)
     frame.requests.append(EngineRequest(0, 0, Request([1], processors=ADD)).to_proto())
-    engine.session.admissions.add(frame, processing_pb2.RequestsAdded())
+    session_admissions.add(engine.session, frame, processing_pb2.RequestsAdded())
     del frame.requests[0].request.processors[:]
     submitted.run()
     (ended,) = engine.send_add(in_background=True).ended
@@ -307,11 +307,13 @@ def test_waiting_admissions_are_counted_and_their_waits_measured(
     submitted.run(0)
     assert (engine.session.waiting, engine.session.pending) == (1, 2)
     engine.poll()
+    assert engine.admitted.queue_seconds == [9.0]
     submitted.run(0)
     engine.poll()
+    assert engine.admitted.queue_seconds == [18.0]
     assert engine.session.waiting == 0
-    assert engine.session.admissions.take_admitted().queue_seconds == [9.0, 18.0]
-    assert engine.session.admissions.take_admitted().queue_seconds == []
+    engine.poll()
+    assert engine.admitted.queue_seconds == []
 
 
 def test_a_cancelled_admission_makes_room_for_the_next(open_engine: Any, submitted: Any) -> None:
@@ -334,7 +336,7 @@ def test_slots_bound_the_pending_requests(open_engine: Any, submitted: Any) -> N
         assert engine.failures(engine.begin_add(4, ADD)[1]) == {4: (InvalidArgument, False)}
         assert (engine.session.pending, len(submitted)) == (1, 1)
         engine.remove(engine.unknown(0, generation))
-    assert not engine.session._pending._queues
+    assert not engine.session.pending_admissions._queues
 
 
 def test_processors_of_the_servers_process_start_between_the_steps(open_engine: Any, submitted: Any) -> None:
@@ -370,7 +372,7 @@ def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, s
     """Two admissions may load it at the same time."""
     engine = open_engine(VOCAB, submit=submitted)
     known, _ = engine.begin_add(0, ADD)
-    processors = engine.session._processors
+    processors = engine.session.processors
     (processor,) = [call.processor for call in known.to_proto().request.processors]
     host = processors._executor.host
     meanwhile = []
@@ -394,7 +396,7 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
     def broken() -> NoReturn:
         raise ZeroDivisionError
 
-    engine.session._pending._by_slot[0].load = broken
+    engine.session.pending_admissions._by_slot[0].load = broken
     submitted.run()
     assert engine.poll() == {(0, 0): LogitportError}
     assert "the admission of slot 0 failed because of a defect of the server" in caplog.text
@@ -410,12 +412,12 @@ def test_a_defect_while_an_admission_is_reported_loses_no_other_one(
         submitted.run()
     joined = []
 
-    def join(request: Any, _: Any) -> None:
+    def join(_: Any, request: Any, *__: Any) -> None:
         joined.append(request.slot)
         if request.slot == 0:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(engine.session.admissions, "_join", join)
+    monkeypatch.setattr(session_admissions, "_join", join)
     failed, admitted = engine.send_add(in_background=True).ended
     assert "a defect of the server: ZeroDivisionError" in failed.error.message
     assert (joined, admitted.slot, admitted.HasField("error")) == ([0, 1], 1, False)

@@ -11,6 +11,7 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, Request
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
+from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.apply import apply
 
 VOCAB = 64
@@ -89,7 +90,7 @@ def engine(open_engine: Any) -> Any:
 def send(engine: Any, columns: dict[str, bytes]) -> processing_pb2.StepEdits:
     """Send a step with these columns, and return the reply."""
     reply = processing_pb2.StepEdits()
-    engine.session.steps.step(processing_pb2.Step(**columns), reply)
+    session_steps.step(engine.session, processing_pb2.Step(**columns), reply)
     return reply
 
 
@@ -112,7 +113,7 @@ def test_one_request_fails(engine: Any, name: str) -> None:
 def test_slots_outside_the_session(engine: Any, slot: int) -> None:
     reply = processing_pb2.RequestsAdded()
     addition = processing_pb2.SlottedRequest(slot=slot, request=Request().to_proto())
-    engine.session.admissions.add(processing_pb2.AddRequests(requests=[addition]), reply)
+    session_admissions.add(engine.session, processing_pb2.AddRequests(requests=[addition]), reply)
     assert [type(from_proto(failure.error)) for failure in reply.failures] == [InvalidArgument]
     engine.session.remove(processing_pb2.RemoveRequests(slots=int32(slot), generations=int32(0)))
     assert engine.denied(send(engine, VALID), 2) == [list(PROMPT)] * 2

@@ -28,6 +28,7 @@ from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session import session_steps
 from logitport_server.session import step as step_module
 from logitport_server.session.apply import apply
 from tests.client.programs.runtime import build
@@ -218,7 +219,7 @@ def test_both_ways_have_equal_results(open_session: Any, drafted: bool) -> None:
                 requested = np.frombuffer(reply.logits_rows, "<i4").tolist()
                 message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
                 tensors.write(message.logits, logits[requested])
-                engine.session.steps.edit_logits(message, edited)
+                session_steps.edit_logits(engine.session, message, edited)
                 assert not edited.failures
                 apply_edits(Edits.from_proto(reply.edits, len(offsets), VOCAB), result)
                 result[requested] = tensors.to_torch(edited.logits)
@@ -286,7 +287,7 @@ def test_a_replaced_request_changes_where_its_programs_run(open_session: Any) ->
         if on_server:
             message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
             tensors.write(message.logits, torch.ones(1, VOCAB))
-            engine.session.steps.edit_logits(message, edited)
+            session_steps.edit_logits(engine.session, message, edited)
             assert torch.equal(tensors.to_torch(edited.logits), expected)
 
 
@@ -402,7 +403,7 @@ def test_apply_runs_programs_on_the_server(open_session: Any) -> None:
         requests=[Request([1], processors=[R, T]).to_proto(), Request([], processors=[deny(3)]).to_proto()]
     )
     tensors.write(message.logits, torch.ones(2, VOCAB))
-    reply = apply(message, lambda opening: engine.session)
+    reply, _ = apply(message, lambda opening: engine.session)
     assert not reply.failures
     expected = torch.full((2, VOCAB), 2.0)
     expected[0, 1] = 1.0

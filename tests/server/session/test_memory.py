@@ -209,7 +209,7 @@ def test_parameters_over_the_limit_are_refused(open_engine: Any) -> None:
     """A megabyte of ids that end repetitions takes 31 MB."""
     engine = open_engine(VOCAB, Dry, max_principal_memory=4 << 20)
     refusal(engine, 0, [("Dry", {"dry_multiplier": 1, "dry_sequence_breaker_ids": [*range(30_000)]})])
-    assert engine.session.admissions._account.held == 0
+    assert engine.session.account.held == 0
 
 
 def test_states_are_charged_before_they_are_built(open_engine: Any) -> None:
@@ -243,7 +243,7 @@ def test_a_step_over_the_limit_fails_one_request(open_engine: Any) -> None:
 
 def test_the_memory_of_a_session_is_given_back(open_engine: Any) -> None:
     engine = open_engine(VOCAB, FrequencyPenalty)
-    account = engine.session.admissions._account
+    account = engine.session.account
     known = engine.add(0, PENALTY, range(1000))
     engine.step({known: [5]})
     held = account.held

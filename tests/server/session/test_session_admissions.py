@@ -24,6 +24,7 @@ from logitport import (
 )
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.session_admissions import Admitted
 from tests.server.conftest import EngineRequest
 
@@ -56,7 +57,7 @@ def test_a_refused_request_does_not_affect_the_others(
         for slot, fields in enumerate([{"processors": DENY}, {"processors": DENY, **change}, {"processors": ADD}])
     ]
     reply = processing_pb2.RequestsAdded()
-    engine.session.admissions.add(processing_pb2.AddRequests(requests=requested), reply)
+    session_admissions.add(engine.session, processing_pb2.AddRequests(requests=requested), reply)
     assert [(failure.slot, failure.skipped) for failure in reply.failures] == [(1, False)]
     with pytest.raises(error, match=message):
         raise from_proto(reply.failures[0].error)
@@ -66,8 +67,8 @@ def test_a_refused_request_does_not_affect_the_others(
 
 def added(engine: Any, request: common_pb2.Request) -> processing_pb2.RequestsAdded:
     reply = processing_pb2.RequestsAdded()
-    engine.session.admissions.add(
-        processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
+    session_admissions.add(
+        engine.session, processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
     )
     return reply
 
@@ -82,7 +83,7 @@ def test_a_history_is_read_from_lists_and_columns(
     columns = {"slots": int32(0), "generations": int32(0), "base_lengths": int32(3)}
     crc = zlib.crc32(int32(1, 2, 3)).to_bytes(4, "little")
     reply = processing_pb2.StepEdits()
-    engine.session.steps.step(processing_pb2.Step(**columns, history_crcs=crc), reply)
+    session_steps.step(engine.session, processing_pb2.Step(**columns, history_crcs=crc), reply)
     assert not reply.failures
 
 
@@ -119,7 +120,7 @@ def test_parameters_must_be_an_object(open_engine: Any, params: bytes, message: 
     call = common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="DenyHistory"), params=params)
     requested = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
     reply = processing_pb2.RequestsAdded()
-    open_engine(VOCAB).session.admissions.add(processing_pb2.AddRequests(requests=[requested]), reply)
+    session_admissions.add(open_engine(VOCAB).session, processing_pb2.AddRequests(requests=[requested]), reply)
     with pytest.raises(InvalidArgument, match=message):
         raise from_proto(reply.failures[0].error)
 
@@ -128,8 +129,8 @@ def test_sampling_params_must_be_an_object(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     request = common_pb2.Request(sampling_params=b"3")
     reply = processing_pb2.RequestsAdded()
-    engine.session.admissions.add(
-        processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
+    session_admissions.add(
+        engine.session, processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
     )
     assert engine.failures(reply) == {0: (InvalidArgument, False)}
 
@@ -162,12 +163,13 @@ def test_replayed_requests_are_counted(open_engine: Any) -> None:
     """Those with ids that were generated before, and those that are added again."""
     engine = open_engine(VOCAB)
     known = engine.add(0, [("DenyHistory", {})], prompt=[1, 2])
-    assert engine.session.admissions.take_admitted() == Admitted()
+    assert engine.admitted == Admitted()
     engine.add_again(EngineRequest(1, 0, Request([1], processors=[("DenyHistory", {})]), [1, 2, 3]))
-    assert engine.session.admissions.take_admitted() == Admitted(1, 3)
+    assert engine.admitted == Admitted(1, 3)
     engine.add_again(known)
-    assert engine.session.admissions.take_admitted() == Admitted(1, 2)
-    assert engine.session.admissions.take_admitted() == Admitted()
+    assert engine.admitted == Admitted(1, 2)
+    engine.send_add(in_background=True)
+    assert engine.admitted == Admitted()
 
 
 def test_removing_unknown_requests_does_nothing(open_engine: Any) -> None:

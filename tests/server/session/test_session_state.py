@@ -9,6 +9,7 @@ import pytest
 
 from logitport import LogitportError, ProcessorFailed, Request, StateLost
 from logitport_proto import processing_pb2
+from logitport_server.session import session_admissions
 
 VOCAB = 10
 INF = float("inf")
@@ -126,5 +127,7 @@ def test_a_refused_request_has_no_chain(open_engine: Any) -> None:
     wrong.request = Request(processors=[*DENY, ("team/y", {})])
     right.request = Request(processors=DENY)
     reply = processing_pb2.RequestsAdded()
-    engine.session.admissions.add(processing_pb2.AddRequests(requests=[wrong.to_proto(), right.to_proto()]), reply)
+    session_admissions.add(
+        engine.session, processing_pb2.AddRequests(requests=[wrong.to_proto(), right.to_proto()]), reply
+    )
     assert [list(chain.processors) for chain in reply.chains] == [[], ["DenyHistory"]]

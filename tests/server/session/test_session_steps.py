@@ -11,6 +11,7 @@ import torch
 from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, NotFound, ProcessorFailed
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
+from logitport_server.session import session_steps
 
 VOCAB = 10
 INF = float("inf")
@@ -162,7 +163,7 @@ def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torc
     message = processing_pb2.StepLogits()
     tensors.write(message.logits, logits)
     with pytest.raises(InvalidArgument, match=r"send FP32\[2, 10\]"):
-        engine.session.steps.edit_logits(message, processing_pb2.StepLogitsEdited())
+        session_steps.edit_logits(engine.session, message, processing_pb2.StepLogitsEdited())
     assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
 
 
@@ -194,7 +195,9 @@ def test_rows_of_a_region_that_no_chain_reads_are_not_written(
     rows = region.tensor(0, (2, VOCAB), torch.float32)
     monkeypatch.setattr(WritesRegion, "region", rows)
     tensor = common_pb2.Tensor(datatype="FP32", shape=[2, VOCAB], region={"region_id": number})
-    engine.session.steps.edit_logits(processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited())
+    session_steps.edit_logits(
+        engine.session, processing_pb2.StepLogits(logits=tensor), processing_pb2.StepLogitsEdited()
+    )
     assert rows.tolist() == [[1.0] * VOCAB, [7.0] * VOCAB]
     engine.session.close()
 

@@ -11,6 +11,7 @@ from logitport import compiled
 from logitport.errors import LimitExceeded, LogitportError, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
+from logitport_server.session import session_steps
 from tests.server.conftest import int32
 from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
 
@@ -174,7 +175,7 @@ def test_a_defect_fails_the_frame(
 
     stream = open_stream()
     with monkeypatch.context() as patched:
-        patched.setattr(stream._opened.session.steps, "step_compiled", fail)
+        patched.setattr(session_steps, "step_compiled", fail)
         reply = Reply.FromString(stream.reply(step(3), "local"))
     assert type(from_proto(reply.error)) is LogitportError
     assert "MemoryError" in caplog.text
@@ -186,7 +187,7 @@ def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..
     assert stream.reply_compiled(step(3), "local") is not None
     assert stream._opened is not None
     session = stream._opened.session
-    account, (request,) = session.admissions._account, session.batch.requests.values()
+    account, (request,) = session.account, session.batch.requests.values()
     rest = account.limit - account.held
     assert account.add(rest)
     seq = 4
@@ -199,4 +200,4 @@ def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..
     assert type(from_proto(failure.error)) is LimitExceeded
     assert len(request.history) == length
     account.remove(rest)
-    assert session.steps.compiled_server is None, "the request has failed"
+    assert session_steps.compiled_server(session) is None, "the request has failed"

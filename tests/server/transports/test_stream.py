@@ -20,7 +20,7 @@ from logitport_server.access.guard import Call
 from logitport_server.metrics import Metrics
 from logitport_server.principals import ANONYMOUS
 from logitport_server.registry.loader import Loader
-from logitport_server.session.session_steps import SessionSteps
+from logitport_server.session import session_steps
 from logitport_server.transports.stream import SessionStream
 from logitport_server.turns import Turns
 from tests.client.programs.runtime.build import min_p
@@ -29,6 +29,8 @@ from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from logitport_server.session.step_time import Spending
 
 VOCAB = 1000
 Frame = processing_pb2.SessionRequest
@@ -249,7 +251,7 @@ def test_a_defect_fails_only_one_frame(stream: SessionStream, monkeypatch: pytes
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     with monkeypatch.context() as patch:
-        patch.setattr(stream._opened.session.steps, "step", broken)
+        patch.setattr(session_steps, "step", broken)
         assert type(refusal(answer(stream, 3, **step()))) is LogitportError
     assert answer(stream, 4, **step()).HasField("edits")
 
@@ -365,15 +367,15 @@ def test_a_frame_of_the_local_transport_waits_for_the_frame_in_progress(
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
     begun, finish, calls = threading.Event(), threading.Event(), []
-    real = SessionSteps.step
+    real = session_steps.step
 
-    def slow(steps: SessionSteps, frame: Any, reply: Any) -> None:
+    def slow(*args: Any) -> Spending:
         calls.append(threading.current_thread())
         begun.set()
         assert finish.wait(60)
-        real(steps, frame, reply)
+        return real(*args)
 
-    monkeypatch.setattr(SessionSteps, "step", slow)
+    monkeypatch.setattr(session_steps, "step", slow)
     frame = Frame(seq=3, **step(2))
     with ThreadPoolExecutor(2) as threads:
         by_grpc = threads.submit(stream.answer, frame, "grpc")

@@ -10,6 +10,7 @@ import torch
 
 from logitport.core import tensors
 from logitport_proto import processing_pb2
+from logitport_server.session import session_steps
 from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 from tests.slot_processors import derive, naive
 
@@ -98,7 +99,7 @@ class RandomEngine:
         ]
         message, edited = processing_pb2.StepLogits(), processing_pb2.StepLogitsEdited()
         tensors.write(message.logits, logits)
-        self.engine.session.steps.edit_logits(message, edited)
+        session_steps.edit_logits(self.engine.session, message, edited)
         assert not edited.failures
         torch.testing.assert_close(tensors.to_torch(edited.logits), torch.tensor(expected))
 
