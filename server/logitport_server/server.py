@@ -46,13 +46,12 @@ from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.session import EngineSession
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
-from logitport_server.transports.admin import AdminService
+from logitport_server.transports.admin import AdminService, Status
 from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
-from logitport_server.transports.status import Status
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 

@@ -11,7 +11,7 @@ import pytest
 from logitport import LimitExceeded
 from logitport_server import descriptors
 from logitport_server.config import ServerConfig
-from logitport_server.transports.connection_limit import connection_limit
+from logitport_server.transports.endpoint import connection_limit
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

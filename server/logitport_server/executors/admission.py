@@ -49,7 +49,7 @@ class Admission:
         self._deciding = threading.Lock()
 
     def load(self, calls: Hosting) -> None:
-        """Load the class, in the worker for its calls or in that for admissions. Raises what `Worker.exchange` raises."""
+        """Load the class in the worker for calls, or in that for admissions. Raises what `Worker.exchange` raises."""
         worker = calls.worker
         if worker.creates_quickly(self._source.key):
             with worker.reserved(self._source, worker.load_seconds):

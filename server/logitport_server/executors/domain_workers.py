@@ -1,17 +1,18 @@
-"""The workers of one trust domain: which of them runs a call."""
+"""The workers of one trust domain: which of them runs a call, and the parameters that they have accepted."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
-from logitport_server.executors.validated import ValidatedParams
+from logitport.core.bounded import BoundedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logitport_server.executors.worker import Worker
     from logitport_server.registry.source import Source
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _KEEP_FOR_ADMISSIONS_SECONDS = 10.0
 # Of one trust domain. Further ones are checked where the others are called.
 _MAX_SLOW_CHECKS = 1024
+_LIMIT = 256
 
 
 def _none() -> None:
@@ -123,3 +125,45 @@ class DomainWorkers:
         worker = self._new_worker()
         worker.group = self
         return worker
+
+
+class ValidatedParams:
+    """Remembers which parameters the processors of one trust domain have accepted. Thread-safe.
+
+    An engine's front end tries a chain before the engine admits the request. Without this memory, a slow check would
+    run again while the engine waits.
+
+    Each trust domain has its own object. So an acceptance is valid for one owner, caller and tenant, and no party
+    evicts entries of another. The key has the processor's digest, so another payload under the same name is checked
+    again. Refusals are not kept. Entries are hashes, so their size does not depend on the parameters.
+
+    Args:
+        limit: the maximum number of entries. The one that was used least recently is evicted.
+    """
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._lock = threading.Lock()
+        self._accepted: BoundedTable[bytes, bool] = BoundedTable(limit)
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+    def has(self, processor: str, columns: Sequence[bytes]) -> bool:
+        """Whether the processor with this key has accepted these columns of `messages.Validate`."""
+        entry = _hash(processor, columns)
+        with self._lock:
+            return self._accepted.use(entry) is not None
+
+    def add(self, processor: str, columns: Sequence[bytes]) -> None:
+        """Record that the processor has accepted these columns."""
+        entry = _hash(processor, columns)
+        with self._lock:
+            self._accepted[entry] = True
+
+
+def _hash(processor: str, columns: Sequence[bytes]) -> bytes:
+    hashed = hashlib.blake2b(digest_size=32)
+    for part in (processor.encode(), *columns):
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.digest()

@@ -24,7 +24,7 @@ from logitport_server.metrics.refusals import RefusalMetrics
 from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
 from logitport_server.metrics.transferred_bytes import TransferredBytes
 from logitport_server.metrics.workers import add_worker_metrics
-from logitport_server.session.step_counts import STEP_BOUNDS
+from logitport_server.session.compiled_batch import STEP_BOUNDS
 from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
 

@@ -12,14 +12,14 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from logitport_server.session.step_counts import STEP_BOUNDS
+from logitport_server.session.compiled_batch import STEP_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-    from logitport_server.session.step_counts import StepCounts, TimeCounts
+    from logitport_server.session.compiled_batch import StepCounts, TimeCounts
 
 _LE = [*map(floatToGoString, STEP_BOUNDS), "+Inf"]
 

@@ -9,8 +9,8 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server import tracing
 from logitport_server.session import session_admissions, session_steps
 from logitport_server.session.admission import MAX_PROCESSORS_PER_REQUEST
-from logitport_server.session.opening import MAX_DRAFT_TOKENS
-from logitport_server.session.step_limits import check_work
+from logitport_server.session.batch import check_work
+from logitport_server.session.session import MAX_DRAFT_TOKENS
 from logitport_server.session.step_trace import StepTrace
 
 if TYPE_CHECKING:

@@ -8,14 +8,6 @@ import numpy as np
 
 from logitport.compiled import core
 from logitport.core.edits import Edits
-from logitport_server.session.step_counts import (
-    PROCESSOR_BOUNDS,
-    STEP_BOUNDS,
-    CompiledCounts,
-    ProcessorCounts,
-    StepCounts,
-    TimeCounts,
-)
 from logitport_server.turns import Released
 
 if TYPE_CHECKING:
@@ -26,6 +18,7 @@ if TYPE_CHECKING:
 
     # Key, display name, rows and seconds of each processor that was applied.
     Applied: TypeAlias = list[tuple[str, str, int, float]]
+    from collections.abc import Mapping, Sequence
 
 # The core's names of the transports; empty without the core.
 TRANSPORTS = {} if core is None else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
@@ -35,6 +28,10 @@ _INT64_MAX = (1 << 63) - 1
 _MAX_WORK = 16_384
 # How long the core serves a socket before Python looks whether something has changed, such as the number of principals.
 _SERVE_SECONDS = 0.1
+# Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
+STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+# Fewer, because each processor has a series of each.
+PROCESSOR_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.5)
 
 
 class Served(NamedTuple):
@@ -196,3 +193,45 @@ def compiled_states(request: ActiveRequest) -> list[State] | None:
         return None
     states = [entry.dialect.compiled_state(entry.state) for entry in request.chain]
     return None if None in states else [state for state in states if state is not None]
+
+
+class TimeCounts(NamedTuple):
+    """A histogram of seconds.
+
+    Attributes:
+        buckets: the number of times up to each bound, but above the one before it; the last are above all bounds.
+        seconds: their sum.
+    """
+
+    buckets: Sequence[int]
+    seconds: float
+
+
+class StepCounts(NamedTuple):
+    """Steps of one transport.
+
+    Attributes:
+        computed: the times to compute them.
+        queued: the times that they have waited.
+        received_bytes, sent_bytes: of frames and replies that Python has not seen.
+    """
+
+    computed: TimeCounts
+    queued: TimeCounts
+    received_bytes: int
+    sent_bytes: int
+
+
+class ProcessorCounts(NamedTuple):
+    """Display name of a processor, the rows that it was applied to, and its times by step."""
+
+    name: str
+    rows: int
+    times: TimeCounts
+
+
+class CompiledCounts(NamedTuple):
+    """Steps by transport, and processors."""
+
+    steps: Mapping[str, StepCounts]
+    processors: Sequence[ProcessorCounts]

@@ -6,9 +6,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.compiled import core
+from logitport.core import tensors
 from logitport.core.cuda_ipc import open_cuda
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import processing_pb2
 from logitport_server.principals import ANONYMOUS
+from logitport_server.session.admission import check_token_ids
+from logitport_server.session.batch import PersistentBatch, check_size
 from logitport_server.session.columns import unpack_int32
 from logitport_server.session.compiled_batch import CompiledBatch
 from logitport_server.session.engine_programs import write_programs
@@ -16,12 +20,8 @@ from logitport_server.session.grouping import Rows
 from logitport_server.session.hosting import HostedProcessors
 from logitport_server.session.lending import Lending
 from logitport_server.session.memory import MemoryAccounts
-from logitport_server.session.opening import check_opening
 from logitport_server.session.pending_admissions import PendingAdmissions
-from logitport_server.session.persistent_batch import PersistentBatch
-from logitport_server.session.reply_deadlines import ReplyDeadlines
-from logitport_server.session.step_limits import check_size
-from logitport_server.session.step_time import StepTime
+from logitport_server.session.step_time import ReplyDeadlines, StepTime
 from logitport_server.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
@@ -35,13 +35,18 @@ if TYPE_CHECKING:
     from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
     from logitport_server.session.active_request import ActiveRequest
+    from logitport_server.session.compiled_batch import CompiledCounts
     from logitport_server.session.pending_admissions import Submit
-    from logitport_server.session.step_counts import CompiledCounts
     from logitport_server.shared_memory.regions import Region
 
 # Ids of a frame times processors of a step on the event loop: at most two milliseconds, apart from the histories, which
 # the compiled core counts.
 _MAX_SHORT_COMPILED_WORK = 1 << 14
+# Of a request in one step: trees of drafts have tens of tokens. Each is a row, with work for each processor.
+MAX_DRAFT_TOKENS = 256
+# These fields are sent to workers with every request.
+_MAX_EOS_TOKEN_IDS = 1024
+_MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
 
 class WaitingRows(NamedTuple):
@@ -190,3 +195,29 @@ class EngineSession:
         running = self.pending_admissions.close()
         self.regions.close()
         return running
+
+
+def check_opening(opening: processing_pb2.OpenSession) -> None:
+    """Check the message. Raises InvalidArgument, LimitExceeded."""
+    if opening.vocab_size < 1:
+        raise InvalidArgument(f"vocab_size is {opening.vocab_size}; send the width of the logits, 1 or more")
+    if opening.datatype not in tensors.DATATYPES:
+        raise InvalidArgument(f"datatype is {opening.datatype!r}; write one of {', '.join(tensors.DATATYPES)}")
+    if opening.max_requests < 0 or opening.max_draft_tokens < 0:
+        raise InvalidArgument(
+            f"max_requests is {opening.max_requests} and max_draft_tokens {opening.max_draft_tokens}; "
+            "both must be 0 or more"
+        )
+    if opening.expected_requests < 0:
+        raise InvalidArgument(f"expected_requests is {opening.expected_requests}; it must be 0 or more")
+    if opening.max_draft_tokens > MAX_DRAFT_TOKENS:
+        raise LimitExceeded(
+            f"max_draft_tokens is {opening.max_draft_tokens}; the server accepts {MAX_DRAFT_TOKENS} per "
+            "request and step: draft fewer"
+        )
+    check_token_ids(opening.eos_token_ids, opening.vocab_size, "eos_token_ids")
+    if len(opening.eos_token_ids) > _MAX_EOS_TOKEN_IDS or len(opening.tokenizer_id) > _MAX_TOKENIZER_ID_LENGTH:
+        raise InvalidArgument(
+            f"eos_token_ids has {len(opening.eos_token_ids)} ids and tokenizer_id {len(opening.tokenizer_id)} "
+            f"characters; the limits are {_MAX_EOS_TOKEN_IDS} and {_MAX_TOKENIZER_ID_LENGTH}"
+        )

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument
-from logitport_server.session.batch import StepBatch
+from logitport_server.session.batch import StepBatch, check_new_ids, check_size
 from logitport_server.session.columns import StepColumns, pack_int32, write_outcome
 from logitport_server.session.compiled_batch import TRANSPORTS
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
 from logitport_server.session.session import WaitingRows
 from logitport_server.session.step import run
-from logitport_server.session.step_limits import check_new_ids, check_size
 from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import write_back
 from logitport_server.turns import Released

@@ -1,10 +1,14 @@
-"""The time that a step may wait for shipped code, and what it has spent its time on."""
+"""The time that a step may wait for shipped code, what it has spent its time on, and the deadlines that follow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.executors.worker_process import STACK_SECONDS
+
+if TYPE_CHECKING:
+    from logitport_server.config import ServerConfig
 
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.
@@ -76,3 +80,28 @@ class StepTime:
     def spend(self, seconds: float) -> None:
         """Subtract a time that the step has waited."""
         self._left -= seconds
+
+
+class ReplyDeadlines(NamedTuple):
+    """Longest times that processors may take, in seconds; 0 if there is no limit.
+
+    Attributes:
+        step: for the calls of one step, in all its frames together.
+        add: for admitting one request.
+    """
+
+    step: float
+    add: float
+
+    @classmethod
+    def of(cls, config: ServerConfig, *, only_builtins: bool) -> ReplyDeadlines:
+        """Return the deadlines of a server.
+
+        Args:
+            config: the options of the server.
+            only_builtins: whether all installed processors are built-ins.
+        """
+        runs_shipped_code = config.enable_custom_logit_processor and not config.has_workers
+        if runs_shipped_code or not only_builtins:
+            return cls(0.0, 0.0)  # such code runs in this process, where nothing limits its time
+        return cls(longest_wait(config.processor_timeout_seconds), config.load_timeout_seconds)

@@ -1,4 +1,4 @@
-"""The server's addresses: binding, TLS, and the check that no open server is exposed to a network."""
+"""The server's addresses: binding, TLS, number of connections, and the check that no open server is exposed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from logitport_server import addresses, descriptors
 from logitport_server.config import StartupError
 from logitport_server.principals import SCOPES
 from logitport_server.reloaded import Reloaded
+from logitport_server.shared_memory.regions import DESCRIPTORS_PER_REGION, MAX_REGIONS
 from logitport_server.transports.binding import binding
-from logitport_server.transports.connection_limit import connection_limit
+from logitport_server.transports.local_socket import MAX_HANDSHAKES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,19 @@ logger = logging.getLogger(__name__)
 _MAX_STREAMS_PER_CONNECTION = 128
 # Those that BoringSSL accepts by default, and gRPC has no option for others.
 _CURVES = ("secp256r1", "secp384r1")
+logger = logging.getLogger(__name__)
+
+# Listening sockets, event loops, the log, the store, the metrics and libraries.
+_OWN = 128
+# A worker's connection and pidfd, and memory that it shares with the server.
+_PER_WORKER = 2 + DESCRIPTORS_PER_REGION
+# A session's local connection and regions.
+_PER_SESSION = 1 + MAX_REGIONS * DESCRIPTORS_PER_REGION
+# Connections have no owner before a call, so they cannot be limited by principal. An engine has one connection; the
+# others are for engines that wait for a session, for commands and for health checks. Each takes memory.
+_CONNECTIONS_PER_SESSION = 4
+# A lower number of sessions must not let a few idle connections keep all others out.
+_MIN_CONNECTIONS = 1024
 
 
 def options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -224,3 +238,37 @@ def _check_type_of_key(path: Path) -> None:
             f"--tls-cert {path} has a key of the type {kind}, which gRPC's TLS does not accept; issue a certificate "
             "for a key of RSA, or of the curve P-256 or P-384"
         )
+
+
+def connection_limit(config: ServerConfig, descriptors: int) -> int:
+    """The number of connections to accept.
+
+    Args:
+        config: the server's options.
+        descriptors: the number of descriptors that the process may have open.
+
+    Returns:
+        `_CONNECTIONS_PER_SESSION` for each session, at least `_MIN_CONNECTIONS`. Less if they would leave too few
+        descriptors for sessions and workers; then a warning is logged. At least a quarter of the descriptors is for
+        connections.
+    """
+    reserve = _OWN
+    if config.local_transport:
+        reserve += MAX_HANDSHAKES + config.max_sessions * _PER_SESSION
+    if config.has_workers:
+        reserve += config.max_workers * _PER_WORKER
+    most = max(_MIN_CONNECTIONS, _CONNECTIONS_PER_SESSION * config.max_sessions)
+    if most + reserve <= descriptors:
+        return most
+    accepted = max(1, min(most, max(descriptors - reserve, descriptors // 4)))
+    logger.warning(
+        "the limit of %d open files is too low for %d connections and the %d files that --max-sessions-per-principal "
+        "and --max-workers may need: %d connections are accepted; raise the limit to %d (ulimit -n, or LimitNOFILE= "
+        "of systemd), or lower these options",
+        descriptors,
+        most,
+        reserve,
+        accepted,
+        most + reserve,
+    )
+    return accepted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.dialects import failures
-from logitport_server.worker import cached_memory
 from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport_server.dialects import Dialect, RequestContext
     from logitport_server.worker.output import Output
-
 
 # An engine's front end tries a chain in one session, and the engine uses another. It must not wait for the class twice.
 _SLOW_INIT_SECONDS = 0.1
@@ -165,7 +165,7 @@ class HostedProcessor:
         """Convert an exception of the processor."""
         with self.source.shown():
             failure = failures.of_sandboxed(error, self.dialect.name)
-        cached_memory.release_after(error)
+        release_memory_after(error)
         return failure
 
     def output_of_one(self) -> str:
@@ -213,3 +213,20 @@ def _apply_to_history(history: History, events: Sequence[int]) -> None:
             history.rewind(-1 - event)
         else:
             history.append(event)
+
+
+def release_memory_after(error: BaseException) -> None:
+    """Return the GPU memory that torch keeps for later tensors, if the error is that the GPU had none left.
+
+    Otherwise the worker would keep what the failed call has reserved, and the engine and other workers would lack it.
+    Call it when the traceback is not needed any more: its frames are cleared, because torch returns only memory that
+    no tensor uses.
+    """
+    torch = sys.modules.get("torch")  # processors that are edits need no torch
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    causes = list(failures.chain(error))
+    if any(isinstance(cause, torch.cuda.OutOfMemoryError) for cause in causes):
+        for cause in causes:
+            traceback.clear_frames(cause.__traceback__)
+        torch.cuda.empty_cache()

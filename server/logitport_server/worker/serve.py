@@ -21,8 +21,8 @@ from logitport.errors import InvalidArgument, LogitportError, PayloadError, Proc
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
-from logitport_server.worker import cached_memory, frames, messages, replies
-from logitport_server.worker.hosted import HostedProcessor
+from logitport_server.worker import frames, messages, replies
+from logitport_server.worker.hosted import HostedProcessor, release_memory_after
 from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Worker:
         hosted = self._hosted.get(call.processor)
         if isinstance(call, messages.Host) or hosted is None:
             failure = failures.of_sandboxed(error, call.name if isinstance(call, messages.Host) else "")
-            cached_memory.release_after(error)
+            release_memory_after(error)
             return failure
         return hosted.failure(error)
 

@@ -318,7 +318,7 @@ def test_states_are_built_again_after_loading_has_failed_once(workers: ProcessEx
 
 def test_a_processor_that_changes_its_kind_ends_its_worker(workers: ProcessExecutor, ship: Ship) -> None:
     dialect: Any = workers.host(ship(DenyGiven, tenant="kind"))
-    dialect._kind = (True, False)
+    dialect._calls._loads._kind = (True, False)
     dialect._calls.process = None
     request = request_of([], 0, {})
     with pytest.raises(WorkerLost, match="sent an invalid reply: reads_logits and takes_drafts are"):
