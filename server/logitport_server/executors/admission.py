@@ -28,9 +28,7 @@ class Admission:
     Otherwise, its class is loaded again in the worker that runs the calls of its trust domain.
 
     Args:
-        source: the processor.
         number: the processor's number in workers.
-        workers: those of its trust domain.
         loads: what they have stated about the processor.
 
     Attributes:

@@ -37,9 +37,6 @@ class DomainWorkers:
 
     An object lives as long as any of its workers, which refer to it; it refers to them weakly.
 
-    Args:
-        new_worker: creates a worker of the trust domain.
-
     Attributes:
         validated: parameters that the processors have accepted in any of the workers.
     """

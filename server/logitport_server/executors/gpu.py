@@ -29,7 +29,6 @@ class Gpu:
     """The server's GPU, the permission to hold it, and counts of its use by workers.
 
     Args:
-        cuda: the GPU.
         nodes: device nodes for the workers that hold the GPU.
         grants: whether the principal of this name currently has the scope `cuda`.
 

@@ -42,15 +42,10 @@ class Hosting:
     All methods need the worker's lock.
 
     Args:
-        source: the processor.
         number: the processor's number in workers.
-        worker: the worker.
-        loads: records the replies to its loads.
         uses_gpu: whether to prepare the GPU for the processor, if the process can use it.
 
     Attributes:
-        worker: as above.
-        uses_gpu: as above.
         process: the process that has loaded the processor, or will have when it has answered; None if none has.
         loading: a new object for each load. It identifies the load that states belong to.
     """

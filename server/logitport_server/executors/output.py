@@ -38,7 +38,6 @@ class _Kept:
     """The output of one processor for one principal.
 
     Attributes:
-        name: display name of the processor.
         printed: the last calls with output.
         length: characters of all their texts.
         dropped: characters that were left out since.

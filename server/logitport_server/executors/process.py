@@ -54,8 +54,6 @@ class ProcessExecutor(Executor):
             quarantined.
         max_workers: maximum number of worker processes, which `WorkerSlots` divides among the calling parties.
         pythons: paths of further interpreters by their minor version, such as {"3.12": "/usr/bin/python3.12"}.
-        limits: the resource limits of one worker.
-        without: names of the sandbox layers to leave out.
         gpu: the server's GPU. A worker holds it if its owner has the scope `cuda`.
         first: a zygote of the server's own Python, started without the same layers. Its tokenizers are those of all
             zygotes.

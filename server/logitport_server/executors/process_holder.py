@@ -32,7 +32,6 @@ class ProcessHolder:
     """Holds at most one process of a trust domain, if it has a slot for it.
 
     Attributes:
-        domain: the trust domain.
         lock: held while the process is forked, ended or called. All methods but `close` and `end_revoked` need it.
         dialects: the processors that sessions hold.
         idle_since: when the process was last used, in time.monotonic() seconds.

@@ -18,8 +18,6 @@ class RemoteState:
     """One request of a processor in a worker.
 
     Args:
-        context: the request.
-        params: its parameters, as JSON.
         on_release: called with this object when nothing uses it any more.
 
     Attributes:

@@ -25,7 +25,6 @@ class WorkerReport:
         process_id: of its process; 0 if it has none, or is in another PID namespace than the server's parent.
         state: "starting" (no process yet), "busy" (in a call), "ready" (sessions use it) or "idle".
         processors: display names: the processor that is called, or else those that sessions hold.
-        domain: the trust domain.
     """
 
     process_id: int

@@ -61,7 +61,6 @@ class SharedRows:
 
     Args:
         gpu: the server's GPU, if it can share memory.
-        domain: trust domain of the worker.
     """
 
     def __init__(self, gpu: Gpu | None = None, domain: TrustDomain | None = None) -> None:

@@ -84,7 +84,6 @@ class Worker(ProcessHolder):
     reply.
 
     Args:
-        domain, zygote, gpu, slots: see `ProcessHolder`.
         deadlines: how long the process may take.
         quarantine: charged with its failures.
         output: keeps what processors print.

@@ -32,16 +32,10 @@ class Zygote:
     """Requests workers from a started zygote; `ready` waits until it can fork.
 
     Args:
-        python: minor version of its Python.
         started: the process and its control socket, which this object then owns.
-        limits: the resource limits of each worker.
         holds_gpu: whether the workers have the device nodes of a GPU.
         cgroups: where each worker gets a cgroup of its own, if that is permitted.
         on_end: called once, when the process has ended without `close` after it was ready.
-
-    Attributes:
-        python: such as "3.11".
-        holds_gpu: as above.
     """
 
     def __init__(

@@ -42,11 +42,8 @@ class Zygotes:
     """Has one zygote of each kind. Thread-safe.
 
     Args:
-        kinds: the kinds.
         start: starts a process. It is always called in the same thread, which lives as long as this object, because
             a zygote dies with the thread that started it.
-        limits: the resource limits of each worker.
-        started: processes that were started already.
         cgroups: where each worker gets a cgroup of its own, if that is permitted.
 
     Raises:

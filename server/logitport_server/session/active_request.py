@@ -23,7 +23,6 @@ class ChainEntry:
     """One place in a request's chain: a processor, and its state for this request.
 
     Attributes:
-        dialect: the processor.
         state: the dialect's state for this request.
         label: the name or digest by which the request named the processor.
         stale: whether the state misses ids of the history, because the processor failed at one of them.
@@ -39,7 +38,6 @@ class ActiveRequest:
     """An admitted request.
 
     Attributes:
-        history: its tokens.
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them reads logits.
         programs_before: for each place of the chain, the number of earlier programs that the engine runs; empty if it

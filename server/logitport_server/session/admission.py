@@ -53,15 +53,10 @@ class Admission:
     """A request that has passed the checks of the message itself. Its chain is built later: `load`, then `finish`.
 
     Args:
-        addition: the request and its slot.
-        engine: the message that opened the session.
         previous: the same request before its history is replaced. Its names and digests keep the processors they were
             resolved to, even if these have been deleted since.
         device: where logits are processed that are not sent to workers.
         caller: identity of the party that the request belongs to, for processors that divide scarce work.
-
-    Attributes:
-        slot, generation, tenant: of the request.
 
     Raises:
         StateLost: the previous request has state that cannot be rebuilt from its history.

@@ -21,7 +21,6 @@ class AdmissionTrace:
     that is active, or begins a trace.
 
     Args:
-        addition: the request.
         session: the span of the session's opening, for a link.
     """
 

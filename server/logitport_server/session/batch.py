@@ -147,12 +147,9 @@ class PersistentBatch:
 
     Args:
         compiled: holds the requests that the compiled core runs; None if all steps run in Python.
-        max_draft_tokens: of a request in a step.
-        limits: the server's options.
 
     Attributes:
         requests: the requests by slot. Only `put` and `drop` change it.
-        compiled: as the argument.
         longest_chain: length of the longest chain since the batch was last empty.
     """
 

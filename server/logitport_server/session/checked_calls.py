@@ -17,9 +17,7 @@ class CheckedCall:
     """A processor of a chain, and parameters that it accepts.
 
     Attributes:
-        dialect: the processor.
         label: the name or digest by which the request names it.
-        params: the parameters.
         params_bytes: their size as JSON.
         state: that of the last request that was started with it; None before.
     """

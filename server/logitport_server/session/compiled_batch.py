@@ -72,13 +72,7 @@ class CompiledBatch:
     The core refuses a step that is unusual, and then has changed nothing. Python computes it with the same histories
     and states, and makes the errors. So Python can also take over any step, for example one that is traced.
 
-    Args:
-        vocab_size: width of the logits.
-        max_draft_tokens: of a request in a step.
-        limits: the server's options.
-
     Attributes:
-        core: the batch of the core.
         slots: the slots of the requests in it.
     """
 

@@ -20,8 +20,6 @@ class Row:
     """A row of the step's logits.
 
     Attributes:
-        index: index of the row.
-        request: the request that the row belongs to.
         draft_offset: number of the request's draft tokens that precede the row.
     """
 
@@ -35,8 +33,6 @@ class Group:
     """The rows of one call of one processor (the batch mask as indices), and the state of each row.
 
     Attributes:
-        dialect: the processor.
-        rows: the rows, ascending.
         states: the state of each row's request.
         place: the processor's place in the chains.
     """

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class HostedProcessors:
-    """Finds processors, and hosts each of them once for a session. Thread-safe.
-
-    Args:
-        registry: finds their code.
-        executor: hosts them.
-        principal: the caller that opened the session.
-    """
+    """Finds processors, and hosts each of them once for a session. Thread-safe."""
 
     def __init__(self, registry: Registry, executor: Executor, principal: Principal) -> None:
         self._registry = registry

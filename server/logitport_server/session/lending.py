@@ -51,9 +51,6 @@ class Lending:
     """Lends one session's regions to workers.
 
     A worker can keep its mapping of a region. So a region that was lent must never hold a row of another trust domain.
-
-    Args:
-        regions: the session's regions.
     """
 
     def __init__(self, regions: Regions) -> None:

@@ -101,7 +101,7 @@ class StepOutcome:
         """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
         # Not a `cached_property`, which has a lock: a step of another principal may be computed before this one ends.
         if self._edits is None:
-            self._edits = self._join_edits()
+            (self._edits,) = self._joined_edits(around_programs=False)
         return self._edits
 
     def pack(self, vocab_size: int) -> Edits:
@@ -148,34 +148,29 @@ class StepOutcome:
                     self.fail(row.request, of_dialect(error, group.dialect))
 
     def _pack_parts(self, vocab_size: int) -> list[Edits]:
+        return [Edits.pack(self._ascending(part), vocab_size) for part in self._joined_edits(around_programs=True)]
+
+    def _joined_edits(self, *, around_programs: bool) -> list[dict[int, RowEdits]]:
+        """Join the edits of each row: all of them, or apart by the number of programs before them."""
         parts: list[dict[int, RowEdits]] = [{}]
+        copied: set[tuple[int, int]] = set()  # parts and rows whose edits are a copy, to which more are added
         for group, group_edits in self._groups():
             for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
                 if not row_edits:
                     continue
                 before = row.request.programs_before
-                part = before[group.place] if before else 0
+                part = before[group.place] if around_programs and before else 0
                 while part >= len(parts):
                     parts.append({})
-                joined = parts[part].get(row.index)
-                parts[part][row.index] = row_edits if joined is None else _joined(joined, row_edits)
-        return [Edits.pack(self._ascending(part), vocab_size) for part in parts]
-
-    def _join_edits(self) -> dict[int, RowEdits]:
-        edits: dict[int, RowEdits] = {}
-        joined: set[int] = set()  # rows whose edits are a copy, to which more are added
-        for group, group_edits in self._groups():
-            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
-                if not row_edits:
+                edits, index = parts[part], row.index
+                if index not in edits:
+                    edits[index] = row_edits
                     continue
-                if row.index not in edits:
-                    edits[row.index] = row_edits
-                    continue
-                if row.index not in joined:
-                    edits[row.index] = _copied(edits[row.index])
-                    joined.add(row.index)
-                edits[row.index].extend(row_edits)
-        return edits
+                if (part, index) not in copied:
+                    edits[index] = _copied(edits[index])
+                    copied.add((part, index))
+                edits[index].extend(row_edits)
+        return parts
 
     def _groups(self) -> Iterable[tuple[Group, EditsResult]]:
         """The groups that succeeded, with pauses: chains of 64 processors with 127 drafts make 8,000 small groups."""
@@ -204,9 +199,3 @@ def _copied(edits: RowEdits) -> RowEdits:
     copied = RowEdits()
     copied.extend(edits)
     return copied
-
-
-def _joined(first: RowEdits, second: RowEdits) -> RowEdits:
-    joined = _copied(first)
-    joined.extend(second)
-    return joined

@@ -72,7 +72,6 @@ class PendingAdmissions:
     their chains needs one, because inline payloads can be large.
 
     Args:
-        principal: name of the session's principal.
         submit: runs work on a thread; None if nothing can be admitted in the background.
         max_bytes: the size limit of all chains together.
     """

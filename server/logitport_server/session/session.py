@@ -53,9 +53,7 @@ class WaitingRows(NamedTuple):
     """The rows of the last step that wait for their logits.
 
     Attributes:
-        rows: these rows.
         step_rows: the number of all rows of the step.
-        drafts: the drafts of its requests.
     """
 
     rows: Rows = Rows()
@@ -70,11 +68,7 @@ class EngineSession:
 
     Args:
         opening: the message that opens it.
-        registry: finds processors.
-        executor: hosts them.
         device: where logits are processed that are not sent to workers.
-        limits: the server's options.
-        principal: the caller that opens it.
         submit: runs admissions in the background. Without it, all requests are admitted before the reply.
         memory: has the account of the principal, which is charged with the memory of the requests; by default, the
             session has an account of its own.
@@ -82,10 +76,7 @@ class EngineSession:
     Attributes:
         engine: the message that opened it, with its final `max_requests`.
         max_requests: the number of its slots.
-        vocab_size: width of the logits.
-        principal, device, limits: as the arguments.
         batch: the admitted requests.
-        pending_admissions: the requests that are admitted in the background.
         processors: hosts the processors of all requests.
         account: charged with the memory of the requests.
         regions: the memory that it shares with the engine.

@@ -56,13 +56,14 @@ def run(
         observe: called after the calls of one place of the chains, with their groups. It may read logits and outcome.
     """
     originals = _copy_skippable_rows(rows, logits)
+    calls = _Calls(vocab_size, logits, outcome, time)
     for groups in in_order(rows, drafts, outcome):
         called = groups
         while called:
-            called = _call_all(called, vocab_size, logits, outcome, time)
+            called = calls.call_all(called)
         if logits is not None:
             with Released():
-                _fail_nan_rows(groups, logits, outcome)
+                calls.fail_nan_rows(groups, logits)
         if observe is not None:
             observe(groups)
     for row in rows if originals else ():
@@ -95,211 +96,206 @@ class _Timed:
             self._outcome.spend(self._group, self._rows, self.seconds, ended)
 
 
-def _call_all(
-    groups: Sequence[Group], vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
-) -> list[Group]:
-    """Call the processors of all groups; those in workers run at the same time. Returns the groups to call again."""
-    isolated = [group for group in groups if group.dialect.isolated]
-    if isolated and time.is_exhausted:
-        _fail_not_called(isolated, outcome)
-        isolated = []
-    calls = {_remote_call(group, logits): group for group in isolated}
-    again: list[Group] = []
-    with Flight([*calls], time.for_calls()) if calls else nullcontext() as flight:
-        for group in groups:
-            if not group.dialect.isolated:
-                again += _call(group, vocab_size, logits, outcome, time)
-                pause()
-        if flight is not None:
-            flight.wait()
-            time.spend(flight.waited)
-            outcome.spending.add_worker_queue(flight.queued)
-    for call, group in calls.items():
-        again += _conclude(group, call, vocab_size, logits, outcome, time)
-        pause()
-    return again
+class _Calls:
+    """Calls the processors of a step, and records the results in its outcome. The arguments are those of `run`."""
 
+    def __init__(self, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime) -> None:
+        self._vocab_size = vocab_size
+        self._logits = logits
+        self._outcome = outcome
+        self._time = time
 
-def _remote_call(group: Group, logits: torch.Tensor | None) -> RemoteCall:
-    reads = group.dialect.reads_logits and logits is not None
-    return RemoteCall(group.dialect, group.states, _select(group, logits) if reads else None)  # type: ignore[arg-type]
+    def call_all(self, groups: Sequence[Group]) -> list[Group]:
+        """Call the processors of all groups, those in workers at the same time. Returns the groups to call again."""
+        isolated = [group for group in groups if group.dialect.isolated]
+        if isolated and self._time.is_exhausted:
+            self._fail_not_called(isolated)
+            isolated = []
+        calls = {self._remote_call(group): group for group in isolated}
+        again: list[Group] = []
+        with Flight([*calls], self._time.for_calls()) if calls else nullcontext() as flight:
+            for group in groups:
+                if not group.dialect.isolated:
+                    again += self._call(group)
+                    pause()
+            if flight is not None:
+                flight.wait()
+                self._time.spend(flight.waited)
+                self._outcome.spending.add_worker_queue(flight.queued)
+        for call, group in calls.items():
+            again += self._conclude(group, call)
+            pause()
+        return again
 
+    def _remote_call(self, group: Group) -> RemoteCall:
+        logits = None
+        if group.dialect.reads_logits and self._logits is not None:
+            logits = _select(group, self._logits)
+        return RemoteCall(group.dialect, group.states, logits)  # type: ignore[arg-type]
 
-def _call(
-    group: Group, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime
-) -> list[Group]:
-    """Call a processor of this process. Returns the groups to call again."""
-    try:
-        if group.dialect.reads_logits:
-            assert logits is not None  # noqa: S101 - the session runs such a chain only with its logits
-            if group.dialect.row_safe and time.is_exhausted:
-                _fail_not_called([group], outcome)
-                return []
-            result: Any = _process(group, logits, outcome, time)
-            failed = group.dialect.failed
-        else:
-            result, failed = _edit(group, outcome)
-        _apply(group, result, failed, vocab_size, logits, outcome)
-    except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
-        return _split_or_fail(group, error, outcome, time)
-    return []
-
-
-def _process(group: Group, logits: torch.Tensor, outcome: StepOutcome, time: StepTime) -> Any:
-    """Call a logits-reading processor of this process. The time of programs is limited, as that of shipped code."""
-    is_program = group.dialect.row_safe
-    if is_program:
-        group.dialect.seconds = time.for_calls()
-    with Released(), torch.no_grad(), _Timed(group, outcome, len(group.rows)) as timed:
-        result = group.dialect.process(group.states, _select(group, logits))
-    if is_program:
-        time.spend(timed.seconds)
-    return result
-
-
-def _edit(group: Group, outcome: StepOutcome) -> tuple[EditsResult, Mapping[int, BaseException]]:
-    """Call a logits-free processor of this process, in parts if it is fast and has many rows.
-
-    Returns:
-        The edits, and the errors of single rows, by index.
-    """
-    dialect, states = group.dialect, group.states
-    if dialect.shipped or dialect.takes_long:
-        # It may wait, or run for long; then other principals must not wait for its turn to end.
-        with Released(), _Timed(group, outcome, len(states)):
-            return dialect.edit(states), dialect.failed
-    if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
-        with _Timed(group, outcome, len(states)):
-            return dialect.edit(states), dialect.failed
-    edits: list[RowEdits] = []
-    failed: dict[int, BaseException] = {}
-    for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
-        part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
-        with _Timed(group, outcome, len(part)):
-            edits += by_row(dialect.edit(part), len(part))
-        failed |= {begin + index: error for index, error in dialect.failed.items()}
-        pause()
-    return edits, failed
-
-
-def _conclude(
-    group: Group,
-    call: RemoteCall,
-    vocab_size: int,
-    logits: torch.Tensor | None,
-    outcome: StepOutcome,
-    time: StepTime,
-) -> list[Group]:
-    """Record the result of a call in a worker. Returns the groups to call again."""
-    if call.seconds is not None:
-        outcome.spend(group, len(group.rows), call.seconds, call.ended)
-    if isinstance(call.error, NotStarted):
-        rest = _without_failed(group, call.failed, outcome)
-        if not time.is_up:
-            return [rest] if rest.rows else []
-        # The grace period is for other places of the chains: not for calls behind one that used up the time.
-        _fail_not_called([rest], outcome)
-        return []
-    error = call.error
-    if error is None:
+    def _call(self, group: Group) -> list[Group]:
+        """Call a processor of this process. Returns the groups to call again."""
         try:
-            _apply(group, call.result, call.failed, vocab_size, logits, outcome)
-        except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
-            error = invalid
-        else:
+            if group.dialect.reads_logits:
+                assert self._logits is not None  # noqa: S101 - the session runs such a chain only with its logits
+                if group.dialect.row_safe and self._time.is_exhausted:
+                    self._fail_not_called([group])
+                    return []
+                result: Any = self._process(group, self._logits)
+                failed = group.dialect.failed
+            else:
+                result, failed = self._edit(group)
+            self._apply(group, result, failed)
+        except BaseException as error:  # noqa: BLE001 - a processor may raise, or return, anything
+            return self._split_or_fail(group, error)
+        return []
+
+    def _process(self, group: Group, logits: torch.Tensor) -> Any:
+        """Call a logits-reading processor of this process. The time of a program is limited, as for shipped code."""
+        is_program = group.dialect.row_safe
+        if is_program:
+            group.dialect.seconds = self._time.for_calls()
+        with Released(), torch.no_grad(), _Timed(group, self._outcome, len(group.rows)) as timed:
+            result = group.dialect.process(group.states, _select(group, logits))
+        if is_program:
+            self._time.spend(timed.seconds)
+        return result
+
+    def _edit(self, group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
+        """Call a logits-free processor of this process, in parts if it is fast and has many rows.
+
+        Returns:
+            The edits, and the errors of single rows, by index.
+        """
+        dialect, states = group.dialect, group.states
+        if dialect.shipped or dialect.takes_long:
+            # It may wait, or run for long; then other principals must not wait for its turn to end.
+            with Released(), _Timed(group, self._outcome, len(states)):
+                return dialect.edit(states), dialect.failed
+        if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
+            with _Timed(group, self._outcome, len(states)):
+                return dialect.edit(states), dialect.failed
+        edits: list[RowEdits] = []
+        failed: dict[int, BaseException] = {}
+        for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
+            part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
+            with _Timed(group, self._outcome, len(part)):
+                edits += by_row(dialect.edit(part), len(part))
+            failed |= {begin + index: error for index, error in dialect.failed.items()}
+            pause()
+        return edits, failed
+
+    def _conclude(self, group: Group, call: RemoteCall) -> list[Group]:
+        """Record the result of a call in a worker. Returns the groups to call again."""
+        if call.seconds is not None:
+            self._outcome.spend(group, len(group.rows), call.seconds, call.ended)
+        if isinstance(call.error, NotStarted):
+            rest = self._without_failed(group, call.failed)
+            if not self._time.is_up:
+                return [rest] if rest.rows else []
+            # The grace period is for other places of the chains: not for calls behind one that used up the time.
+            self._fail_not_called([rest])
             return []
-    return _split_or_fail(group, error, outcome, time, splittable=call.splittable)
+        error = call.error
+        if error is None:
+            try:
+                self._apply(group, call.result, call.failed)
+            except BaseException as invalid:  # noqa: BLE001 - a processor may return anything
+                error = invalid
+            else:
+                return []
+        return self._split_or_fail(group, error, splittable=call.splittable)
 
+    def _split_or_fail(self, group: Group, error: BaseException, *, splittable: bool = True) -> list[Group]:
+        """Handle the failure of a group's call. An error fails the requests of this group only.
 
-def _split_or_fail(
-    group: Group, error: BaseException, outcome: StepOutcome, time: StepTime, *, splittable: bool = True
-) -> list[Group]:
-    """Handle the failure of a group's call. An error fails the requests of this group only.
+        If a call of a logits-free processor fails, its halves are called again, so that only the rows that cause the
+        failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs fewer
+        calls than calling each row again: most often one row of many causes the failure.
 
-    If a call of a logits-free processor fails, its halves are called again, so that only the rows that cause the
-    failure fail. A repeated call has no effect on the result, which depends on the history alone. It needs fewer calls
-    than calling each row again: most often one row of many causes the failure.
+        Returns:
+            The groups to call again.
+        """
+        if self._outcome.trace is not None:
+            self._outcome.trace.fail(group, of_dialect(error, group.dialect))
+        if splittable and self._can_split(group, error):
+            return _halves(group)
+        self._fail_group(group, error)
+        return []
 
-    Returns:
-        The groups to call again.
-    """
-    if outcome.trace is not None:
-        outcome.trace.fail(group, of_dialect(error, group.dialect))
-    if splittable and _can_split(group, error, time):
-        return _halves(group)
-    _fail_group(group, error, outcome)
-    return []
+    def _apply(self, group: Group, result: Any, failed: Mapping[int, BaseException]) -> None:
+        """Record the edits of a call, or write its logits back. Fails single rows, by index."""
+        edits: EditsResult = ()
+        if group.dialect.reads_logits:
+            assert self._logits is not None  # noqa: S101 - as above
+            _write_back(group, result, self._logits)
+        else:
+            edits = result
+        has_edits = bool(edits)
+        if failed:
+            self._fail_rows(group, failed)
+        self._outcome.succeeded.append((group, edits))
+        if has_edits and self._logits is not None:
+            packed = StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size)
+            with Released(), torch.no_grad():  # a processor of this process may have enabled gradients of its rows
+                apply_edits(packed, self._logits)
 
+    def _fail_not_called(self, groups: Iterable[Group]) -> None:
+        error = ProcessorFailed(
+            "not called: shipped processors, or programs, have used up the time of this step",
+            code=ProcessorFailed.TIMED_OUT,
+        )
+        for group in groups:
+            self._fail_group(group, error)
 
-def _apply(
-    group: Group,
-    result: Any,
-    failed: Mapping[int, BaseException],
-    vocab_size: int,
-    logits: torch.Tensor | None,
-    outcome: StepOutcome,
-) -> None:
-    """Record the edits of a call, or write its logits back. Fails single rows, by index."""
-    edits: EditsResult = ()
-    if group.dialect.reads_logits:
-        assert logits is not None  # noqa: S101 - as above
-        _write_back(group, result, logits)
-    else:
-        edits = result
-    has_edits = bool(edits)
-    if failed:
-        _fail_rows(group, failed, outcome)
-    outcome.succeeded.append((group, edits))
-    if has_edits and logits is not None:
-        packed = StepOutcome([(group, edits)], outcome.failures).pack(vocab_size)
-        with Released(), torch.no_grad():  # a processor of this process may have enabled gradients of its rows
-            apply_edits(packed, logits)
-
-
-def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
-    indices = [row.index for row in group.rows]
-    check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
-    if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
-        with Released(), torch.no_grad():
-            put_rows(logits, indices, result)
-
-
-def _fail_not_called(groups: Iterable[Group], outcome: StepOutcome) -> None:
-    error = ProcessorFailed(
-        "not called: shipped processors, or programs, have used up the time of this step",
-        code=ProcessorFailed.TIMED_OUT,
-    )
-    for group in groups:
-        _fail_group(group, error, outcome)
-
-
-def _fail_group(group: Group, error: BaseException, outcome: StepOutcome) -> None:
-    failure = of_dialect(error, group.dialect)
-    for row in group.rows:
-        outcome.fail(row.request, failure)
-
-
-def _fail_rows(group: Group, errors: Mapping[int, BaseException], outcome: StepOutcome) -> None:
-    """Fail the requests of these rows, by index in the group."""
-    for index, error in errors.items():
+    def _fail_group(self, group: Group, error: BaseException) -> None:
         failure = of_dialect(error, group.dialect)
-        outcome.fail(group.rows[index].request, failure)
-        if outcome.trace is not None:
-            outcome.trace.fail(group, failure)
+        for row in group.rows:
+            self._outcome.fail(row.request, failure)
 
+    def _fail_rows(self, group: Group, errors: Mapping[int, BaseException]) -> None:
+        """Fail the requests of these rows, by index in the group."""
+        for index, error in errors.items():
+            failure = of_dialect(error, group.dialect)
+            self._outcome.fail(group.rows[index].request, failure)
+            if self._outcome.trace is not None:
+                self._outcome.trace.fail(group, failure)
 
-def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: StepOutcome) -> Group:
-    """Fail these rows, by index, unless their start was not begun. Returns the other rows."""
-    _fail_rows(group, {row: error for row, error in failed.items() if not isinstance(error, NotStarted)}, outcome)
-    kept = [index for index, row in enumerate(group.rows) if row.request.failure is None]
-    return _part(group, kept)
+    def _without_failed(self, group: Group, failed: Mapping[int, BaseException]) -> Group:
+        """Fail these rows, by index, unless their start was not begun. Returns the other rows."""
+        self._fail_rows(group, {row: error for row, error in failed.items() if not isinstance(error, NotStarted)})
+        kept = [index for index, row in enumerate(group.rows) if row.request.failure is None]
+        return _part(group, kept)
 
+    def _can_split(self, group: Group, error: BaseException) -> bool:
+        """Whether to call the halves of a group that has failed."""
+        if len(group.rows) == 1 or group.dialect.reads_logits or not is_retryable(error):
+            return False
+        return not (group.dialect.isolated and self._time.is_up)
 
-def _can_split(group: Group, error: BaseException, time: StepTime) -> bool:
-    """Whether to call the halves of a group that has failed."""
-    if len(group.rows) == 1 or group.dialect.reads_logits or not is_retryable(error):
-        return False
-    return not (group.dialect.isolated and time.is_up)
+    def fail_nan_rows(self, groups: Sequence[Group], logits: torch.Tensor) -> None:
+        """Fail the requests with a NaN in one of their rows after a processor's call.
+
+        Checked once for all groups of a place, and in the server process, where a worker cannot bypass the check.
+        """
+        read = {
+            row.index: (row, group)
+            for group in groups
+            if group.dialect.reads_logits
+            for row in group.rows
+            if row.request.failure is None
+        }
+        if not read:
+            return
+        indices = sorted(read)
+        span = even_span(indices) or slice(indices[0], indices[-1] + 1)
+        searched = range(len(logits))[span]
+        for offset in rows_with_nan(logits[span]):
+            if searched[offset] in read:
+                row, group = read[searched[offset]]
+                name = group.dialect.name
+                message = f"processor {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
+                self._outcome.fail(row.request, ProcessorFailed(message, processor=name))
 
 
 def _halves(group: Group) -> list[Group]:
@@ -312,29 +308,12 @@ def _part(group: Group, indices: Iterable[int]) -> Group:
     return Group(group.dialect, [group.rows[i] for i in indices], States(group.states[i] for i in indices), group.place)
 
 
-def _fail_nan_rows(groups: Sequence[Group], logits: torch.Tensor, outcome: StepOutcome) -> None:
-    """Fail the requests with a NaN in one of their rows after a processor's call.
-
-    Checked once for all groups of a place, and in the server process, where a worker cannot bypass the check.
-    """
-    read = {
-        row.index: (row, group)
-        for group in groups
-        if group.dialect.reads_logits
-        for row in group.rows
-        if row.request.failure is None
-    }
-    if not read:
-        return
-    indices = sorted(read)
-    span = even_span(indices) or slice(indices[0], indices[-1] + 1)
-    searched = range(len(logits))[span]
-    for offset in rows_with_nan(logits[span]):
-        if searched[offset] in read:
-            row, group = read[searched[offset]]
-            name = group.dialect.name
-            message = f"processor {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
-            outcome.fail(row.request, ProcessorFailed(message, processor=name))
+def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
+    indices = [row.index for row in group.rows]
+    check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
+    if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
+        with Released(), torch.no_grad():
+            put_rows(logits, indices, result)
 
 
 def _select(group: Group, logits: torch.Tensor) -> torch.Tensor:

@@ -25,11 +25,7 @@ class SessionActivity:
     """Description and activity of one open session. One thread records at a time; others may describe.
 
     Args:
-        session: the session.
-        session_id: its id.
-        opening: the message that opened it.
         peer: gRPC's name for the engine's end of the connection.
-        clock: returns monotonic seconds.
     """
 
     def __init__(

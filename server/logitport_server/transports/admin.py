@@ -46,10 +46,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     """The calls of Admin.
 
     Args:
-        departures: the server's sessions.
         leave: makes health checks answer NOT_SERVING, and states to all sessions that they should move.
-        describe: describes the server.
-        registry: lifts quarantines.
         threads: run the calls that may wait.
     """
 
@@ -110,17 +107,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 
 class Status:
-    """Describes a server. Thread-safe.
-
-    Args:
-        config: the operator's options.
-        device: where processors that read logits run.
-        executor: runs the processors.
-        registry: the registered processors.
-        metrics: the server's metrics.
-        departures: the open sessions.
-        clock: returns monotonic seconds.
-    """
+    """Describes a server. Thread-safe."""
 
     def __init__(
         self,

@@ -25,7 +25,6 @@ class Departures:
 
     Args:
         max_session_seconds: about how long a session may stay; None for no limit.
-        clock: returns seconds.
 
     Attributes:
         is_draining: whether all sessions should move, and none is to be opened.

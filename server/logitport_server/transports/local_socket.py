@@ -74,9 +74,6 @@ class LocalSocketListener:
         max_message_bytes: the size limit of a frame.
         count: called with the bytes of each frame and of its reply, after the reply was sent.
 
-    Attributes:
-        path: path of the socket.
-
     Raises:
         OSError: the socket cannot be created in the folder for temporary files.
     """
@@ -213,8 +210,6 @@ class LocalConnection:
     """One engine's connection by the local transport.
 
     Args:
-        peer: the connected socket.
-        handler: processes the frames.
         max_message_bytes: the size limit of a frame.
         count: see `LocalSocketListener`.
     """

@@ -38,18 +38,11 @@ class OpenedSession:
     """An open session. Processes one frame at a time.
 
     Args:
-        session: the session.
-        opening: the message that opened it.
         local: by which transport its frames arrive.
         departures: the open sessions of the server, which this one joins.
         peer: gRPC's name for the engine's end of the connection.
-        metrics: the server's metrics.
-        refusals: the server's log of refused requests.
-        spans: the spans of its steps.
 
     Attributes:
-        session: as the argument.
-        principal: name of its principal.
         departure: whether it should move to another server.
         log_fields: fields for its log records and spans.
     """

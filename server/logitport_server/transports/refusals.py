@@ -33,11 +33,7 @@ _UNLOGGED = frozenset(
 
 
 class Refusals:
-    """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe.
-
-    Args:
-        metrics: has the count.
-    """
+    """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -39,8 +39,6 @@ class SessionStream:
     """One engine's stream: opens its session, and replies to each frame.
 
     Args:
-        open_session: opens the session.
-        metrics: the server's metrics.
         local_socket: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
         turns: divides the server's computing between principals; by default the stream has its own.

@@ -32,7 +32,6 @@ class _Request:
 
     Attributes:
         history: mirror of the server's history.
-        state: the dialect's state.
         token_callback: called with each id appended to the history; None if the dialect needs no call.
         stale: whether the state lags behind the history because the processor failed on an earlier event.
         rebuildable: whether the state is a function of the history.
@@ -49,10 +48,8 @@ class HostedProcessor:
     """Mirrors the histories of its requests from the server's events, and calls the processor.
 
     Attributes:
-        dialect: the processor.
         memory: mapped memory with logits, of the host or of a GPU, by the server's number for it.
         device: the torch device of the logits that the processor receives.
-        digest: of the class.
         init_seconds: how long the creation of the instance took.
         output: what is printed in calls; None if it is not kept.
         source: the lines that tracebacks show.

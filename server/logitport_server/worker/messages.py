@@ -100,11 +100,7 @@ class WorkerMemory(msgspec.Struct, array_like=True):
 
 
 class OpenGpuMemory(WorkerCall, kw_only=True):
-    """Open memory of the GPU.
-
-    Attributes:
-        memory: the memory to open.
-    """
+    """Open memory of the GPU."""
 
     memory: WorkerMemory
 
@@ -133,7 +129,6 @@ class LogitsPlacement(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where the logits of a call are.
 
     Attributes:
-        memory: number of the memory.
         offset: first byte in it.
         dtype: name of the torch dtype.
         mapped: memory to map before the call.
@@ -153,7 +148,6 @@ class Process(StepCall, kw_only=True):
     """Process logits in shared memory.
 
     Attributes:
-        logits: where they are.
         drafts_before: the draft tokens before each row; empty if the processor does not take them.
     """
 
@@ -263,12 +257,7 @@ class ProcessReply(_Reply):
 
 
 class Fork(_Message):
-    """Fork a worker. The descriptor is its end of the connection.
-
-    Attributes:
-        worker: number of the worker.
-        limits: what it may use.
-    """
+    """Fork a worker. The descriptor is its end of the connection."""
 
     worker: int
     limits: Limits
@@ -288,8 +277,6 @@ class ForkFailed(_Message):
     """A worker could not be forked.
 
     Attributes:
-        worker: number of the worker.
-        reason: the error.
         lacks_descriptors: whether the zygote has no free descriptor.
     """
 
@@ -302,7 +289,6 @@ class Ended(_Message):
     """A worker has ended.
 
     Attributes:
-        worker: number of the worker.
         status: exit status, or the negative signal number.
     """
 

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShownSource:
-    """The lines of one processor. Another one in the same worker may have a file of the same name.
-
-    Args:
-        parts: the lines, in the order of the payload.
-    """
+    """The lines of one processor. Another one in the same worker may have a file of the same name."""
 
     def __init__(self, parts: Sequence[SourcePart] = ()) -> None:
         self._lines: dict[str, list[str]] = {}
