@@ -87,7 +87,7 @@ class Metrics:
         self.gauge(
             "logitport_requests_waiting",
             "Requests whose admission in the background has not begun",
-            lambda: sum(session.waiting for session in tuple(self._sessions)),
+            lambda: sum(session.pending_admissions.waiting for session in tuple(self._sessions)),
         )
         self.processors = ProcessorMetrics(installed, self._add_compiled_steps)
         self.refusals = RefusalMetrics()

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, LogitportError
 from logitport_server import defects
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from logitport_server.session.admission import Admission
     from logitport_server.session.admission_trace import AdmissionTrace
 
-
-class Submit(Protocol):
-    """Runs work on a thread, charged to a principal."""
-
-    def __call__(self, principal: str, work: Callable[[], None], /) -> Future[None]:
-        """Begin the work when the principal's share of the threads allows it. Raises RuntimeError at shutdown."""
+    # Runs work on a thread when the principal's share of them allows it. Raises RuntimeError at shutdown.
+    Submit = Callable[[str, Callable[[], None]], Future[None]]
 
 
 @dataclass(eq=False)

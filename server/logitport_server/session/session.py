@@ -131,11 +131,6 @@ class EngineSession:
         return len(self.pending_admissions)
 
     @property
-    def waiting(self) -> int:
-        """Number of admissions in the background that have not begun."""
-        return self.pending_admissions.waiting
-
-    @property
     def load(self) -> int:
         """Number of requests that the session holds, or will hold soon."""
         return max(len(self) + self.pending, self.expected_requests)

@@ -19,14 +19,13 @@ class TracedCall:
     """A call of a processor.
 
     Attributes:
-        processor: its display name.
         rows: number of rows.
         where: "worker", or "server" for a call in the server's process.
         times: begin and end, in nanoseconds since the epoch.
         error: why the call, or one of its rows, has failed.
     """
 
-    processor: str
+    group: Group
     rows: int
     where: str
     times: tuple[int, int]
@@ -49,19 +48,16 @@ class StepTrace:
     rows: int = 0
     requests: list[object] = field(default_factory=list)
     _clock: float = field(default_factory=perf_counter, init=False)
-    _last: dict[int, TracedCall] = field(default_factory=dict, init=False)
 
     def add(self, group: Group, rows: int, ended: float, seconds: float) -> None:
         """Add a call. See `StepOutcome.spend`."""
         end = self.began + int((ended - self._clock) * _NS)
         where = "worker" if group.dialect.isolated else "server"
-        call = TracedCall(group.dialect.name, rows, where, (end - int(seconds * _NS), end))
-        self._last[id(group)] = call
-        self.calls.append(call)
+        self.calls.append(TracedCall(group, rows, where, (end - int(seconds * _NS), end)))
 
     def fail(self, group: Group, error: BaseException) -> None:
         """Record why the last call of a group has failed, or rows of it."""
-        call = self._last.get(id(group))
+        call = next((call for call in reversed(self.calls) if call.group is group), None)
         if call is not None and call.error is None:
             call.error = error
 
@@ -69,7 +65,7 @@ class StepTrace:
         """Make the span of each call, as a child of the active one."""
         for call in self.calls:
             attributes: tracing.Attributes = {
-                "processor": call.processor,
+                "processor": call.group.dialect.name,
                 "rows": call.rows,
                 "where": call.where,
             }

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from logitport.errors import ProcessorFailed
 from logitport_server.dialects import failures
 from logitport_server.worker.shown_source import ShownSource
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -88,70 +89,34 @@ class HostedProcessor:
         """Drop the state of a request."""
         self._requests.pop(number, None)
 
-    def select(self, numbers: Sequence[int]) -> None:
-        """Set the states of this call and the following ones. A state may occur twice.
-
-        Args:
-            numbers: the state of each row. A row with the number 0 is left out.
-        """
-        self._numbers = numbers
-        self._selected = [self._requests.get(number) for number in numbers]
-
-    def update(self, counts: Sequence[int] | None, events: Sequence[int]) -> dict[int, LogitportError]:
+    def update(
+        self, numbers: Sequence[int] | None, counts: Sequence[int] | None, events: Sequence[int], drafts: Sequence[int]
+    ) -> tuple[dict[int, LogitportError], Sequence[int]]:
         """Apply the history events since the previous call.
 
         Args:
+            numbers: the state of each row, which may occur twice; 0 for a row to leave out. None to use those of the
+                previous call.
             counts: number of events of each row; None if each row has one.
             events: those of all rows. An id was appended to the history; -1 - length means a rewind to that length.
+            drafts: how many ids at the end of each history are draft tokens; empty if none is.
 
         Returns:
-            By row, the processor's errors. These rows must be left out of the call.
+            The errors by row, and the rows to call: all but those left out and those that failed.
         """
-        failed: dict[int, LogitportError] = {}
-        begin = printed = 0
-        output = self.output
-        selected = self._selected
-        for row, (request, count) in enumerate(zip(selected, counts or repeat(1, len(selected)), strict=True)):
-            if request is None:
-                begin += count
-                continue
-            if output is not None:
-                printed = output.own_bytes
-            try:
-                if request.stale:
-                    self._rebuild(request, events[begin : begin + count])
-                elif count == 1 and events[begin] >= 0:  # fast path: one new id
-                    request.history.append(events[begin])
-                    if request.token_callback is not None:
-                        request.token_callback(events[begin])
-                elif count:
-                    self._apply(request, events[begin : begin + count])
-            except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
-                request.stale = True
-                failed[row] = self.failure(error)
-                if output is not None:
-                    failed[row].output = output.since(printed)
-            begin += count
-        return failed
-
-    def unknown_rows(self) -> list[int]:
-        """Return the rows with a state that was never started; rows with the number 0 are left out on purpose."""
-        if None not in self._selected:
-            return []
-        return [row for row, number in enumerate(self._numbers) if number and self._selected[row] is None]
-
-    def mark_drafts(self, draft_tokens: Sequence[int]) -> None:
-        """Set how many ids at the end of each history are draft tokens. An empty sequence changes none."""
-        for request, drafts in zip(self._selected, draft_tokens, strict=False):
+        if numbers is not None:
+            self._numbers = numbers
+            self._selected = [self._requests.get(number) for number in numbers]
+        selected, failed = self._selected, self._apply_events(counts, events)
+        for request, count in zip(selected, drafts, strict=False):
             if request is not None:
-                request.history.draft_tokens = drafts
-
-    def active_rows(self, failed: Container[int]) -> Sequence[int]:
-        """Return the rows to call: all but those left out and those that failed."""
-        selected = self._selected
+                request.history.draft_tokens = count
         if not failed and None not in selected:
-            return range(len(selected))
-        return [row for row, request in enumerate(selected) if request is not None and row not in failed]
+            return failed, range(len(selected))
+        for row, number in enumerate(self._numbers):
+            if number and selected[row] is None:
+                failed[row] = ProcessorFailed("the state of the request is not in the worker: its start has failed")
+        return failed, [row for row, request in enumerate(selected) if request is not None and row not in failed]
 
     def states(self, rows: Sequence[int]) -> list[Any]:
         """Return the dialect's state of each of these rows."""
@@ -183,6 +148,35 @@ class HostedProcessor:
                     request.rebuildable = False
                     numbers.append(self._numbers[row])
         return numbers
+
+    def _apply_events(self, counts: Sequence[int] | None, events: Sequence[int]) -> dict[int, LogitportError]:
+        """Apply the history events of all rows. Returns the errors by row."""
+        failed: dict[int, LogitportError] = {}
+        begin = printed = 0
+        output = self.output
+        selected = self._selected
+        for row, (request, count) in enumerate(zip(selected, counts or repeat(1, len(selected)), strict=True)):
+            if request is None:
+                begin += count
+                continue
+            if output is not None:
+                printed = output.own_bytes
+            try:
+                if request.stale:
+                    self._rebuild(request, events[begin : begin + count])
+                elif count == 1 and events[begin] >= 0:  # fast path: one new id
+                    request.history.append(events[begin])
+                    if request.token_callback is not None:
+                        request.token_callback(events[begin])
+                elif count:
+                    self._apply(request, events[begin : begin + count])
+            except BaseException as error:  # noqa: BLE001 - shipped code may raise anything
+                request.stale = True
+                failed[row] = self.failure(error)
+                if output is not None:
+                    failed[row].output = output.since(printed)
+            begin += count
+        return failed
 
     def _apply(self, request: _Request, events: Sequence[int]) -> None:
         for position, event in enumerate(events):

@@ -17,7 +17,7 @@ from logitport import dialects, payload
 from logitport.core.bounded import BoundedTable
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, LogitportError, PayloadError, ProcessorFailed, to_proto
+from logitport.errors import InvalidArgument, LogitportError, PayloadError, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
@@ -247,14 +247,9 @@ def _update(
     hosted: HostedProcessor, call: messages.StepCall, columns: Columns
 ) -> tuple[dict[int, messages.Error], Sequence[int]]:
     """Apply the history events. Returns the errors by row, and the rows to call."""
-    if call.states is not None:
-        hosted.select(call.states)
     events = struct.unpack(f"<{len(columns[0]) // 4}i", columns[0])
-    failed = hosted.update(call.counts, events)
-    for row in hosted.unknown_rows():
-        failed[row] = ProcessorFailed("the state of the request is not in the worker: its start has failed")
-    hosted.mark_drafts(call.drafts)
-    return {row: _to_message(error, error.output) for row, error in failed.items()}, hosted.active_rows(failed)
+    failed, rows = hosted.update(call.states, call.counts, events, call.drafts)
+    return {row: _to_message(error, error.output) for row, error in failed.items()}, rows
 
 
 def _map(hosted: HostedProcessor, logits: messages.LogitsPlacement, descriptor: int) -> None:

@@ -303,15 +303,15 @@ def test_waiting_admissions_are_counted_and_their_waits_measured(
     engine = open_engine(VOCAB, submit=submitted)
     for slot in range(2):
         engine.begin_add(slot, ADD)
-    assert engine.session.waiting == 2
+    assert engine.session.pending_admissions.waiting == 2
     submitted.run(0)
-    assert (engine.session.waiting, engine.session.pending) == (1, 2)
+    assert (engine.session.pending_admissions.waiting, engine.session.pending) == (1, 2)
     engine.poll()
     assert engine.admitted.queue_seconds == [9.0]
     submitted.run(0)
     engine.poll()
     assert engine.admitted.queue_seconds == [18.0]
-    assert engine.session.waiting == 0
+    assert engine.session.pending_admissions.waiting == 0
     engine.poll()
     assert engine.admitted.queue_seconds == []
 
