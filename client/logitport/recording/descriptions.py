@@ -1,68 +1,34 @@
-"""Descriptions of requests in a recording: their tokens, chains and parameters."""
+"""Descriptions of the processors of requests in a recording."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import orjson
 
 from logitport import payload
 from logitport.errors import LogitportError
-from logitport.recording.events import RecordedProcessor, RequestBegan
-from logitport_proto import common_pb2
+from logitport_proto.recording_pb2 import RecordedProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
+    from logitport_proto import common_pb2
 
 
-@dataclass
-class BeganRequest:
-    """A request at its first step, with copies of its ids. Its message does not change after the admission."""
-
-    request_id: str
-    message: common_pb2.Request
-    processors: tuple[str, ...]
-    names: tuple[str, ...]
-    prompt: NDArray[np.int32]
-    output: NDArray[np.int32]
-
-
-def describe(key: int, began: BeganRequest, *, payload_of: Callable[[str], str], with_payloads: bool) -> RequestBegan:
-    """Make the event of a request.
+def describe(
+    call: common_pb2.ProcessorCall, admitted: str, name: str, *, payload_of: Callable[[str], str], with_payload: bool
+) -> RecordedProcessor:
+    """Describe a processor of a chain.
 
     Args:
-        key: its number.
-        began: the request.
+        call: the processor and its parameters.
+        admitted: its digest, by which its admission has replaced its registered name.
+        name: its registered name; "" for none.
         payload_of: returns a registered payload by its digest; "" if it is not known.
-        with_payloads: whether the event has the payloads of its processors.
+        with_payload: whether the description has the payload.
     """
-    message = began.message
-    return RequestBegan(
-        key,
-        began.request_id,
-        began.prompt,
-        began.output,
-        tuple(
-            _describe_processor(call, digest, name, payload_of, with_payloads)
-            for call, digest, name in zip(message.processors, began.processors, began.names, strict=False)
-        ),
-        orjson.loads(message.sampling_params or b"{}"),
-        "skip" if message.on_error == common_pb2.ON_ERROR_SKIP else "abort",
-    )
-
-
-def _describe_processor(
-    call: common_pb2.ProcessorCall, admitted: str, name: str, payload_of: Callable[[str], str], with_payloads: bool
-) -> RecordedProcessor:
-    """Make the part of a processor. At its admission its digest has replaced its registered name."""
     by = call.processor.WhichOneof("by")
-    params = orjson.loads(call.params or b"{}")
     if by == "builtin":
-        return RecordedProcessor(builtin=call.processor.builtin, params=params)
+        return RecordedProcessor(builtin=call.processor.builtin, params=call.params)
     digest = call.processor.digest if by == "digest" else admitted
     text = call.processor.payload if by == "payload" else payload_of(digest)
     class_name = ""
@@ -73,4 +39,10 @@ def _describe_processor(
             pass
         else:
             digest, class_name = shipped.digest, shipped.class_name
-    return RecordedProcessor("", name, digest, class_name, params, text if with_payloads else "")
+    return RecordedProcessor(
+        name=name,
+        digest=digest,
+        class_name=class_name,
+        params=call.params,
+        payload=text if with_payload else "",
+    )

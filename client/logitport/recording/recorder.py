@@ -7,21 +7,26 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
+import numpy as np
 import orjson
 
-from logitport.recording.descriptions import BeganRequest, describe
-from logitport.recording.events import SessionOpened
+from logitport.recording.descriptions import describe
 from logitport.recording.file import RecordingFile
 from logitport.recording.items import EndItem, StepItem, StepPart, TrackedRequest
 from logitport.recording.writer import Writer
+from logitport_proto.common_pb2 import Request
+from logitport_proto.recording_pb2 import RequestBegan, RequestStepped, SessionBegan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from logitport.core.history import History
     from logitport.recording.items import StepReply
     from logitport.recording.options import RecordOptions
-    from logitport_proto import common_pb2, processing_pb2
+    from logitport_proto import processing_pb2
+    from logitport_proto.recording_pb2 import RecordedProcessor
 
 _P = ParamSpec("_P")
 
@@ -40,7 +45,7 @@ class RecordableRequest(Protocol):
     removed: bool
 
     @property
-    def message(self) -> common_pb2.Request:
+    def message(self) -> Request:
         """The request without its ids."""
 
 
@@ -79,18 +84,9 @@ class Recorder:
         payload_of: Callable[[str], str],
     ) -> None:
         self._options = options
-        self._describe = functools.partial(describe, payload_of=payload_of, with_payloads=options.payloads)
-        opened = SessionOpened(
-            opening.vocab_size,
-            opening.datatype,
-            opening.model_name,
-            opening.tokenizer_id,
-            opening.engine,
-            tuple(opening.eos_token_ids),
-            _version(),
-            time.time(),
-        )
-        self.writer = Writer(RecordingFile(options.path, options.max_bytes), opened, options.max_queue_bytes)
+        self._describe = functools.partial(describe, payload_of=payload_of, with_payload=options.payloads)
+        began = SessionBegan(opening=opening, time=time.time(), sdk_version=_version())
+        self.writer = Writer(RecordingFile(options.path, options.max_bytes), began, options.max_queue_bytes)
         self._requests: dict[RecordableRequest, TrackedRequest] = {}
         self._next_key = 1
         self._open: tuple[object, StepItem] | None = None
@@ -125,7 +121,7 @@ class Recorder:
             if handle in parts:
                 parts[handle].rows.append((row, offset))
         if parts:
-            self._open = step, StepItem(list(parts.values()), self._options, self._describe, greedy=greedy)
+            self._open = step, StepItem(list(parts.values()), self._options, greedy=greedy)
 
     @_guarded
     def sample(self, step: object, logits: Any) -> None:
@@ -177,22 +173,38 @@ class Recorder:
         return tracked
 
     def _part(self, handle: RecordableRequest, tracked: TrackedRequest, base: int, drafts: Sequence[int]) -> StepPart:
-        ids = handle.history.token_ids
-        began = None
+        ids, began = handle.history.token_ids, None
         if not tracked.known:
-            prompt_length = handle.history.prompt_length
-            began = BeganRequest(
-                handle.request_id,
-                handle.message,
-                handle.processors,
-                handle.names,
-                ids[:prompt_length].copy(),
-                ids[prompt_length:base].copy(),
-            )
             tracked.known = True
-        part = StepPart(tracked, began, tracked.steps, base, ids[base:].copy(), tuple(drafts), [])
+            prompt_length, message = handle.history.prompt_length, handle.message
+            request = Request(
+                request_id=handle.request_id,
+                prompt_ids=_column(ids[:prompt_length]),
+                output_ids=_column(ids[prompt_length:base]),
+                sampling_params=message.sampling_params,
+                on_error=message.on_error,
+            )
+            began = RequestBegan(key=tracked.key, request=request)
+        step = RequestStepped(
+            key=tracked.key,
+            index=tracked.steps,
+            base_length=base,
+            new_token_ids=_column(ids[base:]),
+            draft_token_ids=_column(np.array(drafts, np.int32)),
+        )
         tracked.steps += 1
-        return part
+        chain = functools.partial(self._chain, handle.message, handle.processors, handle.names)
+        return StepPart(tracked, began, chain, step, [])
+
+    def _chain(
+        self, message: Request, processors: Sequence[str], names: Sequence[str]
+    ) -> Iterator[RecordedProcessor]:
+        for call, digest, name in zip(message.processors, processors, names, strict=False):
+            yield self._describe(call, digest, name)
+
+
+def _column(ids: NDArray[np.int32]) -> bytes:
+    return ids.astype("<i4", copy=False).tobytes()
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from logitport.core import tensors
-from logitport.recording.events import TopLogits
+from logitport_proto.recording_pb2 import TopLogits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class _OnHost:
     def tops(self) -> list[TopLogits]:
         others = self._before.tops() if self._before is not None else None
         return [
-            _top(row.astype(np.float32), self._top_k, None if others is None else others[place].ids)
+            _top(row.astype(np.float32), self._top_k, None if others is None else np.frombuffer(others[place].ids, "<i4"))
             for place, row in enumerate(self._rows)
         ]
 
@@ -100,7 +100,9 @@ def _ordered(ids: NDArray[Any], places: NDArray[Any], logits: NDArray[np.float32
     """Order ids, whose logits stand at these places, by their logits."""
     found = logits[places]
     order = np.argsort(-found, kind="stable")
-    return TopLogits(ids[order].astype(np.int32), found[order].astype(np.float32), float(total))
+    return TopLogits(
+        ids=ids[order].astype("<i4").tobytes(), logits=found[order].astype("<f4").tobytes(), log_sum=float(total)
+    )
 
 
 def log_sum(row: NDArray[np.floating[Any]]) -> float:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, PayloadNotAllowed
+from logitport.recording.events import display_name, params_of
 from logitport.testing.replaying.chains import Replacement, recorded_processor
 from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
 from logitport.testing.replaying.rows import recorded_rows
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from logitport.recording.events import RecordedProcessor, SessionOpened
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
     from logitport.testing.view.replays import ShownRow
+    from logitport_proto.processing_pb2 import OpenSession
+    from logitport_proto.recording_pb2 import RecordedProcessor
     from logitport_server.play.files import Files
 
 MAX_ROWS = 2000
@@ -97,13 +99,13 @@ class Replays:
     def __init__(
         self, recording: Recording, files: Files, tokenizer: Path | None = None, *, run_payloads: bool = False
     ) -> None:
-        self.requests: list[tuple[SessionOpened, RecordedRequest]] = [
-            (session.opened, request) for session in recording.sessions for request in session.requests
+        self.requests: list[tuple[OpenSession, RecordedRequest]] = [
+            (session.began.opening, request) for session in recording.sessions for request in session.requests
         ]
         if not self.requests:
             raise InvalidArgument("the recording has no request")
         self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
-        self._tokenizers = session_tokenizers((opened for opened, _ in self.requests), tokenizer)
+        self._tokenizers = session_tokenizers((opening for opening, _ in self.requests), tokenizer)
         self.run_payloads = run_payloads
         self._files = files
         self._run: _Run | None = None
@@ -121,7 +123,7 @@ class Replays:
             self._files.refresh()
             if spec.request >= len(self.requests):
                 raise InvalidArgument(f"there is no request {spec.request}; choose one of the list")
-            opened, request = self.requests[spec.request]
+            opening, request = self.requests[spec.request]
             recorded = request.began.processors
             versions = self._chosen(recorded) if spec.versions is None else spec.versions
             key, since = (spec.request, (*versions,), self._files.version), spec.since
@@ -137,11 +139,11 @@ class Replays:
                 except PayloadNotAllowed as error:
                     not_run = str(error)
                 except InvalidArgument as error:
-                    outcome = ReplayedRequest(request.began.request_id, error=str(error))
+                    outcome = ReplayedRequest(request.began.request.request_id, error=str(error))
                     return ReplayResult(request, versions, (), True, outcome, 0)
                 if self._tokenizers:
-                    opened = with_tokenizer(opened)
-                self._run = _Run(key, opened, request, chain, not_run, self.texts)
+                    opening = with_tokenizer(opening)
+                self._run = _Run(key, opening, request, chain, not_run, self.texts)
                 since = 0
             self._advance(self._run, deadline)
             return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.outcome, since)
@@ -198,9 +200,9 @@ class Replays:
             )
             if processor is None:
                 raise InvalidArgument(
-                    f"{one.display_name} is not in the recording: choose a version of it, or record with payloads=True"
+                    f"{display_name(one)} is not in the recording: choose a version of it, or record with payloads=True"
                 )
-            chain.append((processor, one.params))
+            chain.append((processor, params_of(one)))
         return chain
 
 
@@ -210,7 +212,7 @@ class _Run:
     def __init__(
         self,
         key: tuple[Any, ...],
-        opened: SessionOpened,
+        opening: OpenSession,
         request: RecordedRequest,
         chain: Sequence[tuple[Any, Mapping[str, Any]]] | None,
         not_run: str,
@@ -219,13 +221,13 @@ class _Run:
         self.key = key
         self.rows: list[ShownRow] = []
         self.ended = False
-        self.outcome = ReplayedRequest(request.began.request_id, error=not_run)
+        self.outcome = ReplayedRequest(request.began.request.request_id, error=not_run)
         self._texts = texts
         self._runner: Runner = load_backend().open_runner("here")
         self._play = (
-            _recorded_rows(opened, request, not_run)
+            _recorded_rows(opening, request, not_run)
             if chain is None
-            else replay_rows(self._runner, opened, request, chain, self.outcome)
+            else replay_rows(self._runner, opening, request, chain, self.outcome)
         )
 
     def advance(self, deadline: float) -> None:
@@ -244,6 +246,6 @@ class _Run:
         self._runner.close()
 
 
-def _recorded_rows(opened: SessionOpened, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:
+def _recorded_rows(opening: OpenSession, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:
     for part in request.parts:
-        yield from recorded_rows(opened, part, not_run)
+        yield from recorded_rows(opening, part, not_run)

@@ -114,7 +114,7 @@ def test_the_same_rows_as_in_the_terminal(page: Client, folder: Path) -> None:
         replacement = Replacement(files.find(f"my.py:{name}"), name)
         (expected,) = replay(recording, [replacement], request_id=("chat-edits", "chat-reads")[request]).requests
         result = whole(page, request)
-        assert result["differ"] == [row.step for row in expected.rows]
+        assert result["differ"] == [row["step"] for row in expected.rows]
         assert ("without recorded edits or logits" in result["summary"]) == bool(expected.not_compared)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.testing.replaying.effects import known_ids
 from logitport.testing.recording import Stage, record_place
 from logitport.testing.records import Candidates, StepRecord
 from logitport.testing.runner import PlaceResult, ProcessorInfo
@@ -59,7 +60,7 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
         row: the row.
         texts: the texts of ids.
     """
-    offset = row.row.offset
+    offset = row.row.draft_offset
     title = f"step {row.step.index}" + (f" draft {offset}" if offset else "")
     shown = _Stages(row)
     state = "differs" if row.differs else "no difference" if row.compared else "not compared"
@@ -138,7 +139,7 @@ class _Stages:
 
     def records(self) -> tuple[ProcessorRecord, ...]:
         """Make the record of each version."""
-        reads = self._row.row.edits is None
+        reads = not self._row.row.HasField("edits")
         return tuple(
             record_place(place, ProcessorInfo(name, reads, False), self.stages[0], PlaceResult(stage.logits), stage)
             for place, (name, stage) in enumerate(zip(_VERSIONS, self.stages[1:], strict=False))
@@ -161,8 +162,7 @@ class _Stages:
 
 
 def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    tops = [top.ids for top in (row.row.before, row.row.after) if top is not None]
-    ids = np.unique(np.concatenate(tops))
+    ids = known_ids(row.row)
     highest = np.max([stage.probabilities[ids] for stage in stages], axis=0)
     ordered = ids[np.argsort(-highest, kind="stable")]
     best = ordered[:_TOP_K].tolist()
@@ -187,7 +187,7 @@ def _what(row: ComparedRow, texts: Mapping[int, str], best: Sequence[int]) -> Ma
     if row.differs and row.difference is None:
         return tag("p", "The recorded version has failed: ", tag("span", row.step.error, class_="lp-error"))
     if not row.compared:
-        why = "the engine has not used the result" if not row.step.finished else _NO_LOGITS
+        why = "the engine has not used the result" if row.step.unfinished else _NO_LOGITS
         return tag("p", f"Not compared: {why}.")
     if row.difference is None or not row.difference:
         return tag("p", "Both versions do the same.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from logitport.recording.events import display_name, params_of
 from logitport_server.cli.display.tables import Column, lines_of, number
 from logitport_server.cli.display.text import escape_lines
 
@@ -29,14 +30,14 @@ def content_lines(recording: Recording, request_id: str | None = None) -> Iterat
             _CONTENT,
             (
                 (
-                    request.began.request_id or "-",
-                    len(request.began.prompt),
+                    request.began.request.request_id or "-",
+                    len(request.began.request.prompt_ids) // 4,
                     len(request.steps),
                     "ended" if request.ended else "open",
-                    ", ".join(one.display_name for one in request.began.processors) or "-",
+                    ", ".join(display_name(one) for one in request.began.processors) or "-",
                 )
                 for request in session.requests
-                if request_id in (None, request.began.request_id)
+                if request_id in (None, request.began.request.request_id)
             ),
         )
     if recording.incomplete_bytes:
@@ -48,25 +49,25 @@ def content_of(recording: Recording, request_id: str | None = None) -> dict[str,
     return {
         "sessions": [
             {
-                "engine": session.opened.engine,
-                "model_name": session.opened.model_name,
-                "vocab_size": session.opened.vocab_size,
-                "started": session.opened.started,
+                "engine": session.began.opening.engine,
+                "model_name": session.began.opening.model_name,
+                "vocab_size": session.began.opening.vocab_size,
+                "started": session.began.time,
                 "ended": session.stopped.reason if session.stopped else "",
                 "dropped_steps": session.dropped_steps,
                 "requests": [
                     {
-                        "request_id": request.began.request_id,
-                        "prompt_length": len(request.began.prompt),
+                        "request_id": request.began.request.request_id,
+                        "prompt_length": len(request.began.request.prompt_ids) // 4,
                         "steps": len(request.steps),
                         "ended": request.ended,
                         "chain": [
-                            {"processor": one.display_name, "digest": one.digest, "params": dict(one.params)}
+                            {"processor": display_name(one), "digest": one.digest, "params": params_of(one)}
                             for one in request.began.processors
                         ],
                     }
                     for request in session.requests
-                    if request_id in (None, request.began.request_id)
+                    if request_id in (None, request.began.request.request_id)
                 ],
             }
             for session in recording.sessions
@@ -84,13 +85,13 @@ def replay_lines(replay: Replay) -> Iterator[Text]:
 
 
 def _session_title(session: RecordedSession) -> str:
-    opened = session.opened
-    started = datetime.fromtimestamp(opened.started, timezone.utc)
+    opening = session.began.opening
+    started = datetime.fromtimestamp(session.began.time, timezone.utc)
     parts = [
         f"session of {started:%Y-%m-%d %H:%M:%S} UTC",
-        *([opened.engine] if opened.engine else []),
-        *([opened.model_name] if opened.model_name else []),
-        f"{opened.vocab_size} ids",
+        *([opening.engine] if opening.engine else []),
+        *([opening.model_name] if opening.model_name else []),
+        f"{opening.vocab_size} ids",
     ]
     if session.dropped_steps:
         parts.append(f"{session.dropped_steps} steps dropped")
