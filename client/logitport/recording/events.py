@@ -8,8 +8,6 @@ import orjson
 
 from logitport.calls import unpack_int32
 from logitport.errors import InvalidRecording
-from logitport_proto.recording_pb2 import Recording
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,15 +15,21 @@ if TYPE_CHECKING:
 
 # Of one event. A step with a mask or with biases of whole rows is smaller.
 MAX_EVENT_BYTES = 16 << 20
-_TAG = b"\x0a"[0]  # of Recording.events
+_TAG = 0x0A  # of Recording.events
 
 
 def encode(event: RecordedEvent) -> bytes:
-    """Serialize an event, so that one after another they are a `Recording`. Raises ValueError if it is too large."""
-    data = Recording(events=[event]).SerializeToString()
-    if len(data) > MAX_EVENT_BYTES:
-        raise ValueError(f"an event has {len(data)} bytes; at most {MAX_EVENT_BYTES} are recorded")
-    return data
+    """Serialize an event with its tag and length: one after another they are a `Recording`. Raises ValueError if it is too large."""
+    data = event.SerializeToString()
+    length = len(data)
+    if length > MAX_EVENT_BYTES:
+        raise ValueError(f"an event has {length} bytes; at most {MAX_EVENT_BYTES} are recorded")
+    head = bytearray((_TAG,))
+    while length >= 0x80:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + data
 
 
 def split(data: bytes) -> Iterator[bytes]:

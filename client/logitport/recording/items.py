@@ -1,28 +1,28 @@
-"""Items of a recording's queue: steps and ends of requests. They become events on the writer's thread."""
+"""Steps that are recorded. They become events on the writer's thread."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from logitport.core.edits import EditKind, Edits
+from logitport.core.edits import EditKind
 from logitport.recording.top_logits import take
-from logitport_proto.recording_pb2 import RecordedEvent, RequestEnded
+from logitport_proto import common_pb2
+from logitport_proto.recording_pb2 import RecordedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from logitport.core.edits import Edits
     from logitport.recording.options import RecordOptions
     from logitport.recording.top_logits import Taken
-    from logitport_proto import common_pb2
-    from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan, RequestStepped
+    from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan
 
 # Of one step: more would take the engine's time.
 _MAX_SAMPLED_ROWS = 16
-_EVENT_BYTES = 400  # of objects around the bytes
+EVENT_BYTES = 400  # of objects around the bytes
 
 
 @dataclass
@@ -57,40 +57,33 @@ class StepReply:
     errors: Mapping[Any, str]
 
 
-class EndItem:
-    """The end of a request."""
-
-    steps = 0
-    size_bytes = _EVENT_BYTES
-
-    def __init__(self, key: int) -> None:
-        self._key = key
-
-    def events(self) -> Iterator[RecordedEvent]:
-        """Yield the event."""
-        yield RecordedEvent(request_ended=RequestEnded(key=self._key))
-
-
 @dataclass
 class StepPart:
     """A recorded request in a step.
 
     Attributes:
         tracked: the request.
+        key: its number.
         began: its event before this step, without the processors; None if it is known.
         chain: describes the processors; called on the writer's thread.
-        step: its event in this step, without the reply.
+        index, base_length, new_token_ids, draft_token_ids: as in `RequestStepped`.
         rows: row of the session's step, and draft offset.
+        error: why the request failed; "" if it did not.
     """
 
     tracked: TrackedRequest
+    key: int
     began: RequestBegan | None
     chain: Callable[[], Iterable[RecordedProcessor]]
-    step: RequestStepped
+    index: int
+    base_length: int
+    new_token_ids: bytes
+    draft_token_ids: bytes
     rows: list[tuple[int, int]]
+    error: str = ""
 
 
-class StepItem:
+class RecordingStep:
     """A step of the session, before and after its reply.
 
     Args:
@@ -99,7 +92,7 @@ class StepItem:
         greedy: whether the engine samples the largest logit of each row.
 
     Attributes:
-        size_bytes, steps: see `Item`.
+        size_bytes: memory that it holds.
     """
 
     def __init__(self, parts: list[StepPart], options: RecordOptions, *, greedy: bool) -> None:
@@ -110,15 +103,14 @@ class StepItem:
         self._sampled: list[int] = []
         self._before: Taken | None = None
         self._after: Taken | None = None
-        self.steps = len(parts)
-        self.size_bytes = _EVENT_BYTES * len(parts) + sum(
-            part.step.ByteSize() + (0 if part.began is None else part.began.ByteSize()) for part in parts
+        self.size_bytes = EVENT_BYTES * len(parts) + sum(
+            len(part.new_token_ids) + (0 if part.began is None else part.began.ByteSize()) for part in parts
         )
 
     def sample(self, logits: Any) -> None:
         """Take the logits before the chains. Does nothing if they are not those of the step."""
         every = self._options.sample_every
-        due = [part for part in self.parts if every and part.step.index % every == 0]
+        due = [part for part in self.parts if every and part.index % every == 0]
         self._sampled = sorted(row for part in due for row, _ in part.rows)[:_MAX_SAMPLED_ROWS]
         if len(getattr(logits, "shape", ())) != 2 or len(logits) <= max(self._sampled, default=-1):
             self._sampled = []
@@ -134,7 +126,7 @@ class StepItem:
         """
         self._reply = reply
         for part in self.parts:
-            part.step.error = errors.get(part.step.key, "")
+            part.error = errors.get(part.key, "")
         if self._before is not None and logits is not None:
             self._after = take(logits, self._sampled, self._options.top_k, self._before)
             self.size_bytes += self._before.size_bytes + self._after.size_bytes
@@ -151,24 +143,33 @@ class StepItem:
             if part.began is not None:
                 part.began.processors.extend(part.chain())
                 yield RecordedEvent(request_began=part.began)
-            part.step.greedy, part.step.unfinished = self._greedy, reply is None
+            event = RecordedEvent()
+            step = event.request_stepped  # not copied into the event, which would take as long as all else
+            step.key, step.index, step.base_length = part.key, part.index, part.base_length
+            step.new_token_ids, step.draft_token_ids = part.new_token_ids, part.draft_token_ids
+            step.greedy, step.unfinished, step.error = self._greedy, reply is None, part.error
             for row, offset in part.rows:
                 before, after = tops.get(row, (None, None))
-                recorded = part.step.rows.add(draft_offset=offset, edits=edits.get(row), before=before, after=after)
+                recorded = step.rows.add(draft_offset=offset, edits=edits.get(row), before=before, after=after)
                 if reply is not None and row in reply.reads:
                     recorded.ClearField("edits")
                 elif reply is not None:
                     recorded.edits.SetInParent()  # also if there are none
-            yield RecordedEvent(request_stepped=part.step)
+            yield event
 
 
 def _by_row(edits: Edits) -> dict[int, common_pb2.Edits]:
     """Return the edits of each row, as edits of row 0. Those of one row are adjacent."""
-    found, end, offsets = {}, 0, edits.offsets.tolist()
+    found, end, ends = {}, 0, edits.offsets.tolist()
+    _, _, ids, values, kinds = edits.to_columns()
     for row, group in groupby(edits.rows.tolist()):
         begin, end = end, end + len(list(group))
-        ids, kinds = slice(offsets[begin], offsets[end]), edits.kinds[begin:end]
-        values = edits.values[ids] if EditKind.BIAS in kinds.tobytes() else edits.values[:0]
-        of_row = np.zeros(end - begin, np.int32), kinds, edits.offsets[begin : end + 1] - offsets[begin]
-        found[row] = Edits(*of_row, edits.ids[ids], values).to_proto()
+        first, of_row = ends[begin], slice(4 * ends[begin], 4 * ends[end])
+        found[row] = common_pb2.Edits(
+            rows=bytes(4 * (end - begin)),
+            kinds=kinds[begin:end],
+            offsets=struct.pack(f"<{end - begin + 1}i", *(one - first for one in ends[begin : end + 1])),
+            ids=ids[of_row],
+            values=values[of_row] if EditKind.BIAS in kinds[begin:end] else b"",
+        )
     return found

@@ -12,10 +12,10 @@ import orjson
 
 from logitport.recording.descriptions import describe
 from logitport.recording.file import RecordingFile
-from logitport.recording.items import EndItem, StepItem, StepPart, TrackedRequest
-from logitport.recording.writer import Writer
+from logitport.recording.items import EVENT_BYTES, RecordingStep, StepPart, TrackedRequest
+from logitport.recording.writer import Item, Writer
 from logitport_proto.common_pb2 import Request
-from logitport_proto.recording_pb2 import RequestBegan, RequestStepped, SessionBegan
+from logitport_proto.recording_pb2 import RecordedEvent, RequestBegan, RequestEnded, SessionBegan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ class Recorder:
         self.writer = Writer(RecordingFile(options.path, options.max_bytes), began, options.max_queue_bytes)
         self._requests: dict[RecordableRequest, TrackedRequest] = {}
         self._next_key = 1
-        self._open: tuple[object, StepItem] | None = None
+        self._open: tuple[object, RecordingStep] | None = None
 
     @_guarded
     def begin(
@@ -116,12 +116,12 @@ class Recorder:
             tracked = self._tracked(handle)
             greedy = greedy and tracked.greedy
             if tracked.key is not None:
-                parts[handle] = self._part(handle, tracked, base, drafts.get(handle, ()))
+                parts[handle] = self._part(handle, tracked, tracked.key, base, drafts.get(handle, ()))
         for row, (handle, offset) in enumerate(rows):
             if handle in parts:
                 parts[handle].rows.append((row, offset))
         if parts:
-            self._open = step, StepItem(list(parts.values()), self._options, greedy=greedy)
+            self._open = step, RecordingStep(list(parts.values()), self._options, greedy=greedy)
 
     @_guarded
     def sample(self, step: object, logits: Any) -> None:
@@ -145,7 +145,8 @@ class Recorder:
         self._flush()
         tracked = self._requests.pop(handle, None)
         if tracked is not None and tracked.key is not None and tracked.steps:
-            self.writer.offer(EndItem(tracked.key))
+            ended = RecordedEvent(request_ended=RequestEnded(key=tracked.key))
+            self.writer.offer(Item(lambda: [ended], EVENT_BYTES, 0))
 
     @_guarded
     def flush(self) -> None:
@@ -155,9 +156,9 @@ class Recorder:
     def _flush(self) -> None:
         if self._open is None:
             return
-        item, self._open = self._open[1], None
-        if not self.writer.offer(item):
-            for part in item.parts:
+        step, self._open = self._open[1], None
+        if not self.writer.offer(Item(step.events, step.size_bytes, len(step.parts))):
+            for part in step.parts:
                 part.tracked.known = False  # the next step brings the whole history
 
     def _tracked(self, handle: RecordableRequest) -> TrackedRequest:
@@ -172,8 +173,10 @@ class Recorder:
             tracked = self._requests[handle] = TrackedRequest(key, greedy)
         return tracked
 
-    def _part(self, handle: RecordableRequest, tracked: TrackedRequest, base: int, drafts: Sequence[int]) -> StepPart:
-        ids, began = handle.history.token_ids, None
+    def _part(
+        self, handle: RecordableRequest, tracked: TrackedRequest, key: int, base: int, drafts: Sequence[int]
+    ) -> StepPart:
+        ids, began, chain = handle.history.token_ids, None, None
         if not tracked.known:
             tracked.known = True
             prompt_length, message = handle.history.prompt_length, handle.message
@@ -184,17 +187,12 @@ class Recorder:
                 sampling_params=message.sampling_params,
                 on_error=message.on_error,
             )
-            began = RequestBegan(key=tracked.key, request=request)
-        step = RequestStepped(
-            key=tracked.key,
-            index=tracked.steps,
-            base_length=base,
-            new_token_ids=_column(ids[base:]),
-            draft_token_ids=_column(np.array(drafts, np.int32)),
-        )
+            began = RequestBegan(key=key, request=request)
+            chain = functools.partial(self._chain, message, handle.processors, handle.names)
+        drafted = _column(np.array(drafts, np.int32)) if drafts else b""
+        part = StepPart(tracked, key, began, chain, tracked.steps, base, _column(ids[base:]), drafted, [])
         tracked.steps += 1
-        chain = functools.partial(self._chain, handle.message, handle.processors, handle.names)
-        return StepPart(tracked, began, chain, step, [])
+        return part
 
     def _chain(
         self, message: Request, processors: Sequence[str], names: Sequence[str]

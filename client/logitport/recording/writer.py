@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidRecording
 from logitport.recording.events import encode
@@ -15,8 +15,9 @@ from logitport.recording.members import pack
 from logitport_proto.recording_pb2 import RecordedEvent, RecordingStopped, StepsDropped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from logitport.recording.file import RecordingFile
     from logitport_proto.recording_pb2 import SessionBegan
 
 logger = logging.getLogger(__name__)
@@ -30,30 +31,18 @@ _MAX_MEMBER_BYTES = 256 << 10
 _MEMBERS_PER_FILE = 16
 
 
-class Item(Protocol):
+class Item(NamedTuple):
     """An item of the queue.
 
     Attributes:
+        events: makes its events; called on the writer's thread.
         size_bytes: memory that it holds.
         steps: number of steps of requests that are lost if it is dropped.
     """
 
+    events: Callable[[], Iterable[RecordedEvent]]
     size_bytes: int
     steps: int
-
-    def events(self) -> Iterable[RecordedEvent]:
-        """Its events. Called on the writer's thread."""
-
-
-class File(Protocol):
-    """The file; see `RecordingFile`."""
-
-    path: str
-    max_bytes: int
-
-    def append(self, member: bytes, *, last: bool = False) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Writer:
@@ -68,7 +57,7 @@ class Writer:
         stopped: whether nothing more is accepted.
     """
 
-    def __init__(self, file: File, began: SessionBegan, max_queue_bytes: int) -> None:
+    def __init__(self, file: RecordingFile, began: SessionBegan, max_queue_bytes: int) -> None:
         self._file = file
         self._began = RecordedEvent(session_began=began)
         self._max_queue_bytes = max_queue_bytes

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import AllDeniedWarning, InvalidArgument, RequestsFailed
+from logitport.errors import AllDeniedWarning, RequestsFailed
 from logitport.recording.items import StepReply
-from logitport.recording.options import VARIABLE
-from logitport.recording.recorder import Recorder
 from logitport.session.frames import Handle
 from logitport.session.session import Session
 from logitport.session.step import PendingStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from logitport.core.edits import Edits
     from logitport.core.history import TokenIds
-    from logitport.recording.options import RecordOptions
+    from logitport.recording.recorder import Recorder
     from logitport.session.frames import RowLike
     from logitport.session.step_result import StepResult
-    from logitport_proto import processing_pb2
-
-logger = logging.getLogger(__name__)
 
 
 class RecordedStep(PendingStep):
@@ -82,36 +76,6 @@ class RecordedSession(Session):
         except BaseException:
             self._end_recording()
             raise
-
-    @classmethod
-    def recording(
-        cls,
-        options: RecordOptions,
-        opening: processing_pb2.OpenSession,
-        payload_of: Callable[[str], str],
-        *,
-        required: bool,
-    ) -> Callable[..., Session]:
-        """Return a function that opens a session, with the arguments of `Session`.
-
-        Args:
-            options: what to record.
-            opening: the session.
-            payload_of: see `Recorder`.
-            required: whether a file that cannot be opened is an error. If not, the session is not recorded.
-        """
-
-        def open_session(*args: Any, **arguments: Any) -> Session:
-            try:
-                recorder = Recorder(options, opening, payload_of)
-            except InvalidArgument as error:
-                if required:
-                    raise
-                logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
-                return Session(*args, **arguments)
-            return cls(*args, recorder=recorder, **arguments)
-
-        return open_session
 
     def step(
         self,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from logitport.recording.events import split
 from logitport.recording.file import FileFull
 from logitport.recording.members import read
-from logitport.recording.writer import Writer
+from logitport.recording.writer import Item, Writer
 from logitport_proto.processing_pb2 import OpenSession
 from logitport_proto.recording_pb2 import RecordedEvent, RecordingStopped, RequestEnded, SessionBegan, StepsDropped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BEGAN = SessionBegan(opening=OpenSession(vocab_size=8))
 
@@ -53,20 +50,12 @@ class FakeFile:
         return [getattr(event, event.WhichOneof("event") or "") for event in events]
 
 
-class Item:
-    steps = 1
-
-    def __init__(self, number: int, size_bytes: int = 1) -> None:
-        self.number = number
-        self.size_bytes = size_bytes
-
-    def events(self) -> Iterator[RecordedEvent]:
-        yield RecordedEvent(request_ended=RequestEnded(key=self.number))
+def item(number: int, size_bytes: int = 1) -> Item:
+    return Item(lambda: [RecordedEvent(request_ended=RequestEnded(key=number))], size_bytes, 1)
 
 
-class Defective(Item):
-    def events(self) -> Iterator[RecordedEvent]:
-        raise RuntimeError("a defect")
+def defective() -> list[RecordedEvent]:
+    raise RuntimeError("a defect")
 
 
 def closed(writer: Writer, file: FakeFile) -> list[Any]:
@@ -78,9 +67,9 @@ def closed(writer: Writer, file: FakeFile) -> list[Any]:
 def test_items_are_written_in_their_order() -> None:
     file = FakeFile()
     writer = Writer(file, BEGAN, 1000)
-    assert all(writer.offer(Item(number)) for number in range(50))
+    assert all(writer.offer(item(number)) for number in range(50))
     assert closed(writer, file) == [BEGAN, *(RequestEnded(key=number) for number in range(50)), RecordingStopped(reason="closed")]
-    assert not writer.offer(Item(51))
+    assert not writer.offer(item(51))
 
 
 def test_nothing_is_written_without_items() -> None:
@@ -92,9 +81,9 @@ def test_a_slow_disk_drops_what_exceeds_the_queue() -> None:
     file = FakeFile()
     file.gate.clear()
     writer = Writer(file, BEGAN, 100)
-    assert writer.offer(Item(0, 60))  # wakes the thread, which then waits for the disk
+    assert writer.offer(item(0, 60))  # wakes the thread, which then waits for the disk
     assert file.entered.wait(60)
-    accepted = [writer.offer(Item(number, 30)) for number in range(1, 8)]
+    accepted = [writer.offer(item(number, 30)) for number in range(1, 8)]
     assert accepted == [True] * 3 + [False] * 4
     file.gate.set()
     events = closed(writer, file)
@@ -107,11 +96,11 @@ def test_a_slow_disk_drops_what_exceeds_the_queue() -> None:
 def test_a_full_file_or_disk_ends_the_recording(error: Exception, caplog: Any) -> None:
     file = FakeFile(error)
     writer = Writer(file, BEGAN, 1000)
-    writer.offer(Item(0))
-    writer.offer(Item(1))
+    writer.offer(item(0))
+    writer.offer(item(1))
     assert file.closed.wait(60)
     assert writer.stopped
-    assert not writer.offer(Item(2))
+    assert not writer.offer(item(2))
     events = closed(writer, file)
     if isinstance(error, FileFull):
         (opened, stopped) = events
@@ -126,8 +115,8 @@ def test_a_full_file_or_disk_ends_the_recording(error: Exception, caplog: Any) -
 def test_a_step_that_cannot_be_written_is_dropped(caplog: Any) -> None:
     file = FakeFile()
     writer = Writer(file, BEGAN, 1000)
-    for item in (Item(0), Defective(1), Item(2)):
-        writer.offer(item)
+    for one in (item(0), Item(defective, 1, 1), item(2)):
+        writer.offer(one)
     assert closed(writer, file) == [
         BEGAN,
         RequestEnded(key=0),
@@ -143,7 +132,7 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyP
     file = FakeFile()
     file.gate.clear()
     writer = Writer(file, BEGAN, 100)
-    writer.offer(Item(0))
+    writer.offer(item(0))
     writer.close()
     assert not file.closed.is_set()
     file.gate.set()
