@@ -66,15 +66,16 @@ class ReplayPlay:
         spec = read(body, ReplaySpec)
         result = self._replays.replay(spec)
         rows, began, outcome = result.rows, result.request.began, result.outcome
+        since = min(spec.since, result.earlier_rows)  # a replay that begins anew has none
         name = began.request.request_id or spec.request + 1
         return {
-            "since": result.since,
+            "since": since,
             "steps": len(rows),
             "ended": result.ended,
             "error": outcome.error,
             "tiles": replay_tiles("a", history_of(began), rows, self._replays.texts, len(rows) - 1),
             "charts": replay_charts(rows),
-            "panes": [row.pane for row in rows[result.since :]],
+            "panes": [row.pane for row in rows[since:]],
             "differ": [index for index, row in enumerate(rows) if row.differs],
             "summary": f"request {name}: {outcome.summary}" if outcome.error else outcome.summary,
             "chain": [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,27 +54,6 @@ class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
 
 
-@dataclass(frozen=True)
-class ReplayResult:
-    """The rows of a replay.
-
-    Attributes:
-        request: the recorded request.
-        versions: as in `ReplaySpec`, chosen.
-        rows: the rows so far.
-        ended: whether there are no further rows.
-        outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
-        since: the first row that is new to the page.
-    """
-
-    request: RecordedRequest
-    versions: Sequence[str]
-    rows: Sequence[ShownRow]
-    ended: bool
-    outcome: ReplayedRequest
-    since: int
-
-
 class Replays:
     """The requests of a recording, and the present replay. Thread-safe: one call runs at a time.
 
@@ -108,11 +86,11 @@ class Replays:
         self._tokenizers = session_tokenizers((opening for opening, _ in self.requests), tokenizer)
         self.run_payloads = run_payloads
         self._files = files
-        self._run: _Run | None = None
+        self._run: RequestReplay | None = None
         self._lock = Lock()
         logitport_builtins.add_tokenizers(self._tokenizers)
 
-    def replay(self, spec: ReplaySpec) -> ReplayResult:
+    def replay(self, spec: ReplaySpec) -> RequestReplay:
         """Run until the time for one call is used up. Call it again for the further rows.
 
         Raises:
@@ -126,30 +104,34 @@ class Replays:
             opening, request = self.requests[spec.request]
             recorded = request.began.processors
             versions = self._chosen(recorded) if spec.versions is None else spec.versions
-            key, since = (spec.request, (*versions,), self._files.version), spec.since
             if len(versions) != len(recorded):
                 raise InvalidArgument(
                     f"the chain has {len(recorded)} processors, and {len(versions)} versions are chosen"
                 )
+            key = spec.request, (*versions,), self._files.version
             if self._run is None or self._run.key != key:
                 self._close()
-                chain, not_run = None, ""
-                try:
-                    chain = self._chain(recorded, versions)
-                except PayloadNotAllowed as error:
-                    not_run = str(error)
-                except InvalidArgument as error:
-                    outcome = ReplayedRequest(request.began.request.request_id, error=str(error))
-                    return ReplayResult(request, versions, (), True, outcome, 0)
-                if self._tokenizers:
-                    opening = with_tokenizer(opening)
-                self._run = _Run(key, opening, request, chain, not_run, self.texts)
-                since = 0
-            self._advance(self._run, deadline)
-            return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.outcome, since)
+                run = RequestReplay(key, request, versions)
+                self._start(run, with_tokenizer(opening) if self._tokenizers else opening)
+                self._run = run
+            run = self._run
+            self._advance(run, deadline)
+            return run
 
-    def _advance(self, run: _Run, deadline: float) -> None:
-        watched = Watched(partial(run.advance, deadline), self._files.paths)
+    def _start(self, run: RequestReplay, opening: OpenSession) -> None:
+        try:
+            chain = self._chain(run.request.began.processors, run.versions)
+        except PayloadNotAllowed as error:
+            run.outcome.error = not_run = str(error)
+            run.play = (row for part in run.request.parts for row in recorded_rows(opening, part, not_run))
+        except InvalidArgument as error:
+            run.outcome.error = str(error)
+        else:
+            run.runner = load_backend().open_runner("here")
+            run.play = replay_rows(run.runner, opening, run.request, chain, run.outcome)
+
+    def _advance(self, run: RequestReplay, deadline: float) -> None:
+        watched = Watched(partial(run.advance, deadline, self.texts), self._files.paths)
         try:
             watched.run()
         except BaseException:
@@ -206,36 +188,41 @@ class Replays:
         return chain
 
 
-class _Run:
-    """A replay that can go on."""
+class RequestReplay:
+    """The replay of a request, which can go on.
 
-    def __init__(
-        self,
-        key: tuple[Any, ...],
-        opening: OpenSession,
-        request: RecordedRequest,
-        chain: Sequence[tuple[Any, Mapping[str, Any]]] | None,
-        not_run: str,
-        texts: Mapping[int, str],
-    ) -> None:
+    Args:
+        key: identifies it: the index of the request, its versions, and the version of the files.
+        request: the recorded request.
+        versions: as in `ReplaySpec`, chosen.
+
+    Attributes:
+        rows: the rows so far.
+        earlier_rows: number of those that earlier calls have returned.
+        ended: whether there are no further rows.
+        outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
+        play: yields the rows.
+        runner: runs the chain; None if it cannot run.
+    """
+
+    def __init__(self, key: tuple[Any, ...], request: RecordedRequest, versions: Sequence[str]) -> None:
         self.key = key
+        self.request = request
+        self.versions = versions
         self.rows: list[ShownRow] = []
+        self.earlier_rows = 0
         self.ended = False
-        self.outcome = ReplayedRequest(request.began.request.request_id, error=not_run)
-        self._texts = texts
-        self._runner: Runner = load_backend().open_runner("here")
-        self._play = (
-            _recorded_rows(opening, request, not_run)
-            if chain is None
-            else replay_rows(self._runner, opening, request, chain, self.outcome)
-        )
+        self.outcome = ReplayedRequest(request.began.request.request_id)
+        self.play: Iterator[ComparedRow] = iter(())
+        self.runner: Runner | None = None
 
-    def advance(self, deadline: float) -> None:
+    def advance(self, deadline: float, texts: Mapping[int, str]) -> None:
         """Run until this time, and at least one row."""
+        self.earlier_rows = len(self.rows)
         while not self.ended:
-            row = next(self._play, None)
+            row = next(self.play, None)
             if row is not None:
-                self.rows.append(show_row(row, self._texts))
+                self.rows.append(show_row(row, texts))
                 self.outcome.add(row)
             self.ended = row is None or bool(row.error) or len(self.rows) == MAX_ROWS
             if time.perf_counter() > deadline:
@@ -243,9 +230,5 @@ class _Run:
 
     def close(self) -> None:
         """End all workers."""
-        self._runner.close()
-
-
-def _recorded_rows(opening: OpenSession, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:
-    for part in request.parts:
-        yield from recorded_rows(opening, part, not_run)
+        if self.runner is not None:
+            self.runner.close()
