@@ -61,8 +61,7 @@ def ids(column: bytes) -> list[int]:
 def denied(request: RecordedRequest) -> list[list[list[int]]]:
     """The denied ids of each row of each step."""
     return [
-        [np.flatnonzero(np.isinf(effect_of(row.edits, VOCAB))).tolist() for row in step.rows]
-        for step in request.steps
+        [np.flatnonzero(np.isinf(effect_of(row.edits, VOCAB))).tolist() for row in step.rows] for step in request.steps
     ]
 
 

@@ -8,6 +8,7 @@ import orjson
 
 from logitport.calls import unpack_int32
 from logitport.errors import InvalidRecording
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,7 +20,11 @@ _TAG = 0x0A  # of Recording.events
 
 
 def encode(event: RecordedEvent) -> bytes:
-    """Serialize an event with its tag and length: one after another they are a `Recording`. Raises ValueError if it is too large."""
+    """Serialize an event with its tag and length, so that one after another they are a `Recording`.
+
+    Raises:
+        ValueError: it is too large.
+    """
     data = event.SerializeToString()
     length = len(data)
     if length > MAX_EVENT_BYTES:
@@ -78,5 +83,5 @@ def json_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises ValueError if it is another value."""
     value = orjson.loads(data or b"{}")
     if not isinstance(value, dict):
-        raise ValueError(f"{data!r:.100} is no JSON object")  # noqa: TRY004 - of a file, not of a caller
+        raise ValueError(f"{data!r:.100} is no JSON object")
     return value

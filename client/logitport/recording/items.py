@@ -64,8 +64,8 @@ class StepPart:
     Attributes:
         tracked: the request.
         key: its number.
-        began: its event before this step, without the processors; None if it is known.
-        chain: describes the processors; called on the writer's thread.
+        began: its event before this step, and what describes its processors, on the writer's thread; None if it is
+            known.
         index, base_length, new_token_ids, draft_token_ids: as in `RequestStepped`.
         rows: row of the session's step, and draft offset.
         error: why the request failed; "" if it did not.
@@ -73,8 +73,7 @@ class StepPart:
 
     tracked: TrackedRequest
     key: int
-    began: RequestBegan | None
-    chain: Callable[[], Iterable[RecordedProcessor]]
+    began: tuple[RequestBegan, Callable[[], Iterable[RecordedProcessor]]] | None
     index: int
     base_length: int
     new_token_ids: bytes
@@ -104,7 +103,7 @@ class RecordingStep:
         self._before: Taken | None = None
         self._after: Taken | None = None
         self.size_bytes = EVENT_BYTES * len(parts) + sum(
-            len(part.new_token_ids) + (0 if part.began is None else part.began.ByteSize()) for part in parts
+            len(part.new_token_ids) + (0 if part.began is None else part.began[0].ByteSize()) for part in parts
         )
 
     def sample(self, logits: Any) -> None:
@@ -141,8 +140,9 @@ class RecordingStep:
             tops = dict(zip(self._sampled, zip(self._before.tops(), self._after.tops(), strict=True), strict=True))
         for part in self.parts:
             if part.began is not None:
-                part.began.processors.extend(part.chain())
-                yield RecordedEvent(request_began=part.began)
+                began, processors = part.began
+                began.processors.extend(processors())
+                yield RecordedEvent(request_began=began)
             event = RecordedEvent()
             step = event.request_stepped  # not copied into the event, which would take as long as all else
             step.key, step.index, step.base_length = part.key, part.index, part.base_length

@@ -100,8 +100,8 @@ def _length(head: bytes, at: int) -> int | None:
     length: int = _HEADER.unpack(head)[1]
     if not _MIN_LENGTH <= length <= _MAX_LENGTH:
         raise InvalidRecording(
-            f"it is damaged: the member at byte {at} has a length of {length} bytes; {_MIN_LENGTH} to {_MAX_LENGTH} are "
-            "possible"
+            f"it is damaged: the member at byte {at} has a length of {length} bytes; possible are {_MIN_LENGTH} to "
+            f"{_MAX_LENGTH}"
         )
     return length
 

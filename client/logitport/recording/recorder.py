@@ -5,17 +5,25 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import numpy as np
 import orjson
 
-from logitport.recording.descriptions import describe
+from logitport import payload
+from logitport.errors import LogitportError
 from logitport.recording.file import RecordingFile
 from logitport.recording.items import EVENT_BYTES, RecordingStep, StepPart, TrackedRequest
 from logitport.recording.writer import Item, Writer
 from logitport_proto.common_pb2 import Request
-from logitport_proto.recording_pb2 import RecordedEvent, RequestBegan, RequestEnded, SessionBegan
+from logitport_proto.recording_pb2 import (
+    RecordedEvent,
+    RecordedProcessor,
+    RequestBegan,
+    RequestEnded,
+    SessionBegan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
     from logitport.recording.items import StepReply
     from logitport.recording.options import RecordOptions
     from logitport_proto import processing_pb2
-    from logitport_proto.recording_pb2 import RecordedProcessor
 
 _P = ParamSpec("_P")
 
@@ -84,7 +91,7 @@ class Recorder:
         payload_of: Callable[[str], str],
     ) -> None:
         self._options = options
-        self._describe = functools.partial(describe, payload_of=payload_of, with_payload=options.payloads)
+        self._payload_of = payload_of
         began = SessionBegan(opening=opening, time=time.time(), sdk_version=_version())
         self.writer = Writer(RecordingFile(options.path, options.max_bytes), began, options.max_queue_bytes)
         self._requests: dict[RecordableRequest, TrackedRequest] = {}
@@ -176,7 +183,7 @@ class Recorder:
     def _part(
         self, handle: RecordableRequest, tracked: TrackedRequest, key: int, base: int, drafts: Sequence[int]
     ) -> StepPart:
-        ids, began, chain = handle.history.token_ids, None, None
+        ids, began = handle.history.token_ids, None
         if not tracked.known:
             tracked.known = True
             prompt_length, message = handle.history.prompt_length, handle.message
@@ -187,18 +194,28 @@ class Recorder:
                 sampling_params=message.sampling_params,
                 on_error=message.on_error,
             )
-            began = RequestBegan(key=key, request=request)
-            chain = functools.partial(self._chain, message, handle.processors, handle.names)
+            describe = functools.partial(self._describe, message, handle.processors, handle.names)
+            began = RequestBegan(key=key, request=request), describe
         drafted = _column(np.array(drafts, np.int32)) if drafts else b""
-        part = StepPart(tracked, key, began, chain, tracked.steps, base, _column(ids[base:]), drafted, [])
+        part = StepPart(tracked, key, began, tracked.steps, base, _column(ids[base:]), drafted, [])
         tracked.steps += 1
         return part
 
-    def _chain(
-        self, message: Request, processors: Sequence[str], names: Sequence[str]
-    ) -> Iterator[RecordedProcessor]:
-        for call, digest, name in zip(message.processors, processors, names, strict=False):
-            yield self._describe(call, digest, name)
+    def _describe(self, message: Request, digests: Sequence[str], names: Sequence[str]) -> Iterator[RecordedProcessor]:
+        """Describe the processors of a request. At its admission, digests have replaced their registered names."""
+        for call, admitted, name in zip(message.processors, digests, names, strict=False):
+            by = call.processor.WhichOneof("by")
+            if by == "builtin":
+                yield RecordedProcessor(builtin=call.processor.builtin, params=call.params)
+                continue
+            digest, class_name = call.processor.digest if by == "digest" else admitted, ""
+            text = call.processor.payload if by == "payload" else self._payload_of(digest)
+            with suppress(LogitportError):
+                if text:
+                    shipped = payload.parse(text)
+                    digest, class_name = shipped.digest, shipped.class_name
+            shown = text if self._options.payloads else ""
+            yield RecordedProcessor(name=name, digest=digest, class_name=class_name, params=call.params, payload=shown)
 
 
 def _column(ids: NDArray[np.int32]) -> bytes:

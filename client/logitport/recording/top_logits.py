@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from logitport.calls import unpack_int32
 from logitport.core import tensors
 from logitport_proto.recording_pb2 import TopLogits
 
@@ -56,11 +57,10 @@ class _OnHost:
         self.size_bytes = int(taken.nbytes)
 
     def tops(self) -> list[TopLogits]:
-        others = self._before.tops() if self._before is not None else None
-        return [
-            _top(row.astype(np.float32), self._top_k, None if others is None else np.frombuffer(others[place].ids, "<i4"))
-            for place, row in enumerate(self._rows)
-        ]
+        others = [np.empty(0, np.int32)] * len(self._rows)
+        if self._before is not None:
+            others = [unpack_int32(top.ids) for top in self._before.tops()]
+        return [_top(row.astype(np.float32), self._top_k, ids) for row, ids in zip(self._rows, others, strict=True)]
 
 
 class _OnDevice:
@@ -90,9 +90,9 @@ class _OnDevice:
         return [_ordered(*np.unique(ids[row], return_index=True), logits[row], sums[row]) for row in range(len(ids))]
 
 
-def _top(row: NDArray[np.float32], top_k: int, others: NDArray[np.int32] | None) -> TopLogits:
+def _top(row: NDArray[np.float32], top_k: int, others: NDArray[np.int32]) -> TopLogits:
     best = np.argpartition(-row, top_k - 1)[:top_k] if top_k < len(row) else np.arange(len(row))
-    ids = np.unique(best if others is None else np.concatenate([best, others]))
+    ids = np.unique(np.concatenate([best, others]))
     return _ordered(ids, ids, row, log_sum(row))
 
 

@@ -175,7 +175,7 @@ class Replays:
     def _chain(
         self, recorded: Sequence[RecordedProcessor], versions: Sequence[str]
     ) -> list[tuple[Any, Mapping[str, Any]]]:
-        chain = []
+        chain: list[tuple[Any, Mapping[str, Any]]] = []
         for one, version in zip(recorded, versions, strict=True):
             processor = (
                 self._files.find(version) if version else recorded_processor(one, run_payloads=self.run_payloads)

@@ -41,9 +41,7 @@ def began(
 def stepped(
     key: int, index: int, base: int = 0, new_ids: Sequence[int] = (), rows: Sequence[RecordedRow] = (), **fields: Any
 ) -> RecordedEvent:
-    step = RequestStepped(
-        key=key, index=index, base_length=base, new_token_ids=column(new_ids), rows=rows, **fields
-    )
+    step = RequestStepped(key=key, index=index, base_length=base, new_token_ids=column(new_ids), rows=rows, **fields)
     return RecordedEvent(request_stepped=step)
 
 

@@ -18,6 +18,7 @@ from logitport.recording import checks, members
 from logitport.recording.checks import MAX_VOCAB_SIZE
 from logitport.recording.members import pack
 from logitport.recording.reader import read_recording
+from logitport.testing.replaying.rows import recorded_rows
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import (
     RecordedEvent,
@@ -30,6 +31,7 @@ from logitport_proto.recording_pb2 import (
     StepsDropped,
     TopLogits,
 )
+from logitport_server.cli.display.replays import content_lines
 from tests.client.recording.build import began, column, content, edits, member, opened, stepped, top
 from tests.conftest import environment
 
@@ -86,8 +88,10 @@ BIAS_WITHOUT_VALUES = Edits(rows=bytes(4), kinds=b"\x04", offsets=column([0, 1])
         opened(0),
         opened(-1),
         RecordedEvent(session_began=SessionBegan()),
-        *(RecordedEvent(session_began=SessionBegan(opening=opened().session_began.opening, time=time))
-          for time in (-1.0, 1e300, float("inf"), float("nan"))),
+        *(
+            RecordedEvent(session_began=SessionBegan(opening=opened().session_began.opening, time=time))
+            for time in (-1.0, 1e300, float("inf"), float("nan"))
+        ),
         RecordedEvent(request_began=RequestBegan(request={"prompt_ids": b"abc"})),
         RecordedEvent(request_began=RequestBegan(request={"output_ids": b"abc"})),
         RecordedEvent(request_began=RequestBegan(request={"sampling_params": b"[]"})),
@@ -127,7 +131,9 @@ EVENTS = [opened(), began(0, "a", [1, 2], [RecordedProcessor(builtin="top_k", pa
 
 
 @given(st.data())
-def test_forged_bytes_are_a_recording_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_forged_bytes_are_a_recording_or_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Bytes of valid events are replaced, left out and added; compression and checksums are right."""
     forged = bytearray(content(*EVENTS))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -140,9 +146,12 @@ def test_forged_bytes_are_a_recording_or_one_error(tmp_path_factory: pytest.Temp
         recording = read_recording(file)
     except InvalidRecording:
         return
+    assert len([*content_lines(recording)]) >= 3 * len(recording.sessions)
     for session in recording.sessions:
         for request in session.requests:
-            assert [*request.steps] is not request.began
+            for part in request.parts:
+                rows = [*recorded_rows(session.began.opening, part, "not run")]
+                assert len(rows) == sum(len(step.rows) for step in part.steps)
 
 
 def test_the_events_of_all_members_have_a_limit(file: Path) -> None:
@@ -211,17 +220,16 @@ def field(tag: int, data: bytes) -> bytes:
 
 
 HEAD = b"\x09\x01" + bytes(7)  # the session's id
+ZEROS = bytes(6_000_000)
 FORGED: dict[str, Callable[[], list[bytes]]] = {
     "empty requests": lambda: [content(*[began(key) for key in range(50_000)])],
     "sessions": lambda: [content(opened(), session_id=key) for key in range(2, 50_000)],
     "empty rows": lambda: [content(began(0)), field(0x0A, HEAD + field(0x22, b"\x32\x00" * 1_000_000))],
     "empty processors": lambda: [field(0x0A, HEAD + field(0x1A, b"\x1a\x00" * 500_000))],
-    "processors of requests": lambda: [
-        content(began(key, chain=[RecordedProcessor()] * 200)) for key in range(2000)
-    ],
+    "processors of requests": lambda: [content(began(key, chain=[RecordedProcessor()] * 200)) for key in range(2000)],
     "replaced content": lambda: [field(0x0A, HEAD + b"\x22\x00\x1a\x02\x12\x00" * 400_000)],
-    "ids of tokens": lambda: [field(0x0A, HEAD + field(0x12, field(0x0A, b"\x08\x64" + field(0x32, bytes(6_000_000)))))],
-    "parameters": lambda: [content(began(0, chain=[RecordedProcessor(params=b'{"a": [' + b"[]," * 800_000 + b"[]]}")]))],
+    "ids of tokens": lambda: [field(0x0A, HEAD + field(0x12, field(0x0A, b"\x08\x64" + field(0x32, ZEROS))))],
+    "parameters": lambda: [content(began(0, chain=[RecordedProcessor(params=b'{"a": [' + b"[]," * 800_000 + b"1]}")]))],
 }
 
 
@@ -257,7 +265,7 @@ def test_events_are_kept_as_they_are_in_the_file(file: Path, row: RecordedRow) -
 def test_memory_is_refused_before_an_event_is_parsed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "check_step", None)
     file.write_bytes(pack([content(opened(), began(0)), field(0x0A, HEAD + field(0x22, b"\x32\x00" * 100_000))]))
-    with pytest.raises(InvalidRecording, match=r"more than 8 MiB of memory: read one request.*--request ID.*--max-memory"):
+    with pytest.raises(InvalidRecording, match=r"than 8 MiB of memory: read one request.*--request ID.*--max-memory"):
         read_recording(file, max_memory_bytes=8 << 20)
 
 

@@ -68,7 +68,11 @@ def test_items_are_written_in_their_order() -> None:
     file = FakeFile()
     writer = Writer(file, BEGAN, 1000)
     assert all(writer.offer(item(number)) for number in range(50))
-    assert closed(writer, file) == [BEGAN, *(RequestEnded(key=number) for number in range(50)), RecordingStopped(reason="closed")]
+    assert closed(writer, file) == [
+        BEGAN,
+        *(RequestEnded(key=number) for number in range(50)),
+        RecordingStopped(reason="closed"),
+    ]
     assert not writer.offer(item(51))
 
 
