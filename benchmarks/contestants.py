@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from benchmarks.kinds import Kind
     from benchmarks.workloads import Workload
-    from logitport import Client, Handle, PendingStep, ProcessorRef, Session
+    from logitport import Client, ProcessorRef
+    from logitport.session import Handle, PendingStep, Session
 
 Transport = Literal["grpc", "local"]
 

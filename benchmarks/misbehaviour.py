@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.servers import Server
-    from logitport import Client, EditRequest, LogitportError, RowEdits, Session
+    from logitport import Client, EditRequest, LogitportError, RowEdits
+    from logitport.session import Session
     from logitport.session.frames import Handle
 
 _DEADLINE_SECONDS = 1.0

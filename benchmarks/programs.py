@@ -20,7 +20,7 @@ from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.workloads import Workload
 from logitport import TensorProcessor
 from logitport.core.history import History
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from logitport import EditProcessor, History, operator_tokenizer, payload
+from logitport import EditProcessor, History, payload
+from logitport.tokenizers import operator_tokenizer
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.principals import Party, TrustDomain

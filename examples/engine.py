@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport import Handle, Session
+    from logitport.session import Handle, Session
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, InvalidParams
+from logitport import CustomLogitProcessor, EditProcessor, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,7 +134,7 @@ class RequiresFloat(AddOne):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if not isinstance(params["strength"], float):
-            raise InvalidParams("strength must be a number with a point")
+            raise InvalidArgument("strength must be a number with a point")
         if params["strength"] < 0:
             raise ValueError("strength must not be negative")
 

@@ -23,7 +23,7 @@ from logitport_proto.processing_pb2_grpc import LogitProcessingStub
 if TYPE_CHECKING:
     from benchmarks.contestants import Transport
     from benchmarks.servers import Server
-    from logitport import Handle, Session
+    from logitport.session import Handle, Session
 
 _WORKLOAD = Workload(rows=256, history=32_768)
 _CHAIN = [(kind.ours, kind.params) for kind in (BAN, THINKING, NGRAM)]

@@ -22,7 +22,7 @@ from logitport import Client, LogitportError, Request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport import Handle, Session
+    from logitport.session import Handle, Session
 
 _TIMEOUT_SECONDS = 60.0
 _DISTINCT_STEPS = 1000

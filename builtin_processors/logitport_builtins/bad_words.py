@@ -41,18 +41,18 @@ class BadWords(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.read(params)
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> tuple[list[list[int]], bool]:
-        """The sequences, and whether only generated ids count. Raises InvalidParams."""
+        """The sequences, and whether only generated ids count. Raises InvalidArgument."""
         given = Params("bad_words", params, ("bad_words_ids", "generated_only"))
         generated_only = given.boolean("generated_only") if "generated_only" in given else False
         return given.token_sequences("bad_words_ids"), generated_only
 
     def start(self, request: EditRequest) -> None:
-        """Index the sequences. Raises InvalidParams, InvalidTokenId."""
+        """Index the sequences. Raises InvalidArgument."""
         sequences, generated_only = self.read(request.params)
         check_in_vocabulary("bad_words", [one for ids in sequences for one in ids], request.vocab_size)
         begin = request.history.prompt_length if generated_only else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from logitport import tokenizers as shared
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.tokenizers import Tokenizer, TokenizerFile, Unread
 from logitport_builtins.grammar import tokenizers as of_grammars
 
@@ -35,7 +35,7 @@ def configure(options: BuiltinOptions) -> None:
     Of the packages llguidance, for grammars, and tokenizers, for other processors, one may be missing.
 
     Raises:
-        LoadFailed: a tokenizer cannot be read; the earlier configuration stays.
+        PayloadError: a tokenizer cannot be read; the earlier configuration stays.
     """
     named = dict(option.split("=", 1) for option in options.tokenizer)
     paths = {name: Path(path) for name, path in named.items()}
@@ -43,7 +43,7 @@ def configure(options: BuiltinOptions) -> None:
     loaded: Mapping[str, Tokenizer | LogitportError] = (
         {name: _read(name, path) for name, path in paths.items()}
         if has_library
-        else dict.fromkeys(paths, LoadFailed(shared.MISSING))
+        else dict.fromkeys(paths, PayloadError(shared.MISSING))
     )
     if not has_library or importlib.util.find_spec("llguidance") is not None:
         of_grammars.configure(paths)

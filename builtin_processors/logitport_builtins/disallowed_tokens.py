@@ -32,16 +32,16 @@ class DisallowedTokens(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.token_ids(params)
 
     @classmethod
     def token_ids(cls, params: Mapping[str, Any]) -> NDArray[np.int32]:
-        """The ids to deny, int32[n], read-only. Raises InvalidParams."""
+        """The ids to deny, int32[n], read-only. Raises InvalidArgument."""
         return Params("disallowed_tokens", params, ("token_ids",)).token_ids("token_ids")
 
     def start(self, request: EditRequest) -> None:
-        """Read the list; the edits are the same at every step. Raises InvalidParams, InvalidTokenId."""
+        """Read the list; the edits are the same at every step. Raises InvalidArgument."""
         token_ids = self.token_ids(request.params)
         check_in_vocabulary("disallowed_tokens", token_ids, request.vocab_size)
         request.state = TokenList(token_ids)

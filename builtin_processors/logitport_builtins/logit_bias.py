@@ -36,16 +36,16 @@ class LogitBias(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.biases(params)
 
     @classmethod
     def biases(cls, params: Mapping[str, Any]) -> dict[int, float]:
-        """The number to add for each id. Raises InvalidParams."""
+        """The number to add for each id. Raises InvalidArgument."""
         return Params("logit_bias", params, ("logit_bias",)).token_numbers("logit_bias", -_LIMIT, _LIMIT)
 
     def start(self, request: EditRequest) -> None:
-        """Read the object; the edits are the same at every step. Raises InvalidParams, InvalidTokenId."""
+        """Read the object; the edits are the same at every step. Raises InvalidArgument."""
         biases = self.biases(request.params)
         ids = np.array(sorted(biases), np.int32)
         check_in_vocabulary("logit_bias", ids, request.vocab_size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.stateful import StatefulEditProcessor
 from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.params import Params, check_in_vocabulary
@@ -38,12 +38,12 @@ class MinTokens(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.read(params)
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> tuple[int, NDArray[np.int32]]:
-        """The number of ids, and `stop_token_ids`, int32[n]. Raises InvalidParams."""
+        """The number of ids, and `stop_token_ids`, int32[n]. Raises InvalidArgument."""
         given = Params("min_tokens", params, ("min_tokens", "stop_token_ids"))
         stop_ids = given.token_ids("stop_token_ids") if "stop_token_ids" in given else np.empty(0, np.int32)
         return given.integer("min_tokens", minimum=0), stop_ids
@@ -52,14 +52,14 @@ class MinTokens(StatefulEditProcessor):
         """Collect the ids to deny.
 
         Raises:
-            InvalidParams: the parameters cannot be used, or no id that ends a sequence is known.
-            InvalidTokenId: an id of the parameters is outside the vocabulary.
+            InvalidArgument: the parameters cannot be used, or no id that ends a sequence is known.
+            InvalidArgument: an id of the parameters is outside the vocabulary.
         """
         count, stop_ids = self.read(request.params)
         check_in_vocabulary("min_tokens", stop_ids, request.vocab_size)
         ending = {*stop_ids.tolist(), *(one for one in request.eos_token_ids if one < request.vocab_size)}
         if count and not ending:
-            raise InvalidParams(
+            raise InvalidArgument(
                 "min_tokens: no id that ends a sequence is known: set stop_token_ids, or open the session with "
                 "eos_token_ids"
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidParams, InvalidTokenId
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Params:
     tensor, is not a parameter.
 
     Raises:
-        InvalidParams: a key is not in `keys`.
+        InvalidArgument: a key is not in `keys`.
     """
 
     def __init__(self, processor: str, params: Mapping[str, Any], keys: tuple[str, ...]) -> None:
@@ -37,15 +37,15 @@ class Params:
     def __contains__(self, key: str) -> bool:
         return key in self._given
 
-    def error(self, message: str) -> InvalidParams:
+    def error(self, message: str) -> InvalidArgument:
         """Create the exception for a `message` about these parameters."""
-        return InvalidParams(f"{self._processor}: {message}")
+        return InvalidArgument(f"{self._processor}: {message}")
 
     def string(self, key: str) -> str:
         """Read a string.
 
         Raises:
-            InvalidParams: absent, or another type.
+            InvalidArgument: absent, or another type.
         """
         value = self._required(key)
         if not isinstance(value, str):
@@ -56,7 +56,7 @@ class Params:
         """Read a list of one text or more, none of them empty.
 
         Raises:
-            InvalidParams: absent, not a list of texts, an empty list or text, not valid Unicode, or too many.
+            InvalidArgument: absent, not a list of texts, an empty list or text, not valid Unicode, or too many.
         """
         value = self._required(key)
         if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, str) for one in value):
@@ -66,7 +66,7 @@ class Params:
         return self.checked_texts(key, list(value), max_bytes)
 
     def checked_texts(self, key: str, texts: list[str], max_bytes: int) -> list[str]:
-        """Return the texts of a key. Raises InvalidParams for an empty one, invalid Unicode, and too many bytes."""
+        """Return the texts of a key. Raises InvalidArgument for an empty one, invalid Unicode, and too many bytes."""
         if "" in texts:
             raise self.error(f"{key} has an empty string; it must have at least one character")
         try:
@@ -81,7 +81,7 @@ class Params:
         """Read an integer of at least `minimum`. A boolean is not an integer.
 
         Raises:
-            InvalidParams: absent, another type, or too small.
+            InvalidArgument: absent, another type, or too small.
         """
         value = self._required(key)
         if type(value) is not int or value < minimum:
@@ -92,7 +92,7 @@ class Params:
         """Read an integer or a float in [minimum, maximum]. A boolean is not a number.
 
         Raises:
-            InvalidParams: absent, another type, NaN, or outside the limits.
+            InvalidArgument: absent, another type, NaN, or outside the limits.
         """
         value = self._required(key)
         if not _is_number(value) or not minimum <= value <= maximum:
@@ -103,7 +103,7 @@ class Params:
         """Read a boolean.
 
         Raises:
-            InvalidParams: absent, or another type.
+            InvalidArgument: absent, or another type.
         """
         value = self._required(key)
         if not isinstance(value, bool):
@@ -114,7 +114,7 @@ class Params:
         """Read a token id.
 
         Raises:
-            InvalidParams: absent, not an integer, or outside [0, 2**31).
+            InvalidArgument: absent, not an integer, or outside [0, 2**31).
         """
         value = self.integer(key, minimum=0)
         if value > _MAX_ID:
@@ -125,7 +125,7 @@ class Params:
         """Read a list of token ids in the order given, int32[n], read-only.
 
         Raises:
-            InvalidParams: absent, not a list of integers, or an id outside [0, 2**31).
+            InvalidArgument: absent, not a list of integers, or an id outside [0, 2**31).
         """
         ids = np.array(self._ids(key, self._required(key)), np.int32)
         ids.flags.writeable = False
@@ -135,7 +135,7 @@ class Params:
         """Read a list of lists of token ids, none of them empty.
 
         Raises:
-            InvalidParams: absent, not a list of lists of integers, an empty list inside, or an id outside [0, 2**31).
+            InvalidArgument: absent, not a list of lists of integers, an empty list inside, or an id outside [0, 2**31).
         """
         value = self._required(key)
         if not isinstance(value, (list, tuple)):
@@ -151,7 +151,7 @@ class Params:
         The ids are integers or, as in JSON, strings of decimal digits.
 
         Raises:
-            InvalidParams: absent, another type, an id outside [0, 2**31) or given twice, or a number outside the
+            InvalidArgument: absent, another type, an id outside [0, 2**31) or given twice, or a number outside the
                 limits.
         """
         value = self._required(key)
@@ -195,11 +195,11 @@ def check_in_vocabulary(processor: str, token_ids: ArrayLike, vocab_size: int) -
     """Check that ids of the parameters, int[n], are below the width of the logits.
 
     Raises:
-        InvalidTokenId: an id is not below `vocab_size`.
+        InvalidArgument: an id is not below `vocab_size`.
     """
     largest = np.max(token_ids, initial=0)
     if largest >= vocab_size:
-        raise InvalidTokenId(
+        raise InvalidArgument(
             f"{processor}: the parameters name token id {largest}, but ids must lie in [0, {vocab_size}): "
             "check that they are for this model's tokenizer"
         )

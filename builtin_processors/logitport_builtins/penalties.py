@@ -70,16 +70,16 @@ class PresencePenalty(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.penalty(params)
 
     @classmethod
     def penalty(cls, params: Mapping[str, Any]) -> float:
-        """Read the penalty. Raises InvalidParams."""
+        """Read the penalty. Raises InvalidArgument."""
         return Params(cls.builtin_name, params, (cls.builtin_name,)).number(cls.builtin_name, -_LIMIT, _LIMIT)
 
     def start(self, request: EditRequest) -> None:
-        """Read the penalty; the ids are counted at the first step. Raises InvalidParams."""
+        """Read the penalty; the ids are counted at the first step. Raises InvalidArgument."""
         request.state = Penalty(request.history, self.penalty(request.params), self.per_occurrence)
 
 

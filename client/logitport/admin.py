@@ -226,7 +226,7 @@ class UnquarantineResult:
 class ServerClient:
     """One server of a `Client`. No other server is called in place of one that fails.
 
-    Each method raises NotPermitted without the scope that it needs, ServerUnavailable and DeadlineExceeded.
+    Each method raises AccessDenied without the scope that it needs, ServerUnavailable.
 
     Attributes:
         target: its address, HOST:PORT or unix:PATH.
@@ -273,8 +273,8 @@ class ServerClient:
         Servers with a common store share quarantines. Also succeeds if the processor is not quarantined.
 
         Raises:
-            NotPermitted: the caller lacks the scope "admin".
-            UnknownProcessor: no processor has this name or digest.
+            AccessDenied: the caller lacks the scope "admin".
+            NotFound: no processor has this name or digest.
         """
         return self._call(
             Call(

@@ -13,12 +13,11 @@ import grpc
 from logitport import calls, trace_context
 from logitport.connection import Connection
 from logitport.errors import (
-    DeadlineExceeded,
+    AccessDenied,
     LogitportError,
-    NotAuthenticated,
-    PayloadNotAllowed,
+    PayloadError,
+    ProcessorWarning,
     ServerUnavailable,
-    SuspectCodeWarning,
 )
 from logitport.request import ProcessorRef
 from logitport.servers import Servers
@@ -147,7 +146,7 @@ class CallSender:
             try:
                 return self.send(failed, call)
             except LogitportError as error:
-                refusals += isinstance(error, NotAuthenticated)
+                refusals += error.code == AccessDenied.NOT_AUTHENTICATED
                 if (
                     refusals >= len(self.servers)
                     or not self._may_go_elsewhere(call, error)
@@ -159,18 +158,21 @@ class CallSender:
 
     def _may_go_elsewhere(self, call: Call[Any], error: LogitportError) -> bool:
         """Whether a call that has failed with this error may be sent to another server."""
-        return (
-            not (self.servers.single or self.closed)
-            and isinstance(error, (ServerUnavailable, NotAuthenticated))
-            and (call.method in _IDEMPOTENT or isinstance(error, NotAuthenticated) or not error.was_connected)
+        return not (self.servers.single or self.closed) and (
+            error.code == AccessDenied.NOT_AUTHENTICATED
+            or (
+                isinstance(error, ServerUnavailable)
+                and not error.timed_out
+                and (call.method in _IDEMPOTENT or not error.was_connected)
+            )
         )
 
     def _translated(self, error: grpc.RpcError, server: Server, advice: str) -> LogitportError:
         translated = calls.translate(error, server.target, encrypted=self.connection.encrypted)
-        if isinstance(translated, (ServerUnavailable, DeadlineExceeded, NotAuthenticated)):
+        if isinstance(translated, ServerUnavailable) or translated.code == AccessDenied.NOT_AUTHENTICATED:
             self.servers.failed(server)
-        if advice and isinstance(translated, PayloadNotAllowed):
-            return PayloadNotAllowed(translated.message + advice)
+        if advice and translated.code == PayloadError.NOT_ALLOWED:
+            return PayloadError(translated.message + advice, code=PayloadError.NOT_ALLOWED)
         return translated
 
 
@@ -178,7 +180,7 @@ def register_call(processor: ProcessorLike, name: str, **options: Any) -> Call[P
     """Build the Register call. `register` must call this function directly: warnings use `stacklevel=3`."""
     message, shipped = calls.register_request(processor, name, **options)
     for line in shipped.suspect:
-        warnings.warn(line, SuspectCodeWarning, stacklevel=3)
+        warnings.warn(line, ProcessorWarning, stacklevel=3)
     not_lifted = shipped.not_lifted
     return Call(
         "registry",

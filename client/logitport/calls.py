@@ -18,16 +18,15 @@ from logitport.core import tensors
 from logitport.dialects import InDialect
 from logitport.errors import (
     METADATA_KEY,
-    AllDeniedWarning,
-    DeadlineExceeded,
+    AccessDenied,
     InvalidArgument,
     LimitExceeded,
     LogitportError,
-    MalformedPayload,
-    NotAuthenticated,
+    PayloadError,
     RequestsFailed,
     ServerUnavailable,
     from_proto,
+    warn_all_denied,
 )
 from logitport.payload.signing import read_private_key, sign
 from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
@@ -150,7 +149,7 @@ def register_request(
     """Make the message for `Client.register`, and what it ships.
 
     Raises:
-        NotCapturable, PayloadNotPortable, MalformedPayload, InvalidArgument: as `Client.register`.
+        NotCapturable, PayloadError, InvalidArgument: as `Client.register`.
     """
     if dialect is not None:
         if isinstance(processor, str | ProcessorRef):
@@ -158,7 +157,7 @@ def register_request(
         processor = InDialect(processor, dialect)
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
-        raise MalformedPayload(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
+        raise PayloadError(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")
     shipped = reserialize(processor, lift=shipping.LIFTS if lift is None else lift)
     serialized = shipped.serialized
     if signing_key is not None:
@@ -173,7 +172,7 @@ def apply_request(logits: Any, requests: Sequence[Request], num_tokens_in_batch:
     Raises:
         InvalidArgument: `num_tokens_in_batch` is not an integer, or there are not that many rows for each request, or
             `requests` is not a sequence of requests.
-        InvalidLogits, InvalidTokenId, InvalidParams, PayloadNotPortable: an argument is invalid.
+        InvalidArgument, PayloadError: an argument is invalid.
     """
     rows, _ = tensors.check_matrix(logits)
     tensors.check_gradient(logits)
@@ -205,7 +204,7 @@ def apply_result(response: processing_pb2.ApplyResponse, logits: LogitsT, *, che
     if failures and check:
         raise RequestsFailed(failures, result)
     if check:
-        AllDeniedWarning.warn(result.all_denied_rows, stacklevel=4)  # above the client's method
+        warn_all_denied(result.all_denied_rows, stacklevel=4)  # above the client's method
     return result
 
 
@@ -238,15 +237,15 @@ def unpack_int32(column: bytes) -> NDArray[np.int32]:
 
 def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> LogitportError:
     """Make the exception for a failed call: the server's own error if it sent one, else one for the gRPC status."""
-    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
-        if key == METADATA_KEY:
-            with suppress(DecodeError):  # sent by something else: then the status describes the error
-                sent = from_proto(common_pb2.Error.FromString(value))
-                # Of several servers, one may have another file of tokens.
-                return NotAuthenticated(f"{target}: {sent.message}") if isinstance(sent, NotAuthenticated) else sent
+    if (sent := _sent_error(error)) is not None:
+        if sent.code == AccessDenied.NOT_AUTHENTICATED:  # of several servers, one may have another file of tokens
+            return AccessDenied(f"{target}: {sent.message}", code=sent.code)
+        return sent
     status, details = error.code(), error.details()
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(f"{target} did not answer in time; raise timeout, or look at the server's load")
+        return ServerUnavailable(
+            f"{target} did not answer in time; raise timeout, or look at the server's load", timed_out=True
+        )
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return LimitExceeded(
             f"{details}; raise max_message_bytes on the client (Client(..., max_message_bytes=)) and on the "
@@ -258,26 +257,33 @@ def translate(error: grpc.RpcError, target: str, *, encrypted: bool) -> Logitpor
                 return ServerUnavailable(
                     f"no connection to {target}: the server's certificate {problem}: {details}; {advice}"
                 )
-    if status is grpc.StatusCode.UNAVAILABLE and details == DRAINING:
-        return ServerUnavailable.after_connection(f"{target}: {details}")
+        if details == DRAINING:
+            return ServerUnavailable(f"{target}: {details}", was_connected=True)
     # A proxy that has lost the server resets the stream, which gRPC reports as INTERNAL.
     was_reset = status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or "")
     if status is grpc.StatusCode.UNAVAILABLE or was_reset:
-        unavailable = ServerUnavailable(
-            f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}"
+        return ServerUnavailable(
+            f"no connection to {target}, or it was lost: {details}; {_CONNECTION_ADVICE[encrypted]}",
+            was_connected=_NOT_CONNECTED.search(details or "") is None,
         )
-        unavailable.was_connected = _NOT_CONNECTED.search(details or "") is None
-        return unavailable
     if status is grpc.StatusCode.CANCELLED:
-        return ServerUnavailable.after_connection(f"the connection to {target} was lost: {details}")
+        return ServerUnavailable(f"the connection to {target} was lost: {details}", was_connected=True)
     if status is grpc.StatusCode.UNAUTHENTICATED:  # from a proxy: a server sends an error of its own
-        return NotAuthenticated(f"{target}: {details}")
+        return AccessDenied(f"{target}: {details}", code=AccessDenied.NOT_AUTHENTICATED)
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return LogitportError(
             f"{target} does not have this call ({status.name}: {details}): it is another service, or its version of "
             "logitport differs; correct the address, or install the same version"
         )
     return LogitportError(f"{target}: {status.name}: {details}")
+
+
+def _sent_error(error: grpc.RpcError) -> LogitportError | None:
+    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
+        if key == METADATA_KEY:
+            with suppress(DecodeError):  # sent by something else: then the status describes the error
+                return from_proto(common_pb2.Error.FromString(value))
+    return None
 
 
 def client_closed(target: str) -> ServerUnavailable:

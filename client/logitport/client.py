@@ -14,7 +14,7 @@ from logitport.admin import ServerClient
 from logitport.base_client import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
 from logitport.core.history import listed_ids
-from logitport.errors import DeadlineExceeded, ServerUnavailable
+from logitport.errors import ServerUnavailable
 from logitport.output import ProcessorOutput
 from logitport.session.registrations import Registrations
 from logitport_proto import processing_pb2, registry_pb2
@@ -106,7 +106,7 @@ class Client:
         `ProcessorRef.not_lifted` is the reason if another one is not. For that its code is run here, on tensors without
         values.
 
-        A `SuspectCodeWarning` names each line that has no effect, and, in code that is not a program, each one that
+        A `ProcessorWarning` names each line that has no effect, and, in code that is not a program, each one that
         draws random numbers without a seed, or changes a global or a class attribute.
 
         The client remembers the processor: a session that reconnects to another server registers it there, too.
@@ -124,10 +124,10 @@ class Client:
 
         Raises:
             NotCapturable: a `TensorProcessor` cannot be captured; the message has the line, and what to write instead.
-            InvalidProgram: the server refuses a program.
-            PayloadNotPortable: the class cannot be serialized; the message says what to do.
-            PayloadNotAllowed, MalformedPayload, SignatureRefused, PythonMismatch: the server refuses it.
-            InvalidName, NameTaken: the name cannot be bound.
+            InvalidArgument: the server refuses a program.
+            PayloadError: the class cannot be serialized; the message says what to do.
+            PayloadError: the server refuses it.
+            InvalidArgument, NameTaken: the name cannot be bound.
             LimitExceeded: the registry is full, or the payload too large.
         """
         call = register_call(
@@ -144,13 +144,13 @@ class Client:
         self._registrations.remember(call.message, registered, reply.registry_id)
         # The servers of open sessions may have registries of their own.
         for server in self._session_servers():
-            with suppress(ServerUnavailable, DeadlineExceeded):  # the session registers it when it has a server again
+            with suppress(ServerUnavailable):  # the session registers it when it has a server again
                 registry_id = self._sender.send(server, call).registry_id
                 self._registrations.registered_in(registry_id, registered.digest, name)
         return registered
 
     def processor(self, name: str) -> ProcessorRef:
-        """Look up a built-in's name, a registered name or a digest. Raises UnknownProcessor."""
+        """Look up a built-in's name, a registered name or a digest. Raises NotFound."""
         return self._sender.result(get_call(name))
 
     def processors(self) -> list[ProcessorRef]:
@@ -168,7 +168,7 @@ class Client:
             processor: a registered name, a digest, or the result of `register`.
 
         Raises:
-            UnknownProcessor: there is none that this client may use.
+            NotFound: there is none that this client may use.
         """
         name = processor if isinstance(processor, str) else processor.digest
         call = Call(
@@ -183,12 +183,12 @@ class Client:
         # Each server keeps the output of its own workers.
         found: list[ProcessorOutput] = []
         for server in servers:
-            with suppress(ServerUnavailable, DeadlineExceeded):
+            with suppress(ServerUnavailable):
                 found += call.decode(self._sender.send(server, call))
         return sorted(found, key=attrgetter("time"))
 
     def delete(self, name: str) -> tuple[str, ...]:
-        """Delete a registered name, or a digest with all its names; returns those names. Raises UnknownProcessor."""
+        """Delete a registered name, or a digest with all its names; returns those names. Raises NotFound."""
         names = self._sender.result(delete_call(name))
         self._registrations.forget(name)
         return names
@@ -257,7 +257,7 @@ class Client:
                 or slow disk ends or thins out the recording, and has no effect on the session.
 
         Raises:
-            InvalidArgument, InvalidLogits: an argument is invalid, or the file of `record` cannot be opened.
+            InvalidArgument: an argument is invalid, or the file of `record` cannot be opened.
             ServerUnavailable: there is no server, or transport is "local" and its local transport cannot be reached.
         """
         from logitport.session_opening import open_session  # commands need no session: their start must not wait for it

@@ -1,48 +1,24 @@
-"""Every exception that logitport raises, in the client and in the server.
+"""Every exception that logitport raises, in the client and in the server, by what the caller can do.
 
-    LogitportError
-    ├── InvalidArgument (ValueError)   a call or message that breaks the contract
-    │   ├── InvalidTokenId             an id outside the vocabulary
-    │   ├── InvalidLogits              wrong width, dtype, row count or size; a gradient
-    │   ├── InvalidParams              parameters that the processor cannot use
-    │   ├── InvalidName                a name that is not namespace/name[:tag]
-    │   ├── InvalidProgram             a program that the verifier refuses
-    │   │   └── NotCapturable          a class that cannot become a program (raised only by the client)
-    │   └── InvalidRecording           a file that is no recording, or is damaged (raised only by the client)
-    ├── AccessError
-    │   ├── NotAuthenticated           no token or certificate, or an unknown one
-    │   └── NotPermitted               the caller is known, and lacks the scope
-    ├── RegistryError
-    │   ├── UnknownProcessor           no such built-in, name or digest
-    │   └── NameTaken                  the name is bound to another digest, or by another principal
-    ├── PayloadError
-    │   ├── PayloadNotPortable         the class cannot be serialized (raised only by the client)
-    │   ├── PayloadNotAllowed          the operator does not allow shipped processors
-    │   ├── MalformedPayload           not JSON, no "callable", not hex of a pickle
-    │   ├── SignatureRefused           unsigned, expired, tampered with, or signed by an unknown key
-    │   ├── PythonMismatch             code of another Python minor version
-    │   └── LoadFailed                 unpickling or creating the instance raised, or not a processor class
-    ├── ProcessorFailed                a processor raised, or did not return logits of its rows' shape
-    │   ├── ProcessorTimedOut          it did not return within the server's time for a call
-    │   └── ProcessorQuarantined       it failed or was slow too often, and is not called until its quarantine is lifted
-    ├── SessionError
-    │   ├── UnknownRequest             the handle names no request of this session
-    │   ├── DuplicateRequest           the slot is taken
-    │   ├── NeedSync                   server and client disagree about a history (the SDK sends it again)
-    │   ├── StateLost                  lost state that cannot be rebuilt from the history
-    │   └── SessionClosed              closed, or never opened
+    LogitportError                     a defect of the server, or of its reply: report it
+    ├── InvalidArgument (ValueError)   a call, parameter, token id, tensor or file is wrong: correct it
+    │   └── NotCapturable              a class cannot become a program: change the line (raised only by the client)
+    ├── AccessDenied                   the caller is unknown, or lacks the scope: change the token
+    ├── NotFound                       no such processor, or no such request in the session
+    ├── NameTaken                      the name is bound to another digest, or by another principal: choose another name
+    ├── PayloadError                   a class cannot be serialized, accepted or loaded: change the class, or the server
+    ├── ProcessorFailed                a processor raised, returned something else than logits, or was too slow
+    ├── StateLost                      lost state that cannot be rebuilt from the history: begin the request again
+    ├── SessionClosed                  closed, or never opened: open another session
     ├── LimitExceeded                  a configured limit; the message names it
-    ├── ServerUnavailable              no connection, or it was lost
-    ├── DeadlineExceeded               no answer in time
-    ├── InternalError                  a defect of the server
-    ├── NotInstalled (ImportError)     a package of an extra is missing (raised only by the client)
-    ├── LawBroken (AssertionError)     a processor breaks a law of `logitport.testing` (raised only by the client)
+    ├── ServerUnavailable              no connection, a lost one, or no answer in time: try again later
+    ├── NotInstalled (ImportError)     a package of an extra is missing: install it (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-The warnings are not in the tree: `AllDeniedWarning`, `HookNameWarning`, `SuspectCodeWarning`.
+Outside this module: `logitport.testing.LawBroken`, an AssertionError of `check`. `ProcessorWarning` is a warning.
 
-An error is sent as `logitport.v1.Error`. The table at the end is the only place that maps exceptions to codes and
-gRPC statuses.
+An error is sent as `logitport.v1.Error`, with its `code`. The table at the end is the only place that maps codes to
+exceptions and gRPC statuses.
 """
 
 from __future__ import annotations
@@ -58,9 +34,11 @@ if TYPE_CHECKING:
 
 
 class LogitportError(Exception):
-    """Base class of all exceptions that logitport raises.
+    """Base class of all exceptions that logitport raises. Itself, a defect of the server or of its reply.
 
     Attributes:
+        code: the code on the wire, a value of `logitport.v1.ErrorCode`; a class with several names them. 0
+            (`ERROR_CODE_UNSPECIFIED`) for a class that is never sent.
         processor: the processor concerned, as its request named it; "" if there is none.
         remote_traceback: the traceback inside the processor's own code; "" if there is none.
         output: the end of what the processor printed and logged in the call that failed, if it runs in a worker and the
@@ -69,9 +47,23 @@ class LogitportError(Exception):
     The message and these texts may have control characters of the processor. `str` of the error escapes them.
     """
 
-    def __init__(self, message: str, *, processor: str = "", remote_traceback: str = "", output: str = "") -> None:
+    INTERNAL = common_pb2.ERROR_CODE_INTERNAL
+    NEED_SYNC = common_pb2.ERROR_CODE_NEED_SYNC  # the histories differ; the SDK sends the server's anew
+    code: int = INTERNAL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        processor: str = "",
+        remote_traceback: str = "",
+        output: str = "",
+    ) -> None:
         super().__init__(message)
         self.message = message
+        if code is not None:
+            self.code = code
         self.processor = processor
         self.remote_traceback = remote_traceback
         self.output = output
@@ -86,170 +78,102 @@ class LogitportError(Exception):
 
 
 class InvalidArgument(LogitportError, ValueError):
-    """A call or message that breaks the contract."""
+    """A call, message, parameter, token id, tensor, program or file that breaks the contract."""
+
+    code = common_pb2.ERROR_CODE_INVALID_ARGUMENT
 
 
-class InvalidTokenId(InvalidArgument):
-    """A token id outside the vocabulary."""
-
-
-class InvalidLogits(InvalidArgument):
-    """Logits of the wrong width, dtype, row count or size, or that require gradients while grad mode is on."""
-
-
-class InvalidParams(InvalidArgument):
-    """Parameters that are not a JSON object, or that the processor cannot use."""
-
-
-class InvalidName(InvalidArgument):
-    """A registered name that is not of the form namespace/name[:tag]."""
-
-
-class InvalidProgram(InvalidArgument):
-    """A program that cannot be decoded, or that the verifier refuses."""
-
-
-class NotCapturable(InvalidProgram):
+class NotCapturable(InvalidArgument):
     """A class that cannot become a program. Raised by the client; the message has the file and the line."""
 
 
-class InvalidRecording(InvalidArgument):
-    """A file that is no recording, is damaged, or has a format of a later version. Raised by the client."""
+class AccessDenied(LogitportError):
+    """The server denies this caller access.
+
+    `code` is NOT_AUTHENTICATED without a valid token or certificate, NOT_PERMITTED without the scope for the call.
+    """
+
+    NOT_AUTHENTICATED = common_pb2.ERROR_CODE_NOT_AUTHENTICATED
+    NOT_PERMITTED = common_pb2.ERROR_CODE_NOT_PERMITTED
+    code = NOT_PERMITTED
 
 
-class AccessError(LogitportError):
-    """The server denies this caller access."""
+class NotFound(LogitportError):
+    """No built-in, registered name or digest matches; or the session holds no request with this handle."""
+
+    code = common_pb2.ERROR_CODE_NOT_FOUND
 
 
-class NotAuthenticated(AccessError):
-    """The caller sent no token or certificate, or an unknown one."""
-
-
-class NotPermitted(AccessError):
-    """The caller is authenticated, but lacks the scope for this call."""
-
-
-class RegistryError(LogitportError):
-    """A processor could not be looked up or bound to a name."""
-
-
-class UnknownProcessor(RegistryError):
-    """No built-in, registered name or digest matches."""
-
-
-class NameTaken(RegistryError):
+class NameTaken(LogitportError):
     """The name is bound to another digest, or by another principal."""
+
+    code = common_pb2.ERROR_CODE_NAME_TAKEN
 
 
 class PayloadError(LogitportError):
-    """A shipped processor could not be made, accepted or loaded."""
+    """A processor could not be serialized, accepted or loaded.
 
+    `code` is NOT_ALLOWED if the operator does not allow it, or no trusted key signed it; PYTHON_MISMATCH for code of
+    another Python minor version; INVALID otherwise.
+    """
 
-class PayloadNotPortable(PayloadError):
-    """The class cannot be serialized. Raised by the client, before anything is sent."""
-
-
-class PayloadNotAllowed(PayloadError):
-    """The operator does not allow shipped processors."""
-
-
-class MalformedPayload(PayloadError):
-    """Not JSON, without "callable", or not the hexadecimal digits of a pickle."""
-
-
-class SignatureRefused(PayloadError):
-    """The payload is unsigned, expired, tampered with, or signed by a key that the server does not trust."""
-
-
-class PythonMismatch(PayloadError):
-    """The payload carries code of another Python minor version."""
-
-
-class LoadFailed(PayloadError):
-    """Unpickling or creating the instance raised, or the payload is not a processor class."""
+    INVALID = common_pb2.ERROR_CODE_INVALID_PAYLOAD
+    NOT_ALLOWED = common_pb2.ERROR_CODE_PAYLOAD_NOT_ALLOWED
+    PYTHON_MISMATCH = common_pb2.ERROR_CODE_PYTHON_MISMATCH
+    code = INVALID
 
 
 class ProcessorFailed(LogitportError):
-    """A processor raised, or did not return logits of its rows' shape."""
+    """A processor raised, or did not return logits of its rows' shape.
+
+    `code` is TIMED_OUT if it did not return within the server's time for a call; QUARANTINED if it failed or was slow
+    too often, and is not called until an operator lifts its quarantine; FAILED otherwise.
+    """
+
+    FAILED = common_pb2.ERROR_CODE_PROCESSOR_FAILED
+    TIMED_OUT = common_pb2.ERROR_CODE_PROCESSOR_TIMED_OUT
+    QUARANTINED = common_pb2.ERROR_CODE_PROCESSOR_QUARANTINED
+    code = FAILED
 
 
-class ProcessorTimedOut(ProcessorFailed):
-    """A processor did not return within the server's time for a call; its worker was terminated."""
-
-
-class ProcessorQuarantined(ProcessorFailed):
-    """A processor failed or was slow too often, and is not called until an operator lifts its quarantine."""
-
-
-class SessionError(LogitportError):
-    """A session cannot do what the call requires."""
-
-
-class UnknownRequest(SessionError):
-    """The handle (slot and generation) names no request of this session."""
-
-
-class DuplicateRequest(SessionError):
-    """The slot or the handle is already in use."""
-
-
-class NeedSync(SessionError):
-    """Server and client disagree about a request's history."""
-
-
-class StateLost(SessionError):
+class StateLost(LogitportError):
     """The request's state is lost, and cannot be rebuilt from its history."""
 
+    code = common_pb2.ERROR_CODE_STATE_LOST
 
-class SessionClosed(SessionError):
+
+class SessionClosed(LogitportError):
     """The session is closed, or was never opened."""
+
+    code = common_pb2.ERROR_CODE_SESSION_CLOSED
 
 
 class LimitExceeded(LogitportError):
     """A configured limit was reached; the message names it."""
 
+    code = common_pb2.ERROR_CODE_LIMIT_EXCEEDED
+
 
 class ServerUnavailable(LogitportError):
-    """No connection to the server, or it was lost.
+    """No connection to the server, or it was lost, or no reply arrived within the time allowed.
 
     Attributes:
         was_connected: whether there was a connection, which was then lost.
+        timed_out: whether the reply did not arrive in time. A new attempt would wait as long again.
     """
 
-    was_connected = False
+    code = common_pb2.ERROR_CODE_UNSPECIFIED
 
-    @classmethod
-    def after_connection(cls, message: str) -> ServerUnavailable:
-        """Make the error for a connection that was lost."""
-        error = cls(message)
-        error.was_connected = True
-        return error
-
-
-class DeadlineExceeded(LogitportError):
-    """No reply within the time allowed."""
-
-
-class InternalError(LogitportError):
-    """A defect of the server."""
+    def __init__(self, message: str, *, was_connected: bool = False, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.was_connected = was_connected
+        self.timed_out = timed_out
 
 
 class NotInstalled(LogitportError, ImportError):
     """A package that an extra of logitport would have installed is missing. Raised by the client."""
 
-
-class LawBroken(LogitportError, AssertionError):
-    """A processor breaks a law of `logitport.testing`. Raised by `logitport.testing.check`.
-
-    Attributes:
-        law: name of the law, one of `logitport.testing.LAWS`.
-        example: the smallest example that was found, as a dict; empty if the law needs none.
-    """
-
-    def __init__(self, message: str, *, law: str = "", example: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.law = law
-        self.example = dict(example or {})
+    code = common_pb2.ERROR_CODE_UNSPECIFIED
 
 
 class RequestsFailed(LogitportError):
@@ -259,6 +183,8 @@ class RequestsFailed(LogitportError):
         failures: the error of each failed request, by its handle (in a session) or its index (in `Client.apply`).
         result: the value that the call would have returned.
     """
+
+    code = common_pb2.ERROR_CODE_UNSPECIFIED
 
     def __init__(self, failures: Mapping[Any, LogitportError], result: object) -> None:
         listed = "\n".join(f"  {key}: {type(error).__name__}: {error}" for key, error in failures.items())
@@ -272,75 +198,56 @@ class RequestsFailed(LogitportError):
         self.result = result
 
 
-class SuspectCodeWarning(UserWarning):
-    """A line of a processor has no effect, or makes its results depend on more than the request.
+class ProcessorWarning(UserWarning):
+    """A processor does something that its author can hardly intend.
 
-    From `Client.register`, `logitport.testing.simulate` and `logitport.testing.check`. The message has the file, the
-    line and its code.
+    A line of its code has no effect or makes its results depend on more than the request, a method looks like a
+    misspelled hook, or its edits have denied every id of a row. The message has the place.
     """
 
 
-class AllDeniedWarning(UserWarning):
-    """Edits have denied every id of a row of logits: whichever id is sampled from it, is arbitrary."""
-
-    @classmethod
-    def warn(cls, rows: Sequence[int], stacklevel: int) -> None:
-        """Warn of these rows, if there are any; `stacklevel` as for `warnings.warn`, from the caller of this method."""
-        if rows:
-            warnings.warn(
-                f"all ids of rows {list(rows)} are denied, so any id that is sampled from them is arbitrary: end these "
-                "requests, or change their processors; all_denied_rows of the result lists the rows, and check=False "
-                "turns this warning off",
-                cls,
-                stacklevel=stacklevel + 1,
-            )
+def warn_all_denied(rows: Sequence[int], stacklevel: int) -> None:
+    """Warn of rows without an allowed id, if there are any; `stacklevel` as for `warnings.warn`, from the caller."""
+    if rows:
+        warnings.warn(
+            f"all ids of rows {list(rows)} are denied, so any id that is sampled from them is arbitrary: end these "
+            "requests, or change their processors; all_denied_rows of the result lists the rows, and check=False "
+            "turns this warning off",
+            ProcessorWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
-class HookNameWarning(UserWarning):
-    """A method of an `EditProcessor` looks like a misspelled hook, and has no effect."""
-
-
-# Exception, code on the wire, name of the gRPC status when a whole call fails with it.
-_TABLE: tuple[tuple[type[LogitportError], common_pb2.ErrorCode, str], ...] = (
-    (InternalError, common_pb2.ERROR_CODE_INTERNAL, "INTERNAL"),
-    (InvalidArgument, common_pb2.ERROR_CODE_INVALID_ARGUMENT, "INVALID_ARGUMENT"),
-    (InvalidTokenId, common_pb2.ERROR_CODE_INVALID_TOKEN_ID, "INVALID_ARGUMENT"),
-    (InvalidLogits, common_pb2.ERROR_CODE_INVALID_LOGITS, "INVALID_ARGUMENT"),
-    (InvalidParams, common_pb2.ERROR_CODE_INVALID_PARAMS, "INVALID_ARGUMENT"),
-    (InvalidName, common_pb2.ERROR_CODE_INVALID_NAME, "INVALID_ARGUMENT"),
-    (InvalidProgram, common_pb2.ERROR_CODE_INVALID_PROGRAM, "INVALID_ARGUMENT"),
-    (UnknownProcessor, common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, "NOT_FOUND"),
-    (NameTaken, common_pb2.ERROR_CODE_NAME_TAKEN, "ALREADY_EXISTS"),
-    (PayloadNotAllowed, common_pb2.ERROR_CODE_PAYLOAD_NOT_ALLOWED, "PERMISSION_DENIED"),
-    (MalformedPayload, common_pb2.ERROR_CODE_MALFORMED_PAYLOAD, "INVALID_ARGUMENT"),
-    (PythonMismatch, common_pb2.ERROR_CODE_PYTHON_MISMATCH, "FAILED_PRECONDITION"),
-    (LoadFailed, common_pb2.ERROR_CODE_LOAD_FAILED, "FAILED_PRECONDITION"),
-    (ProcessorFailed, common_pb2.ERROR_CODE_PROCESSOR_FAILED, "ABORTED"),
-    (UnknownRequest, common_pb2.ERROR_CODE_UNKNOWN_REQUEST, "NOT_FOUND"),
-    (DuplicateRequest, common_pb2.ERROR_CODE_DUPLICATE_REQUEST, "ALREADY_EXISTS"),
-    (NeedSync, common_pb2.ERROR_CODE_NEED_SYNC, "ABORTED"),
-    (StateLost, common_pb2.ERROR_CODE_STATE_LOST, "DATA_LOSS"),
-    (SessionClosed, common_pb2.ERROR_CODE_SESSION_CLOSED, "FAILED_PRECONDITION"),
-    (LimitExceeded, common_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
-    (NotAuthenticated, common_pb2.ERROR_CODE_NOT_AUTHENTICATED, "UNAUTHENTICATED"),
-    (NotPermitted, common_pb2.ERROR_CODE_NOT_PERMITTED, "PERMISSION_DENIED"),
-    (SignatureRefused, common_pb2.ERROR_CODE_SIGNATURE_REFUSED, "PERMISSION_DENIED"),
-    (ProcessorTimedOut, common_pb2.ERROR_CODE_PROCESSOR_TIMED_OUT, "ABORTED"),
-    (ProcessorQuarantined, common_pb2.ERROR_CODE_PROCESSOR_QUARANTINED, "FAILED_PRECONDITION"),
+# Code on the wire, its exception, and the name of the gRPC status when a whole call fails with it.
+_TABLE: tuple[tuple[int, type[LogitportError], str], ...] = (
+    (LogitportError.INTERNAL, LogitportError, "INTERNAL"),
+    (LogitportError.NEED_SYNC, LogitportError, "ABORTED"),
+    (InvalidArgument.code, InvalidArgument, "INVALID_ARGUMENT"),
+    (AccessDenied.NOT_AUTHENTICATED, AccessDenied, "UNAUTHENTICATED"),
+    (AccessDenied.NOT_PERMITTED, AccessDenied, "PERMISSION_DENIED"),
+    (NotFound.code, NotFound, "NOT_FOUND"),
+    (NameTaken.code, NameTaken, "ALREADY_EXISTS"),
+    (PayloadError.INVALID, PayloadError, "INVALID_ARGUMENT"),
+    (PayloadError.NOT_ALLOWED, PayloadError, "PERMISSION_DENIED"),
+    (PayloadError.PYTHON_MISMATCH, PayloadError, "FAILED_PRECONDITION"),
+    (ProcessorFailed.FAILED, ProcessorFailed, "ABORTED"),
+    (ProcessorFailed.TIMED_OUT, ProcessorFailed, "ABORTED"),
+    (ProcessorFailed.QUARANTINED, ProcessorFailed, "FAILED_PRECONDITION"),
+    (StateLost.code, StateLost, "DATA_LOSS"),
+    (SessionClosed.code, SessionClosed, "FAILED_PRECONDITION"),
+    (LimitExceeded.code, LimitExceeded, "RESOURCE_EXHAUSTED"),
 )
-
-_BY_CLASS = {error: (code, status) for error, code, status in _TABLE}
-_BY_CODE: dict[int, type[LogitportError]] = {code: error for error, code, _ in _TABLE}
+_CLASSES = {code: error for code, error, _ in _TABLE}
+_STATUSES = {code: status for code, _, status in _TABLE}
 
 # Key in a failed call's trailing metadata. Its value is the serialized `logitport.v1.Error`.
 METADATA_KEY = "logitport-error-bin"
 
 
 def to_proto(error: LogitportError) -> common_pb2.Error:
-    """Convert to a message. A class without a code is sent as its nearest ancestor that has one."""
-    code = next((_BY_CLASS[cls][0] for cls in type(error).__mro__ if cls in _BY_CLASS), common_pb2.ERROR_CODE_INTERNAL)
+    """Convert to a message. An error of a class that is never sent becomes INTERNAL."""
     return common_pb2.Error(
-        code=code,
+        code=error.code or LogitportError.INTERNAL,  # type: ignore[arg-type]
         message=error.message,
         processor=error.processor,
         remote_traceback=error.remote_traceback,
@@ -348,17 +255,17 @@ def to_proto(error: LogitportError) -> common_pb2.Error:
     )
 
 
-def from_code(code: int, message: str) -> LogitportError:
-    """Make the exception of a code. An unknown code becomes a plain LogitportError."""
-    return _BY_CODE.get(code, LogitportError)(message)
+def from_code(code: int, message: str, **attributes: str) -> LogitportError:
+    """Make the exception of a code. An unknown code, from a newer server, becomes a plain LogitportError."""
+    return _CLASSES.get(code, LogitportError)(message, code=code, **attributes)
 
 
 def from_proto(error: common_pb2.Error) -> LogitportError:
-    """Convert a message to an exception. An unknown code, from a newer server, becomes a plain LogitportError."""
-    cls = _BY_CODE.get(error.code, LogitportError)
-    return cls(error.message, processor=error.processor, remote_traceback=error.remote_traceback, output=error.output)
+    """Convert a message to an exception, as `from_code`."""
+    texts = {"processor": error.processor, "remote_traceback": error.remote_traceback, "output": error.output}
+    return from_code(error.code, error.message, **texts)
 
 
 def status_name(error: LogitportError) -> str:
     """Name of the gRPC status of a call that fails with this error, such as "NOT_FOUND"."""
-    return next((_BY_CLASS[cls][1] for cls in type(error).__mro__ if cls in _BY_CLASS), "INTERNAL")
+    return _STATUSES.get(error.code, "INTERNAL")

@@ -17,7 +17,7 @@ from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
 from logitport.core.hook_names import warn_of_near_misses
 from logitport.core.parameter_help import show_parameters
-from logitport.errors import InvalidArgument, LoadFailed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE
 from logitport.tokenizers import operator_tokenizer
@@ -64,7 +64,7 @@ class CustomLogitProcessor(ABC):
         """Check a request's parameters when it is admitted. Override to refuse bad ones early.
 
         Raises:
-            InvalidParams: the parameters cannot be used; only that request fails. A service converts any other
+            InvalidArgument: the parameters cannot be used; only that request fails. A service converts any other
                 ValueError to this one.
         """
 
@@ -73,7 +73,7 @@ class CustomLogitProcessor(ABC):
         """Serialize the class to a string that logitport and SGLang load: see `logitport.payload`.
 
         Raises:
-            PayloadNotPortable: something that the class uses cannot be serialized; the message says what to do.
+            PayloadError: something that the class uses cannot be serialized; the message says what to do.
         """
         return payload.dumps(cls)
 
@@ -82,13 +82,13 @@ class CustomLogitProcessor(ABC):
         """Make an instance of the class in `serialized`. Runs the code in it: only for strings that you trust.
 
         Raises:
-            MalformedPayload: not JSON, without "callable", or not the hexadecimal digits of a pickle.
-            PythonMismatch: the code in it is of another Python minor version.
-            LoadFailed: unpickling or creating the instance raised, or it is not a processor class.
+            PayloadError: not JSON, without "callable", or not the hexadecimal digits of a pickle.
+            PayloadError: the code in it is of another Python minor version.
+            PayloadError: unpickling or creating the instance raised, or it is not a processor class.
         """
         loaded = payload.loads(payload.parse(serialized))
         if dialects.recognise(loaded)[1] not in dialects.OF_CLASSES:
-            raise LoadFailed("the payload's processor is of another dialect; only a service can call it")
+            raise PayloadError("the payload's processor is of another dialect; only a service can call it")
         processor: CustomLogitProcessor = payload.instantiate(loaded)
         return processor
 
@@ -102,7 +102,7 @@ class EditRequest:
         vocab_size: width of the logits; token ids are valid below it.
         tokenizer_id: the engine's name for its tokenizer; "" if unknown.
         eos_token_ids: the engine's ids that end a sequence; empty if unknown.
-        tokenizer: the operator's tokenizer of that name. Reading it raises InvalidParams if there is none.
+        tokenizer: the operator's tokenizer of that name. Reading it raises InvalidArgument if there is none.
         caller: identity of the party that the request belongs to; equal for all its requests. None if it is unknown.
         state: the processor's own, None at first; lives as long as the request.
     """
@@ -143,7 +143,7 @@ class EditProcessor(CustomLogitProcessor):
     To declare the parameters of requests, set the class attribute `params` to a dict of `Float`, `Int`, `Bool` or
     `TokenIds` by name. Then requests with other keys, types or values are refused when they are admitted.
 
-    A class with a method that looks like a misspelled hook, such as `advence`, emits a `HookNameWarning`.
+    A class with a method that looks like a misspelled hook, such as `advence`, emits a `ProcessorWarning`.
 
     Attributes:
         takes_long: whether a call of an installed processor may take milliseconds. Such a processor is not called on
@@ -164,7 +164,7 @@ class EditProcessor(CustomLogitProcessor):
         Override to check more, and call `super().validate_params(params)` first.
 
         Raises:
-            InvalidParams: the parameters cannot be used; only that request fails.
+            InvalidArgument: the parameters cannot be used; only that request fails.
         """
         complete_params(cls, params)
 
@@ -178,7 +178,7 @@ class EditProcessor(CustomLogitProcessor):
             params: the request's parameters for this processor.
 
         Raises:
-            InvalidParams: the parameters cannot be used; only that request fails.
+            InvalidArgument: the parameters cannot be used; only that request fails.
         """
         self.validate_params(params)
 

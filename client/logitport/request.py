@@ -12,7 +12,7 @@ import orjson
 from logitport import payload
 from logitport.core import tensors
 from logitport.core.history import History, int32_ids
-from logitport.errors import InvalidArgument, InvalidParams, UnknownProcessor
+from logitport.errors import InvalidArgument, NotFound
 from logitport.shipping import serialize
 from logitport_proto import common_pb2
 
@@ -119,14 +119,14 @@ class Request:
         """Convert to a message.
 
         Raises:
-            InvalidTokenId, InvalidParams, InvalidArgument, PayloadNotPortable: a field is invalid.
+            InvalidArgument, PayloadError: a field is invalid.
         """
         message = self.to_proto_without_history()
         set_history(message, self.history())
         return message
 
     def history(self) -> History:
-        """Make a history of its ids. Raises InvalidTokenId."""
+        """Make a history of its ids. Raises InvalidArgument."""
         where = f"request {self.request_id!r}:"
         return History(
             int32_ids(self.prompt_token_ids, f"{where} prompt_token_ids"),
@@ -183,8 +183,8 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
     """Convert a processor to its message; a class, instance or program is shipped, unless it is a built-in.
 
     Raises:
-        UnknownProcessor: the string is empty.
-        PayloadNotPortable: the class cannot be serialized.
+        NotFound: the string is empty.
+        PayloadError: the class cannot be serialized.
     """
     if isinstance(processor, ProcessorRef):
         if processor.builtin:
@@ -202,7 +202,7 @@ def name_processor(processor: ProcessorLike) -> common_pb2.Processor:
     if "/" in processor:
         return common_pb2.Processor(name=processor)
     if not processor:
-        raise UnknownProcessor("a processor's name is empty; write a built-in's name, such as 'disallowed_tokens'")
+        raise NotFound("a processor's name is empty; write a built-in's name, such as 'disallowed_tokens'")
     return common_pb2.Processor(builtin=processor)
 
 
@@ -215,11 +215,11 @@ def _listed(value: Any) -> Any:
 
 
 def _json_object(value: Mapping[str, Any], what: str, *of: object) -> bytes:
-    """Serialize a mapping. `what` is its name in errors, followed by the objects `of`. Raises InvalidParams."""
+    """Serialize a mapping. `what` is its name in errors, followed by the objects `of`. Raises InvalidArgument."""
     try:
         text = orjson.dumps(value, _listed, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise InvalidParams(f"{' '.join([what, *map(repr, of)])} cannot be written as JSON: {error}") from error
+        raise InvalidArgument(f"{' '.join([what, *map(repr, of)])} cannot be written as JSON: {error}") from error
     if not text.startswith(b"{"):
-        raise InvalidParams(f"{' '.join([what, *map(repr, of)])}: pass a mapping, not {type(value).__name__}")
+        raise InvalidArgument(f"{' '.join([what, *map(repr, of)])}: pass a mapping, not {type(value).__name__}")
     return text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import trace_context
 from logitport.base_client import Call
-from logitport.errors import DeadlineExceeded, InvalidArgument, LimitExceeded, ServerUnavailable
+from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable
 from logitport.recording.options import VARIABLE, options_of
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.server_choice import ServerChoice
@@ -51,7 +51,7 @@ def open_session(
         record: see `Client.session`.
 
     Raises:
-        InvalidArgument, InvalidLogits, ServerUnavailable: see `Client.session`.
+        InvalidArgument, ServerUnavailable: see `Client.session`.
     """
     servers = sender.servers
     trust = ProgramTrust(programs, registrations.has)
@@ -93,12 +93,12 @@ def open_session(
     )
     try:
         session = opened()
-    except (LimitExceeded, ServerUnavailable):
-        if servers.single or sender.closed:
+    except (LimitExceeded, ServerUnavailable) as error:
+        if servers.single or sender.closed or getattr(error, "timed_out", False):
             raise
         session = opened()  # on another server: the first one has changed since it reported its load
     if not servers.single:
-        with suppress(ServerUnavailable, DeadlineExceeded):  # the session then reconnects, and repeats it
+        with suppress(ServerUnavailable):  # the session then reconnects, and repeats it
             choice.restore()
     return session, choice
 

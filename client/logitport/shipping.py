@@ -64,7 +64,7 @@ def serialize(processor: Any) -> str:
     class would contain, and never if the class cannot be pickled.
 
     Raises:
-        PayloadNotPortable: it cannot be pickled.
+        PayloadError: it cannot be pickled.
     """
     cls = processor if isinstance(processor, type) else _tensor_processor(processor)
     if cls is None:
@@ -95,7 +95,7 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
 
     Raises:
         NotCapturable: a `TensorProcessor` cannot be captured.
-        PayloadNotPortable: it cannot be pickled.
+        PayloadError: it cannot be pickled.
     """
     if given := _unchanged(processor):
         return Shipped(given)
@@ -155,7 +155,7 @@ def _lifted(processor: Any, state: State | None) -> Shipped:
 
     Raises:
         NotCapturable: a `TensorProcessor` cannot be captured.
-        PayloadNotPortable: another processor can be neither lifted nor pickled.
+        PayloadError: another processor can be neither lifted nor pickled.
     """
     cls = _tensor_processor(processor)
     if cls is not None:
@@ -165,8 +165,8 @@ def _lifted(processor: Any, state: State | None) -> Shipped:
     if state is not None and state.large:  # before torch is imported, and copies are made for the comparison
         return Shipped(payload.dumps(processor), f"{state.large}, {_LARGE}")
     try:
-        from logitport.programs.capture import is_identity  # imports torch
-        from logitport.programs.lift import lift
+        from logitport.programs.capturing import is_identity  # imports torch
+        from logitport.programs.lifting import lift
 
         program = lift(processor)
     except ImportError as error:
@@ -181,7 +181,7 @@ def _lifted(processor: Any, state: State | None) -> Shipped:
 
 
 def _captured(cls: type[TensorProcessor]) -> str:
-    from logitport.programs.capture import capture  # imports torch
+    from logitport.programs.capturing import capture  # imports torch
 
     program = capture(cls)
     return payload.seal_program(program.to_bytes(), cls.__qualname__)

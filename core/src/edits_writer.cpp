@@ -161,7 +161,7 @@ void EditsWriter::check(const char *kind, const std::int32_t *ids, std::size_t c
   if (outside) {
     const std::int32_t *wrong =
         std::find_if(ids, ids + count, [limit](std::int32_t id) { return static_cast<std::uint32_t>(id) >= limit; });
-    throw Error(ErrorCode::invalid_token_id, std::string(kind) + " of token id " + std::to_string(*wrong) +
+    throw Error(ErrorCode::invalid_argument, std::string(kind) + " of token id " + std::to_string(*wrong) +
                                                  ": ids must lie in [0, " + std::to_string(vocab_size_) + ")");
   }
 }

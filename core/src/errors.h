@@ -10,8 +10,7 @@ namespace logitport {
 enum class ErrorCode : int {
   internal = 1,
   invalid_argument = 2,
-  invalid_token_id = 3,
-  limit_exceeded = 19,
+  limit_exceeded = 3,
 };
 
 // An error that reaches Python as the exception of its code. May be thrown while the interpreter's lock is released.

@@ -25,7 +25,7 @@ export class LogitportError extends Error {
   constructor({ code, message, processor, remote_traceback }) {
     super(message);
     this.name = "LogitportError";
-    /** An ErrorCode, such as "ERROR_CODE_INVALID_PARAMS". */
+    /** An ErrorCode, such as "ERROR_CODE_INVALID_ARGUMENT". */
     this.code = code;
     this.processor = processor;
     this.remoteTraceback = remote_traceback;

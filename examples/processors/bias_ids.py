@@ -1,6 +1,6 @@
 """Recipe 2: parameters of a request."""
 
-from logitport import EditProcessor, Float, Int, InvalidParams, TokenIds
+from logitport import EditProcessor, Float, Int, InvalidArgument, TokenIds
 from logitport.testing import StoryModel, simulate
 
 
@@ -18,7 +18,7 @@ class BiasIds(EditProcessor):
     def validate_params(cls, params):
         super().validate_params(params)
         if "first" in params and "last" in params and params["first"] > params["last"]:
-            raise InvalidParams(f"first is {params['first']}, and last is {params['last']}: set first <= last")
+            raise InvalidArgument(f"first is {params['first']}, and last is {params['last']}: set first <= last")
 
     def edit(self, request, edits):
         place = request.history.length - request.history.prompt_length  # of the next id in the output
@@ -39,7 +39,7 @@ if __name__ == "__main__":
     ):
         try:
             result = simulate([(BiasIds, params)], model, prompt, steps=8)
-        except InvalidParams as error:
+        except InvalidArgument as error:
             print(error.message)
         else:
             print(model.decode(result.output_token_ids))

@@ -1,6 +1,6 @@
 """Recipe 7: the tokenizer."""
 
-from logitport import EditProcessor, InvalidParams
+from logitport import EditProcessor, InvalidArgument
 from logitport.testing import StoryModel, simulate
 
 
@@ -10,7 +10,7 @@ class DenyText(EditProcessor):
     @classmethod
     def validate_params(cls, params):
         if not isinstance(params.get("text"), str) or not params["text"]:
-            raise InvalidParams("set text to a string of one character or more")
+            raise InvalidArgument("set text to a string of one character or more")
 
     def edit(self, request, edits):
         edits.deny(request.tokenizer.ids_containing(request.params["text"]))

@@ -3,7 +3,7 @@
 import torch
 
 from logitport import Float, NotCapturable, TensorProcessor
-from logitport.programs.capture import capture
+from logitport.programs import capture
 from logitport.testing import StoryModel, simulate
 
 

@@ -4,7 +4,7 @@ import pytest
 from end_sentence import EndSentence
 from story_engine import generate
 
-from logitport import Client, InvalidParams
+from logitport import Client, InvalidArgument
 from logitport.testing import ToyModel, check, simulate
 
 
@@ -14,7 +14,7 @@ def test_a_period_comes_in_time():
 
 
 def test_wrong_parameters_are_refused():
-    with pytest.raises(InvalidParams, match="max_ids"):
+    with pytest.raises(InvalidArgument, match="max_ids"):
         simulate([(EndSentence, {"max_ids": 0})], ToyModel(), steps=1)
 
 

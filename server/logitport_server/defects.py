@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from logitport.errors import InternalError, LogitportError
+from logitport.errors import LogitportError
 from logitport_server import descriptors
 
 logger = logging.getLogger(__name__)
@@ -15,4 +15,4 @@ def to_error(error: Exception, what: str) -> LogitportError:
     if descriptors.is_shortage(error):
         return descriptors.shortage()
     logger.error("%s failed because of a defect of the server", what, exc_info=error)
-    return InternalError(f"a defect of the server: {error!r}")
+    return LogitportError(f"a defect of the server: {error!r}")

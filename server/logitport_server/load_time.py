@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from logitport.errors import ProcessorTimedOut
+from logitport.errors import ProcessorFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,20 +34,21 @@ def left(seconds: float) -> float:
     """Return how many of these seconds the present admission has left; all of them outside admissions.
 
     Raises:
-        ProcessorTimedOut: it has none left.
+        ProcessorFailed: it has none left.
     """
     limit = _limit.get()
     if limit is None:
         return seconds
     remaining = limit[1] - time.monotonic()
     if remaining <= 0:
-        raise ProcessorTimedOut(
+        raise ProcessorFailed(
             f"the request's chain was not loaded within {limit[0]:g} s (--load-timeout-seconds): chain fewer "
-            "processors, or faster ones"
+            "processors, or faster ones",
+            code=ProcessorFailed.TIMED_OUT,
         )
     return min(seconds, remaining)
 
 
 def check() -> None:
-    """Raise ProcessorTimedOut if the present admission has no time left."""
+    """Raise ProcessorFailed if the present admission has no time left."""
     left(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from logitport.errors import NotPermitted
+from logitport.errors import AccessDenied
 
 # Scopes: call processors, ship code, manage the processors of other principals, and have one's code run on the GPU.
 APPLY, REGISTER, ADMIN, CUDA = SCOPES = ("apply", "register", "admin", "cuda")
@@ -33,9 +33,9 @@ class Principal:
         return scope in self.scopes
 
     def check(self, scope: str, what: str) -> None:
-        """Raise NotPermitted if the principal lacks the scope that the action `what` needs."""
+        """Raise AccessDenied if the principal lacks the scope that the action `what` needs."""
         if scope not in self.scopes:
-            raise NotPermitted(
+            raise AccessDenied(
                 f"{self.display_name} may not {what}, which needs the scope {scope!r}; ask the server's operator for it"
             )
 

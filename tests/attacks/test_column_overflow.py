@@ -58,7 +58,7 @@ def test_the_frame_is_refused_and_changes_nothing(engine: Any, code: Any) -> Non
 def test_one_request_fails(engine: Any, code: Any) -> None:
     reply = engine.send(step=SOUND | ONE_FAILS).edits
     (failure,) = reply.failures
-    assert code(failure.error) == "UNKNOWN_REQUEST"
+    assert code(failure.error) == "NOT_FOUND"
     assert denied(reply.edits) == [PROMPT]
     assert struct.unpack("<i", reply.edits.rows) == (1,)
 

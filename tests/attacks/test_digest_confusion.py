@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, InvalidName, MalformedPayload, Request, UnknownProcessor
+from logitport import Client, InvalidArgument, NotFound, PayloadError, Request
 from tests.toy_processors import AddOne, AddTwo
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def added(client: Client, processor: str) -> float:
 def test_a_digest_has_one_spelling(registered: Client, claim: str) -> None:
     assert claim != DIGEST
     for call in (registered.processor, registered.delete):
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             call(claim)
     assert added(registered, DIGEST) == 1
 
@@ -100,13 +100,13 @@ def test_a_duplicate_key_is_read_one_way(registered: Client) -> None:
 @pytest.mark.parametrize("label", ["python", "dill"])
 @pytest.mark.parametrize("value", ["x" * 65, "x" * (1 << 20), 3, None, ["3.11"], {"a": 1}])
 def test_invalid_version_labels(registered: Client, label: str, value: Any) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(PayloadError):
         registered.register(json.dumps({**TWO, label: value}))
 
 
 @pytest.mark.parametrize("name", [DIGEST, OTHER, DIGEST.upper(), "thinking_budget", "no_repeat_ngram"])
 def test_a_name_cannot_be_a_digest_or_a_built_in(registered: Client, name: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidArgument):
         registered.register(AddTwo, name=name)
     assert added(registered, DIGEST) == 1
 
@@ -123,5 +123,5 @@ def test_a_name_cannot_be_a_digest_or_a_built_in(registered: Client, name: str) 
     ],
 )
 def test_invalid_hexadecimal_digits(registered: Client, data: str) -> None:
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(PayloadError):
         registered.register(json.dumps({**ONE, "callable": data}))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from logitport import Client, InvalidParams, LogitportError, ProcessorFailed, Request
+from logitport import Client, InvalidArgument, LogitportError, ProcessorFailed, Request
 from tests.builtin_processors.test_grammar_params import BOMBS
 from tests.tokenizer_files import write_trained
 
@@ -58,7 +58,7 @@ def test_steps_continue_while_bombs_are_refused(target: str) -> None:
             longest = max(longest, time.monotonic() - began)
             assert np.flatnonzero(np.isneginf(logits[0])).tolist() == [5]
     assert len(refused) == len(BOMBS)
-    assert {type(error) for error in refused} == {InvalidParams}
+    assert {type(error) for error in refused} == {InvalidArgument}
     assert longest < 20.0  # generous for a busy machine; some of the bombs would never end
 
 

@@ -118,9 +118,9 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "an output": ({"output_token_ids": [1] * (2 * MIB)}, "LIMIT_EXCEEDED"),
     "parameters": ({"processors": [{**CALL, "params": b'{"ngram_size":2' + b" " * MIB + b"}"}]}, "LIMIT_EXCEEDED"),
     "sampling parameters": ({"sampling_params": b"{" + b" " * (8 * MIB) + b"}"}, "LIMIT_EXCEEDED"),
-    "a built-in's name": ({"processors": [{"processor": {"builtin": "x" * MIB}}]}, "UNKNOWN_PROCESSOR"),
-    "a name": ({"processors": [{"processor": {"name": "x/" * MIB}}]}, "UNKNOWN_PROCESSOR"),
-    "a digest": ({"processors": [{"processor": {"digest": "0" * MIB}}]}, "UNKNOWN_PROCESSOR"),
+    "a built-in's name": ({"processors": [{"processor": {"builtin": "x" * MIB}}]}, "NOT_FOUND"),
+    "a name": ({"processors": [{"processor": {"name": "x/" * MIB}}]}, "NOT_FOUND"),
+    "a digest": ({"processors": [{"processor": {"digest": "0" * MIB}}]}, "NOT_FOUND"),
     "a payload": ({"processors": [{"processor": {"payload": "0" * (20 * MIB)}}]}, "LIMIT_EXCEEDED"),
 }
 

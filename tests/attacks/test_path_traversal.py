@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, InvalidName, Request, RequestsFailed, UnknownProcessor
+from logitport import Client, InvalidArgument, NotFound, Request, RequestsFailed
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def untouched(attacked: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_is_bound(client: Client, name: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidArgument):
         client.register(Unchanged, name=name)
     assert all(name not in ref.names for ref in client.processors())
 
@@ -46,7 +46,7 @@ def test_no_such_name_is_bound(client: Client, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
     for call in (client.processor, client.delete):
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             call(name)
     for by in ("name", "digest", "builtin"):
         request = Request(processors=[("thinking_budget", {})]).to_proto()
@@ -54,7 +54,7 @@ def test_no_such_name_is_looked_up(client: Client, name: str) -> None:
         with pytest.raises(RequestsFailed) as raised:
             client.apply(np.zeros((1, 8), np.float32), [_AsIs(request)])
         (error,) = raised.value.result.failures.values()
-        assert isinstance(error, UnknownProcessor)
+        assert isinstance(error, NotFound)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_nothing_is_written_outside_the_store(start_server: Any, tmp_path: Path)
     server = start_server(*options)
     with Client(server.target) as client:
         for name in NAMES:
-            with pytest.raises(InvalidName):
+            with pytest.raises(InvalidArgument):
                 client.register(Unchanged, name=name)
         client.register(Unchanged, name="team/idle:v1")
     server.stop()

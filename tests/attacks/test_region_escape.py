@@ -71,7 +71,7 @@ def check_intact(engine: Any, region_id: int, descriptor: int, byte_offset: int 
 def test_offsets_beyond_the_region_or_with_overflow(engine: Any, code: Any, byte_offset: int) -> None:
     region_id, descriptor = engine.open_region(ROW)
     step(engine)
-    assert code(process(engine, region_id, byte_offset).error) == "INVALID_LOGITS"
+    assert code(process(engine, region_id, byte_offset).error) == "INVALID_ARGUMENT"
     check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
@@ -98,7 +98,7 @@ def test_offsets_beyond_the_region_or_with_overflow(engine: Any, code: Any, byte
 def test_sizes_beyond_the_region_or_with_overflow(engine: Any, code: Any, tensor: dict[str, Any]) -> None:
     region_id, descriptor = engine.open_region(ROW)
     step(engine)
-    assert code(process(engine, region_id, **tensor).error) == "INVALID_LOGITS"
+    assert code(process(engine, region_id, **tensor).error) == "INVALID_ARGUMENT"
     check_intact(engine, region_id, descriptor)
     os.close(descriptor)
 
@@ -178,7 +178,7 @@ def test_a_replaced_region_is_unusable(engine: Any, code: Any) -> None:
     old, old_descriptor = engine.open_region(ROW)
     new, descriptor = engine.open_region(ROW, replaces=old)
     step(engine)
-    assert code(process(engine, old).error) == "INVALID_LOGITS"
+    assert code(process(engine, old).error) == "INVALID_ARGUMENT"
     check_intact(engine, new, descriptor)
     with mmap.mmap(old_descriptor, 0) as memory:
         assert memory[:] == bytes(ROW)
@@ -209,7 +209,7 @@ def test_a_region_of_another_session(raw_engine: Any, code: Any) -> None:
         os.close(descriptor)
     step(attacker)
     for region_id in (*numbers, 0, 2**63, 2**64 - 1):
-        assert code(process(attacker, region_id).error) == "INVALID_LOGITS"
+        assert code(process(attacker, region_id).error) == "INVALID_ARGUMENT"
     # Replacing it from another session does not close it either.
     _, own = attacker.open_region(ROW, replaces=numbers[0])
     os.close(own)

@@ -89,7 +89,7 @@ def test_a_session_cannot_be_opened_twice(raw_engine: Any, code: Any, transport:
 def test_another_stream_has_no_access_to_the_requests(raw_engine: Any, code: Any) -> None:
     victim, attacker = open_session(raw_engine, "local", 1, 2), raw_engine(vocab_size=VOCAB)
     (failure,) = attacker.send(step=step((1, 2), 3)).edits.failures
-    assert code(failure.error) == "UNKNOWN_REQUEST"
+    assert code(failure.error) == "NOT_FOUND"
     attacker.send(remove={"slots": ZERO, "generations": ZERO})
     assert denied(victim.send(step=step((1, 2), 3))) == [1, 2, 3]
 

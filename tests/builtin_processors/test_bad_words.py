@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport.core.edits import RowEdits
-from logitport.errors import InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport_builtins import BadWords
 from logitport_builtins.bad_words import PythonBannedSequences
 
@@ -54,5 +54,5 @@ def test_a_look_up_does_not_depend_on_the_number_of_words(follow):
 
 
 def test_ids_outside_the_vocabulary_are_refused(follow):
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         follow(BadWords(), {"bad_words_ids": [[10, 1]]}, vocab_size=10)

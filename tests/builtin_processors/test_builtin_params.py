@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport_builtins import BUILTINS
 
 END_3 = {"thinking_end_ids": [3]}
@@ -115,7 +115,7 @@ def test_usable_parameters_are_accepted(name: str, params: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(("name", "params", "message"), BAD)
 def test_the_error_for_unusable_parameters_names_them(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         BUILTINS[name].validate_params(params)
     assert str(caught.value).startswith(f"{name}: ")
     assert message in str(caught.value)

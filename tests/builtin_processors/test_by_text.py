@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from logitport import EditRequest, History, InvalidParams, InvalidTokenId, ProcessorFailed, RowEdits, tokenizers
+from logitport import EditRequest, History, InvalidArgument, ProcessorFailed, RowEdits, tokenizers
 from logitport.tokenizers import Tokenizer, TokenizerFile
 from logitport_builtins import BannedStrings, ForcePrefix, StopOn
 from tests.tokenizer_files import EOS, write_pieces, write_trained
@@ -152,7 +152,7 @@ def test_the_output_begins_with_the_prefix(tokenizer: Tokenizer, data: st.DataOb
     processor, ids = ForcePrefix(), list[int]()
     try:
         request = begin(processor, {"force_prefix": prefix})
-    except InvalidParams:
+    except InvalidArgument:
         assert tokenizer.name != TRAINED
         if len(prefix) < 4:
             assert not any(can_follow([one]) for one in range(len(tokenizer)))
@@ -245,13 +245,13 @@ def test_wrong_parameters_are_refused(trained: Tokenizer, processor: Any, name: 
     ]
     wrong += [([], "a list of one string or more"), (["a"] * 257, "257 strings; the limit is 256")] if listed else []
     for value, message in wrong:
-        with pytest.raises(InvalidParams, match=message):
+        with pytest.raises(InvalidArgument, match=message):
             processor.validate_params({name: value})
     good = ["a"] if listed else "a"
-    with pytest.raises(InvalidParams, match=r"tokenizer 'other' is not configured .configured: 't'"):
+    with pytest.raises(InvalidArgument, match=r"tokenizer 'other' is not configured .configured: 't'"):
         processor.validate_params({name: good, "tokenizer": "other"})
-    with pytest.raises(InvalidTokenId, match="check that they are for this model's tokenizer"):
+    with pytest.raises(InvalidArgument, match="check that they are for this model's tokenizer"):
         processor().start(EditRequest({name: good}, History([1]), 312, eos_token_ids=(1,)))
     tokenizers.configure({})
-    with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured"):
         begin(processor(), {name: good})

@@ -8,7 +8,7 @@ import torch
 
 from logitport.core.edits import RowEdits
 from logitport.core.history import History
-from logitport.errors import InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport_builtins import DisallowedTokens
 from logitport_builtins.constant_edits import PythonTokenList
 
@@ -43,7 +43,7 @@ def test_parameters_are_only_read(follow):
 @pytest.mark.parametrize("token_id", [10, 2**31 - 1])
 def test_an_id_outside_the_vocabulary_is_rejected_at_the_start(follow, token_id):
     follow(DisallowedTokens(), {"token_ids": [9]}, vocab_size=10)
-    with pytest.raises(InvalidTokenId, match=rf"token id {token_id}, but ids must lie in \[0, 10\)"):
+    with pytest.raises(InvalidArgument, match=rf"token id {token_id}, but ids must lie in \[0, 10\)"):
         follow(DisallowedTokens(), {"token_ids": [0, token_id]}, vocab_size=10)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from logitport.core.edits import RowEdits
 from logitport.core.history import History
-from logitport.errors import InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport.processors import EditRequest
 from logitport_builtins import Dry
 from logitport_builtins.dry.repetitions import MAX_LENGTH
@@ -93,7 +93,7 @@ def test_penalties_are_finite():
 
 
 def test_ids_outside_the_vocabulary(follow):
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         follow(Dry(), {"dry_multiplier": 1, "dry_sequence_breaker_ids": [20]}, vocab_size=20)
     # An engine's placeholder for an image is not penalized.
     assert follow(Dry(), {"dry_multiplier": 1}, [1, 2, 99, 1, 2], vocab_size=20).edits() == {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport.core.history import History
-from logitport.errors import InvalidParams, InvalidTokenId, LoadFailed, ProcessorFailed
+from logitport.errors import InvalidArgument, PayloadError, ProcessorFailed
 from logitport.processors import EditRequest
 from logitport_builtins import Grammar
 from logitport_builtins.grammar import request_spec, tokenizers, trial
@@ -135,7 +135,7 @@ def test_usable_parameters_are_accepted(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("params", "message"), BAD, ids=lambda value: str(value)[:60])
 def test_the_error_for_unusable_parameters_names_them(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams, match=rf"(?s)^grammar: .*{message}") as raised:
+    with pytest.raises(InvalidArgument, match=rf"(?s)^grammar: .*{message}") as raised:
         Grammar.validate_params(params)
     assert len(str(raised.value)) < 1000
 
@@ -144,10 +144,10 @@ def test_the_error_for_unusable_parameters_names_them(params: dict[str, Any], me
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_rejected_quickly_at_admission(name: str) -> None:
     began = time.process_time()
-    with pytest.raises(InvalidParams, match="grammar: ") as raised:
+    with pytest.raises(InvalidArgument, match="grammar: ") as raised:
         Grammar.validate_params(BOMBS[name])
     assert time.process_time() - began < 1.0  # processor time of this process
-    with pytest.raises(InvalidParams) as again:  # the trial runs once, not once per request
+    with pytest.raises(InvalidArgument) as again:  # the trial runs once, not once per request
         Grammar.validate_params(BOMBS[name])
     assert str(again.value) == str(raised.value)
 
@@ -155,14 +155,14 @@ def test_bombs_are_rejected_quickly_at_admission(name: str) -> None:
 def test_a_trial_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_CPU_SECONDS", 1)
     slow = {"title": "slow", **BOMBS["a product of automata"]["json_schema"]}
-    with pytest.raises(InvalidParams, match="json_schema: it does not compile within 1 s; write a simpler one"):
+    with pytest.raises(InvalidArgument, match="json_schema: it does not compile within 1 s; write a simpler one"):
         Grammar.validate_params({"json_schema": slow})
 
 
 def test_a_trial_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MEMORY_BYTES", 64 << 20)
     many = {"enum": [f"value number {i * 7919}" for i in range(4000)]}
-    with pytest.raises(InvalidParams, match=r"takes more than 64 MiB|does not compile within"):
+    with pytest.raises(InvalidArgument, match=r"takes more than 64 MiB|does not compile within"):
         Grammar.validate_params({"json_schema": many})
 
 
@@ -172,7 +172,7 @@ def test_a_trial_that_cannot_run_does_not_blame_the_grammar(monkeypatch: pytest.
     python.chmod(0o700)
     with monkeypatch.context() as patched:
         patched.setattr(trial.sys, "executable", str(python))
-        with pytest.raises(LoadFailed, match="ImportError: no such library"):
+        with pytest.raises(PayloadError, match="ImportError: no such library"):
             Grammar.validate_params({"regex": "good"})
     Grammar.validate_params({"regex": "good"})
 
@@ -185,19 +185,21 @@ def test_a_trial_that_cannot_run_does_not_blame_the_grammar(monkeypatch: pytest.
     ],
 )
 def test_the_engine_must_give_a_known_tokenizer_and_ends(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         start({"regex": "a"}, **options)
 
 
 def test_a_tokenizer_of_another_model_is_rejected() -> None:
-    with pytest.raises(InvalidTokenId, match="grammar: the parameters name token id 312, but ids must lie in"):
+    with pytest.raises(InvalidArgument, match="grammar: the parameters name token id 312, but ids must lie in"):
         start({"regex": "a"}, vocab_size=300)
 
 
 def test_without_tokenizers_the_error_says_how_to_configure_one(folder: Path) -> None:
     tokenizers.configure({})
     try:
-        with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"):
+        with pytest.raises(
+            InvalidArgument, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"
+        ):
             start({"regex": "a"})
     finally:
         tokenizers.configure({"json": folder})
@@ -207,7 +209,7 @@ def test_of_several_tokenizers_one_must_be_named(folder: Path, tmp_path: Path) -
     write_vocabulary(tmp_path, ["a", "b"])
     tokenizers.configure({"json": folder, "org/letters": tmp_path / "tokenizer.json"})
     try:
-        with pytest.raises(InvalidParams, match=r"no tokenizer is named .configured: 'json', 'org/letters'"):
+        with pytest.raises(InvalidArgument, match=r"no tokenizer is named .configured: 'json', 'org/letters'"):
             start({"regex": "a"})
         by_session = start({"regex": "a"}, tokenizer_id="org/letters")
         by_request = start({"regex": "a", "tokenizer": "json"}, tokenizer_id="org/letters")
@@ -264,7 +266,7 @@ def test_a_call_with_a_tensor_as_in_sglang(folder: Path, tmp_path: Path) -> None
 def test_files_that_are_not_tokenizers_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content.encode("latin-1"))
     for path in (tmp_path, tmp_path / "tokenizer.json", tmp_path / "nothing"):
-        with pytest.raises(LoadFailed, match=r"tokenizer 'x': .*give a tokenizer.json"):
+        with pytest.raises(PayloadError, match=r"tokenizer 'x': .*give a tokenizer.json"):
             tokenizers.load("x", path)
 
 
@@ -284,5 +286,5 @@ for use in (BUILTINS["grammar"], lambda: tokenizers.load("x", Path("x"))):
         print(type(error).__name__, error)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.count("LoadFailed grammars need llguidance") == 2
+    assert ran.stdout.count("PayloadError grammars need llguidance") == 2
     assert ran.stdout.count("pip install '.[server,grammar]'") == 2

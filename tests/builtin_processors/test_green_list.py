@@ -8,7 +8,7 @@ import torch
 
 from logitport.core.edits import RowEdits
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.processors import EditRequest
 from logitport_builtins import GreenList, GreenListDetector
 from logitport_builtins.green_list.lists import GreenLists
@@ -41,7 +41,7 @@ def test_parameters():
     assert len(ids) == 200
     assert max(ids) < 400
     assert values == {-1.0}
-    with pytest.raises(InvalidParams, match="logits have 500 ids"):
+    with pytest.raises(InvalidArgument, match="logits have 500 ids"):
         green({"vocab_size": 501}, [1])
 
 

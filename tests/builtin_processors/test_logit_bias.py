@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from logitport.errors import InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport_builtins import LogitBias
 
 
@@ -22,5 +22,5 @@ def test_no_ids(follow):
 
 
 def test_ids_outside_the_vocabulary_are_refused(follow):
-    with pytest.raises(InvalidTokenId, match="token id 8"):
+    with pytest.raises(InvalidArgument, match="token id 8"):
         follow(LogitBias(), {"logit_bias": {8: 1}}, vocab_size=8)

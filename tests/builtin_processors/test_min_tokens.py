@@ -4,7 +4,7 @@ import pytest
 
 from logitport.core.edits import RowEdits
 from logitport.core.history import History
-from logitport.errors import InvalidParams, InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport.processors import EditRequest
 from logitport_builtins import MinTokens
 
@@ -27,8 +27,8 @@ def test_the_ids_of_the_session_end_a_sequence_too():
 
 
 def test_unknown_ends_are_refused(follow):
-    with pytest.raises(InvalidParams, match="set stop_token_ids"):
+    with pytest.raises(InvalidArgument, match="set stop_token_ids"):
         follow(MinTokens(), {"min_tokens": 1})
     assert follow(MinTokens(), {"min_tokens": 0}).edits() == {}
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         follow(MinTokens(), {"min_tokens": 1, "stop_token_ids": [10]}, vocab_size=10)

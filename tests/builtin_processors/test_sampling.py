@@ -10,7 +10,7 @@ import torch
 
 import logitport_builtins
 from logitport.core.history import History
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.programs import reference
 from logitport.programs.parameters import check_params
 from logitport.programs.request_tokens import RequestTokens
@@ -152,7 +152,7 @@ REFUSED = [
 def test_numbers_outside_the_limits_are_refused(name, number):
     key = PARAMS[name][0]
     for check in (CLASSES[name].validate_params, lambda given: check_params(BUILTIN_PROGRAMS[name].parameters, given)):
-        with pytest.raises(InvalidParams, match=f"'{key}' is {number!r}; it must be"):
+        with pytest.raises(InvalidArgument, match=f"'{key}' is {number!r}; it must be"):
             check({key: number})
-        with pytest.raises(InvalidParams, match=f"'{key}' is missing"):
+        with pytest.raises(InvalidArgument, match=f"'{key}' is missing"):
             check({})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import logitport_builtins as builtins
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.processors import CustomLogitProcessor
 
 MODULE = "sglang.srt.sampling.custom_logit_processor"
@@ -128,7 +128,7 @@ def test_disallowed_tokens_may_differ_between_rows():
 def test_disallowed_tokens_ignore_other_keys_but_need_their_own():
     builtins.DisallowedTokensLogitsProcessor.validate_params({"token_ids": [1], "thinking_budget": 4})
     for params in ({}, {"token_ids": [-1]}):
-        with pytest.raises(InvalidParams, match="disallowed_tokens: token_ids"):
+        with pytest.raises(InvalidArgument, match="disallowed_tokens: token_ids"):
             builtins.DisallowedTokensLogitsProcessor()(torch.ones(1, 4), [row(**params)])
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidParams, InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport_builtins import ThinkingBudget
 from logitport_builtins.thinking_budget import PRESETS
 from tests.tiers import examples
@@ -37,7 +37,7 @@ def forced(prompt, output, params):
 def is_usable(params):
     try:
         ThinkingBudget.validate_params(params)
-    except InvalidParams:
+    except InvalidArgument:
         return False
     return True
 
@@ -122,7 +122,7 @@ def test_a_preset_names_the_ids_of_a_model(follow, preset):
 
 
 def test_a_preset_of_another_model_is_rejected_at_the_start(follow):
-    with pytest.raises(InvalidTokenId, match=r"thinking_budget: .* token id 151668, .* for this model"):
+    with pytest.raises(InvalidArgument, match=r"thinking_budget: .* token id 151668, .* for this model"):
         follow(ThinkingBudget(), {"thinking_budget": 5, "preset": "qwen3"}, vocab_size=32_000)
 
 
@@ -135,7 +135,7 @@ def test_a_preset_of_another_model_is_rejected_at_the_start(follow):
     ],
 )
 def test_closing_ids_that_complete_a_start_tag_are_refused(follow, tags):
-    with pytest.raises(InvalidParams, match="with thinking_budget 0, no block would close"):
+    with pytest.raises(InvalidArgument, match="with thinking_budget 0, no block would close"):
         ThinkingBudget.validate_params({"thinking_budget": 0, **tags})
     request = follow(ThinkingBudget(), {"thinking_budget": 1, **tags}, tags["thinking_start_ids"], [9])
     for _ in range(3):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import LogitportError, Session, SessionClosed
+from logitport import LogitportError, SessionClosed
+from logitport.session import Session
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 

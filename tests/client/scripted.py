@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport import Session
 from logitport.errors import to_proto
+from logitport.session import Session
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:

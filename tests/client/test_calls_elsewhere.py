@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from logitport import Client, LogitportError, NotAuthenticated, ServerUnavailable
+from logitport import AccessDenied, Client, LogitportError, ServerUnavailable
 from logitport.errors import METADATA_KEY
 from logitport_proto import registry_pb2, registry_pb2_grpc
 from tests.conftest import free_address
@@ -128,7 +128,7 @@ def test_a_token_that_no_server_knows() -> None:
     targets = [free_address() for _ in range(3)]
     refusing = Registry(*[grpc.StatusCode.UNAUTHENTICATED] * 100)
     with serving(targets[0], refusing), serving(targets[1], refusing), serving(targets[2], refusing):
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(AccessDenied):
             call(targets, "processors")
         assert len(refusing.calls) == 3, "one for each server"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from logitport import CustomLogitProcessor, EditProcessor, InDialect
-from logitport.dialects import author_of, recognise
+from logitport import CustomLogitProcessor, EditProcessor
+from logitport.dialects import InDialect, author_of, recognise
 from logitport_builtins import BUILTIN_EDITS
 
 

@@ -13,7 +13,6 @@ from logitport import errors
 from logitport_proto import common_pb2
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.LogitportError)]
-ON_THE_WIRE = [cls for cls in CLASSES if any(cls is row[0] for row in errors._TABLE)]
 
 
 def drawn_tree() -> dict[str, set[str]]:
@@ -33,52 +32,47 @@ def test_the_drawing_matches_the_classes() -> None:
 
 
 def test_every_exception_is_public() -> None:
-    assert {cls.__name__ for cls in CLASSES} <= set(logitport.__all__)
+    assert {cls.__name__ for cls in CLASSES} - {"NotInstalled"} <= set(logitport.__all__)
 
 
 def test_every_code_has_one_exception_and_a_status() -> None:
-    codes = [code for _, code, _ in errors._TABLE]
+    codes = [code for code, _, _ in errors._TABLE]
     assert sorted(codes) == sorted(set(common_pb2.ErrorCode.values()) - {common_pb2.ERROR_CODE_UNSPECIFIED})
-    assert len(ON_THE_WIRE) == len(codes)
     assert all(hasattr(grpc.StatusCode, status) for _, _, status in errors._TABLE)
 
 
+def test_every_code_of_a_class_is_in_its_rows_of_the_table() -> None:
+    for cls in CLASSES:
+        own = {value for name, value in vars(cls).items() if isinstance(value, int) and not name.startswith("_")}
+        if own - {common_pb2.ERROR_CODE_UNSPECIFIED}:
+            assert own == {code for code, error, _ in errors._TABLE if error is cls}
+
+
 def test_only_errors_that_are_never_sent_lack_a_code() -> None:
-    without_code = {cls.__name__ for cls in CLASSES if cls not in ON_THE_WIRE}
-    assert without_code == {
-        *("LogitportError", "AccessError", "RegistryError", "PayloadError", "SessionError"),  # branches of the tree
-        *(
-            "NotCapturable",
-            "PayloadNotPortable",
-            "ServerUnavailable",
-            "DeadlineExceeded",
-            "RequestsFailed",
-            "NotInstalled",
-            "LawBroken",
-            "InvalidRecording",
-        ),  # raised by the client
-    }
+    assert {cls.__name__ for cls in CLASSES if not cls.code} == {"ServerUnavailable", "RequestsFailed", "NotInstalled"}
 
 
-@pytest.mark.parametrize("cls", ON_THE_WIRE)
-def test_round_trip(cls: type[errors.LogitportError]) -> None:
-    error = cls("what, where, what to do", processor="demo/x", remote_traceback="Traceback: ...")
+@pytest.mark.parametrize(("code", "cls"), [row[:2] for row in errors._TABLE])
+def test_round_trip(code: int, cls: type[errors.LogitportError]) -> None:
+    error = cls("what, where, what to do", code=code, processor="demo/x", remote_traceback="Traceback: ...", output="x")
     back = errors.from_proto(common_pb2.Error.FromString(errors.to_proto(error).SerializeToString()))
     assert type(back) is cls
-    assert (back.message, back.processor, back.remote_traceback) == (
-        "what, where, what to do",
-        "demo/x",
-        "Traceback: ...",
-    )
+    assert vars(back) == vars(error)
 
 
 def test_a_subclass_is_sent_as_its_nearest_ancestor() -> None:
-    class Narrower(errors.InvalidParams):
+    class Narrower(errors.InvalidArgument):
         pass
 
-    assert errors.to_proto(Narrower("no")).code == common_pb2.ERROR_CODE_INVALID_PARAMS
+    assert errors.to_proto(Narrower("no")).code == common_pb2.ERROR_CODE_INVALID_ARGUMENT
     assert errors.status_name(Narrower("no")) == "INVALID_ARGUMENT"
     assert errors.status_name(errors.LogitportError("no")) == "INTERNAL"
+
+
+def test_an_error_that_is_never_sent_becomes_internal() -> None:
+    error = errors.NotInstalled("no hypothesis")
+    assert errors.to_proto(error).code == common_pb2.ERROR_CODE_INTERNAL
+    assert errors.status_name(error) == "INTERNAL"
 
 
 def test_an_unknown_code_becomes_a_plain_error() -> None:
@@ -95,14 +89,14 @@ def test_str_shows_the_remote_traceback() -> None:
 
 
 def test_requests_failed_names_each() -> None:
-    failed = errors.RequestsFailed({3: errors.InvalidParams("no token_ids"), 5: errors.StateLost("gone")}, "result")
+    failed = errors.RequestsFailed({3: errors.InvalidArgument("no token_ids"), 5: errors.StateLost("gone")}, "result")
     assert str(failed).startswith("2 requests failed; the others got their result:")
-    assert "3: InvalidParams: no token_ids" in str(failed)
+    assert "3: InvalidArgument: no token_ids" in str(failed)
     assert "5: StateLost: gone" in str(failed)
     assert failed.result == "result"
     assert isinstance(failed.failures[3], ValueError)
 
 
 def test_requests_failed_with_one_request() -> None:
-    failed = errors.RequestsFailed({0: errors.InvalidParams("no token_ids")}, None)
+    failed = errors.RequestsFailed({0: errors.InvalidArgument("no token_ids")}, None)
     assert str(failed).startswith("1 request failed; the others, if any, got their result:\n  0: Inv")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, InvalidArgument, MalformedPayload, Request, UnknownRequest
+from logitport import Client, InvalidArgument, NotFound, PayloadError, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def test_an_object_that_is_not_a_handle(opened: Any) -> None:
     with session:
         session.add(request)
         for call in (session.remove, lambda given: session.step({given: []}), lambda given: session.rewind(given, 0)):
-            with pytest.raises(UnknownRequest, match=r"of type int is not a handle: pass the result of Session\.add"):
+            with pytest.raises(NotFound, match=r"of type int is not a handle: pass the result of Session\.add"):
                 call(0)
 
 
@@ -114,7 +114,7 @@ def test_an_object_that_is_not_a_request(opened: Any) -> None:
 )
 def test_a_string_that_is_not_a_serialized_processor(given: str, quoted: str) -> None:
     message = rf"^{quoted} is not a serialized processor: pass a class, or a string made by to_str\(\)$"
-    with Client(NOWHERE) as client, pytest.raises(MalformedPayload, match=message):
+    with Client(NOWHERE) as client, pytest.raises(PayloadError, match=message):
         client.register(given, name="me/c")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from logitport import LogitportError, ProcessorOutput
+from logitport import LogitportError
 from logitport.errors import from_proto, to_proto
-from logitport.output import escaped
+from logitport.output import ProcessorOutput, escaped
 
 
 @pytest.mark.parametrize(

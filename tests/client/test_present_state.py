@@ -23,7 +23,7 @@ from logitport import (
     payload,
     shipping,
 )
-from logitport.programs import capture, lift
+from logitport.programs import capturing, lifting
 from logitport.request import message_of, name_processor
 from logitport.shipping import reserialize, serialize
 
@@ -100,13 +100,13 @@ def test_an_unchanged_class_is_not_pickled_again_and_in_a_chain_not_lifted_again
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[type]:
     """The classes that were captured, in order."""
     captured: list[type] = []
-    real = capture.capture
+    real = capturing.capture
 
     def counts(cls: type, *args: Any, **kwargs: Any) -> Any:
         captured.append(cls)
         return real(cls, *args, **kwargs)
 
-    monkeypatch.setattr(capture, "capture", counts)
+    monkeypatch.setattr(capturing, "capture", counts)
     return captured
 
 
@@ -257,7 +257,7 @@ def test_a_class_with_a_large_container_is_not_lifted(monkeypatch: pytest.Monkey
         def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
             return logits + len(WORDS)
 
-    monkeypatch.setattr(lift, "lift", None)
+    monkeypatch.setattr(lifting, "lift", None)
     shipped = reserialize(Many, lift=True)
     assert not payload.parse(shipped.serialized).is_program
     assert shipped.not_lifted.startswith("the global 'WORDS' of ")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 import logitport
 
 PUBLIC = """
-    AccessError AllDeniedWarning ApplyResult Bool Client CustomLogitProcessor DeadlineExceeded
-    DuplicateRequest EditKind EditProcessor EditRequest Edits Float Handle History HookNameWarning InDialect Int
-    InternalError
-    InvalidArgument InvalidLogits InvalidName InvalidParams InvalidProgram InvalidRecording InvalidTokenId LawBroken
-    LimitExceeded LoadFailed LogitportError MalformedPayload NameTaken NeedSync NotAuthenticated NotCapturable
-    NotInstalled NotPermitted PayloadError PayloadNotAllowed PayloadNotPortable PendingRequest
-    PendingStep ProcessorFailed ProcessorOutput ProcessorQuarantined ProcessorRef ProcessorTimedOut PythonMismatch
-    RecordOptions RegistryError Request RequestsFailed RowEdits ServerUnavailable Session SessionClosed SessionError
-    SignatureRefused StateLost StepResult SuspectCodeWarning TensorHistory TensorProcessor Tls
-    TokenIds Tokenizer UnknownProcessor UnknownRequest operator_tokenizer shipped_tokenizer
+    AccessDenied Bool Client CustomLogitProcessor EditProcessor EditRequest Edits Float History Int InvalidArgument
+    LimitExceeded LogitportError NameTaken NotCapturable NotFound PayloadError ProcessorFailed ProcessorRef
+    ProcessorWarning Request RequestsFailed RowEdits ServerUnavailable SessionClosed StateLost TensorHistory
+    TensorProcessor Tls TokenIds
 """
+TOPICS = ("edits", "session", "programs", "tokenizers", "recording", "testing", "ops")
 FOLDER = Path(logitport.__file__).parent
 
 
@@ -32,6 +30,15 @@ def in_a_fresh_interpreter(code: str) -> str:
 def test_the_public_names() -> None:
     assert logitport.__all__ == PUBLIC.split()
     assert all(hasattr(logitport, name) for name in logitport.__all__)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_is_one_module(topic: str) -> None:
+    module = importlib.import_module(f"logitport.{topic}")
+    assert all(hasattr(module, name) for name in module.__all__)
+    assert not {*module.__all__} & {*PUBLIC.split()} - {"Edits", "RowEdits"}
+    with pytest.raises(AttributeError, match=f"module 'logitport.{topic}' has no attribute 'Nothing'"):
+        _ = module.Nothing
 
 
 def test_the_package_is_typed() -> None:
@@ -64,7 +71,8 @@ def test_numpy_logits_need_no_torch() -> None:
     code = """
 import sys, numpy as np
 sys.modules["torch"] = None
-from logitport import EditKind, Edits, RowEdits
+from logitport import Edits, RowEdits
+from logitport.edits import EditKind
 from logitport.calls import apply_request
 from logitport.ops import apply_edits
 from logitport.request import Request

@@ -12,13 +12,11 @@ import pytest
 from logitport import (
     CustomLogitProcessor,
     InvalidArgument,
-    InvalidParams,
-    InvalidTokenId,
     LogitportError,
-    PayloadNotPortable,
+    NotFound,
+    PayloadError,
     ProcessorRef,
     Request,
-    UnknownProcessor,
     payload,
 )
 from logitport.calls import register_request
@@ -81,8 +79,8 @@ def test_parameters_may_hold_numpy() -> None:
 
 @pytest.mark.parametrize("ids", [[2**31], [-(2**31) - 1], [2**70], ["a"], [1.5], [None], "abc", 5])
 def test_ids_that_are_not_int32(ids: Any) -> None:
-    refused(Request(prompt_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': prompt_token_ids .*32 bits")
-    refused(Request(output_token_ids=ids, request_id="r-1"), InvalidTokenId, "'r-1': output_token_ids .*32 bits")
+    refused(Request(prompt_token_ids=ids, request_id="r-1"), InvalidArgument, "'r-1': prompt_token_ids .*32 bits")
+    refused(Request(output_token_ids=ids, request_id="r-1"), InvalidArgument, "'r-1': output_token_ids .*32 bits")
 
 
 @pytest.mark.parametrize("field", ["request_id", "tenant"])
@@ -97,13 +95,13 @@ def test_on_error_is_one_of_two() -> None:
 
 @pytest.mark.parametrize("params", [None, [1], "x", 3])
 def test_parameters_that_are_not_a_mapping(params: Any) -> None:
-    refused(Request(processors=[("x", params)]), InvalidParams, "parameters of 'x': pass a mapping")
-    refused(Request(sampling_params=params), InvalidParams, "sampling_params: pass a mapping")
+    refused(Request(processors=[("x", params)]), InvalidArgument, "parameters of 'x': pass a mapping")
+    refused(Request(sampling_params=params), InvalidArgument, "sampling_params: pass a mapping")
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, 2**64, b"bytes", "\ud800"])
 def test_parameters_that_cannot_be_written_as_json(value: Any) -> None:
-    refused(Request(processors=[("x", {"key": value})]), InvalidParams, "parameters of 'x' cannot be written as JSON")
+    refused(Request(processors=[("x", {"key": value})]), InvalidArgument, "parameters of 'x' cannot be written as JSON")
 
 
 @pytest.mark.parametrize("processors", [["disallowed_tokens"], [BuiltIn], [("x",)], [("x", {}, 1)], 5])
@@ -132,13 +130,13 @@ def test_ways_to_name_a_processor(processor: Any, by: str, value: str) -> None:
 
 
 def test_an_empty_name() -> None:
-    with pytest.raises(UnknownProcessor, match="empty"):
+    with pytest.raises(NotFound, match="empty"):
         name_processor("")
 
 
 @pytest.mark.parametrize("processor", [None, 5, object()])
 def test_an_object_that_is_not_a_processor(processor: Any) -> None:
-    with pytest.raises(PayloadNotPortable):
+    with pytest.raises(PayloadError):
         name_processor(processor)
 
 

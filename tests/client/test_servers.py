@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from logitport import (
-    Client,
-    InvalidArgument,
-    LogitportError,
-    NotAuthenticated,
-    ServerUnavailable,
-    Tls,
-)
+from logitport import AccessDenied, Client, InvalidArgument, LogitportError, ServerUnavailable, Tls
 from logitport.connection import Connection
 from logitport.servers import Answer, Load, Server, Servers
 from logitport.session.registrations import Registrations
@@ -196,7 +189,7 @@ def test_one_of_many_servers_can_be_used(answer: Answer, good: str) -> None:
 def test_a_server_that_refuses_the_client_is_used_last() -> None:
     """For example because it does not know the token yet."""
     cluster = Cluster(3)
-    cluster.answers["a:1"] = NotAuthenticated("the token is unknown")
+    cluster.answers["a:1"] = AccessDenied("the token is unknown", code=AccessDenied.NOT_AUTHENTICATED)
     assert {cluster.session() for _ in range(50)} == {"b:1", "c:1"}
     assert {cluster.any() for _ in range(50)} == {"b:1", "c:1"}, "other calls avoid it, too"
     for answer in [None, Load(0, accepts_sessions=False)]:
@@ -211,7 +204,7 @@ def test_a_server_that_refuses_the_client_is_used_last() -> None:
     ("status", "kind"),
     [
         (grpc.StatusCode.UNIMPLEMENTED, LogitportError),
-        (grpc.StatusCode.UNAUTHENTICATED, NotAuthenticated),
+        (grpc.StatusCode.UNAUTHENTICATED, AccessDenied),
         (grpc.StatusCode.INTERNAL, LogitportError),
         (grpc.StatusCode.UNAVAILABLE, ServerUnavailable),
         (grpc.StatusCode.DEADLINE_EXCEEDED, type(None)),

@@ -17,8 +17,7 @@ from logitport import (
     EditProcessor,
     Float,
     NotCapturable,
-    PayloadNotAllowed,
-    PayloadNotPortable,
+    PayloadError,
     Request,
     TensorProcessor,
     payload,
@@ -95,7 +94,7 @@ def test_an_instance_with_attributes_is_refused_as_before() -> None:
     changed = MinP()
     changed.table = [1]  # type: ignore[attr-defined]
     for serialized in (serialize, lambda one: reserialize(one, lift=True)):
-        with pytest.raises(PayloadNotPortable, match="attributes"):
+        with pytest.raises(PayloadError, match="attributes"):
             serialized(changed)
 
 
@@ -140,9 +139,9 @@ def test_registering_says_which(client: Client, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_reason_is_part_of_the_refusal(server_without_flag: RunningServer) -> None:
     with Client(server_without_flag.target) as client:
-        with pytest.raises(PayloadNotAllowed, match=r"it is no program, because .*test_shipping\.py:\d+"):
+        with pytest.raises(PayloadError, match=r"it is no program, because .*test_shipping\.py:\d+"):
             client.register(Loops, lift=True)
-        with pytest.raises(PayloadNotAllowed) as refused:
+        with pytest.raises(PayloadError) as refused:
             client.register(Loops, lift=False)
     assert "it is no program" not in str(refused.value)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, NotCapturable, SuspectCodeWarning
+from logitport import Client, CustomLogitProcessor, EditProcessor, NotCapturable, ProcessorWarning
 from logitport import TensorProcessor as Base
 
 CALLS = 0
@@ -75,18 +75,18 @@ class Frozen(Base):
 )
 @pytest.mark.parametrize("lift", [True, False])
 def test_registering_names_the_line(client: Client, processor: Any, line: str, lift: bool) -> None:
-    with pytest.warns(SuspectCodeWarning) as warned:
+    with pytest.warns(ProcessorWarning) as warned:
         client.register(processor, lift=lift)
     (warning,) = warned
     assert str(warning.message).startswith(f"{__file__}:")
     assert line in str(warning.message)
     assert warning.filename == __file__
-    with pytest.warns(SuspectCodeWarning):  # from the payload that was made before
+    with pytest.warns(ProcessorWarning):  # from the payload that was made before
         client.register(processor, lift=lift)
 
 
 def test_registering_at_one_server_names_the_line(client: Client) -> None:
-    with pytest.warns(SuspectCodeWarning, match="CALLS") as warned:
+    with pytest.warns(ProcessorWarning, match="CALLS") as warned:
         client.servers()[0].register(CountsGlobally)
     (warning,) = warned
     assert warning.filename == __file__

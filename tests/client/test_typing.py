@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from logitport import ApplyResult, Client, Handle, Request, Session
+from logitport import Client, Request
+from logitport.calls import ApplyResult
+from logitport.session import Handle, Session
 
 
 def applied(client: Client, tensor: torch.Tensor, array: NDArray[np.float32]) -> None:
@@ -31,7 +33,8 @@ def ids(session: Session, handle: Handle, tensor: torch.Tensor, array: NDArray[n
 """
 
 REFUSED = """
-from logitport import Client, Handle, Request, Session
+from logitport import Client, Request
+from logitport.session import Handle, Session
 
 
 def refused(client: Client, session: Session, handle: Handle) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport.core.edits import Edits, RowEdits
-from logitport.errors import InvalidLogits
+from logitport.errors import InvalidArgument
 from logitport.ops.apply_edits import compiled_cpu
 from tests.core import other_threads
 from tests.core.edits_strategies import batches
@@ -142,14 +142,14 @@ def test_a_biased_nan_of_bfloat16_is_left_to_python() -> None:
 
 @pytest.mark.parametrize("logits", [np.zeros((1, 4)), torch.zeros(1, 4, dtype=torch.float64)])
 def test_other_dtypes_are_refused(implementation: Implementation, logits: Any) -> None:
-    with pytest.raises(InvalidLogits, match="one of float32, float16 or bfloat16"):
+    with pytest.raises(InvalidArgument, match="one of float32, float16 or bfloat16"):
         implementation.apply_edits(_denied([0], 1, 4), logits)
 
 
 def test_a_read_only_array_is_refused(implementation: Implementation) -> None:
     logits = np.zeros((1, 4), np.float32)
     logits.flags.writeable = False
-    with pytest.raises(InvalidLogits, match="read-only"):
+    with pytest.raises(InvalidArgument, match="read-only"):
         implementation.apply_edits(_denied([0], 1, 4), logits)
 
 

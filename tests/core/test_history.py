@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from logitport.core.history import PythonHistory
@@ -60,9 +60,9 @@ def test_ids_may_be_any_integers(implementation: Implementation, prompt: object)
 
 @pytest.mark.parametrize("wrong", [[2**31], ["a"], [1.5], [[1]]])
 def test_it_refuses_what_is_no_integer_of_32_bits(implementation: Implementation, wrong: list[int]) -> None:
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         implementation.history(wrong)
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         implementation.history([], wrong)
     with pytest.raises((TypeError, ValueError)):
         implementation.history().append(wrong[0])

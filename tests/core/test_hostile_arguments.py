@@ -14,7 +14,7 @@ import pytest
 
 from logitport import compiled
 from logitport.core.history import History
-from logitport.errors import InternalError, InvalidArgument, LogitportError
+from logitport.errors import InvalidArgument, LogitportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_a_place_of_a_chain_must_be_whole(place: Any) -> None:
 
 def test_thinking_blocks_of_another_history() -> None:
     blocks = core.ThinkingBlocks(History([1, 2, 3]), 3, [1], [2], None)
-    with pytest.raises(InternalError):
+    with pytest.raises(LogitportError):
         blocks.advance(History(), 1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logitport import compiled
 from logitport.core.edits import Edits, RowEdits
-from logitport.errors import InternalError, InvalidArgument
+from logitport.errors import InvalidArgument, LogitportError
 from tests.core import other_threads
 
 if TYPE_CHECKING:
@@ -270,9 +270,9 @@ def test_another_history_is_refused() -> None:
     penalty = core.Penalty(long, 1.0, False)
     penalty.edit(long, 100)
     for call in (index.edit, penalty.edit):
-        with pytest.raises(InternalError, match="did not follow this history"):
+        with pytest.raises(LogitportError, match="did not follow this history"):
             call(short, 100)
-    with pytest.raises(InternalError, match="did not follow this history"):
+    with pytest.raises(LogitportError, match="did not follow this history"):
         index.advance(short, 1)
     for rewind in (index.rewind, penalty.rewind):
         with pytest.raises(InvalidArgument, match="no ids were cut off"):

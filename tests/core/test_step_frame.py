@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport import Handle, LogitportError, Request, compiled
-from logitport.session import step_content
+from logitport import LogitportError, Request, compiled
+from logitport.session import Handle, step_content
 from logitport.session.request_table import RequestTable
 from logitport.session.step_content import StepReader
 from logitport.session.transports.base import LENGTH

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import History, InvalidParams, dialects
+from logitport import History, InvalidArgument, dialects
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.dialects.vllm import v2
 from tests.engine_stubs import importable_stubs
@@ -53,7 +53,7 @@ def test_the_processor_of_batches() -> None:
         assert dialects.recognise(made["ForceToken"])[1] == dialects.VLLM_V1
         dialect = make_dialect(made["ForceToken"], "its name", shipped=True)
         assert process(dialect, {"token_id": 2}, []) == [-INF, -INF, 3, -INF]
-        with pytest.raises(InvalidParams, match="token_id must be an id"):
+        with pytest.raises(InvalidArgument, match="token_id must be an id"):
             dialect.validate({}, {})
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import EditProcessor, InvalidParams, Request
+from logitport import EditProcessor, InvalidArgument, Request
 from logitport.integrations.common.chains import chain_of
 from logitport.variables import OF_THE_SDK
 from logitport_server.config import ServerConfig
@@ -21,7 +21,8 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport import Client, EditRequest, Handle, LogitportError, RowEdits
+    from logitport import Client, EditRequest, LogitportError, RowEdits
+    from logitport.session import Handle
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "engines").glob("*.md"))
 WITH_VARIABLES = [page for page in PAGES if page.stem in ("vllm", "sglang")]
@@ -54,7 +55,7 @@ class Favors(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "token_id" not in params:
-            raise InvalidParams("send token_id")
+            raise InvalidArgument("send token_id")
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.force(request.params["token_id"])
@@ -81,7 +82,7 @@ def test_the_loop_with_slow_admissions(client: Client) -> None:
 
         wait_until(step)
         assert {handle.request_id: ids for handle, ids in new_ids.items()} == {"built-in": [1], "good": [5]}
-        assert [(name, type(error)) for name, error in ended.items()] == [("bad", InvalidParams)]
+        assert [(name, type(error)) for name, error in ended.items()] == [("bad", InvalidArgument)]
 
 
 def test_the_body_of_the_curl_example() -> None:
@@ -117,5 +118,5 @@ def test_a_mistyped_key_is_no_error() -> None:
 
 @pytest.mark.parametrize("value", ["no_repeat_ngram", {"no_repeat_ngram": {}}, [["no_repeat_ngram", 3]], [3]])
 def test_a_list_of_another_form_is_an_error_with_an_example(value: object) -> None:
-    with pytest.raises(InvalidParams, match=re.escape('[["disallowed_tokens", {"token_ids": [1]}]]')):
+    with pytest.raises(InvalidArgument, match=re.escape('[["disallowed_tokens", {"token_ids": [1]}]]')):
         chain_of({"logitport": value})

@@ -12,7 +12,7 @@ from logitport import Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport import Handle, Session, StepResult
+    from logitport.session import Handle, Session, StepResult
 
 VOCAB, MAX_LIVE = 24, 8
 Chain = list[tuple[str, dict[str, Any]]]

@@ -19,7 +19,8 @@ from logitport_proto import processing_pb2, processing_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from logitport import Client, Handle, StepResult
+    from logitport import Client
+    from logitport.session import Handle, StepResult
     from tests.conftest import RunningServer
 
 VOCAB = 64

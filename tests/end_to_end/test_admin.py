@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from logitport import (
+    AccessDenied,
     Client,
     CustomLogitProcessor,
     LogitportError,
-    NotAuthenticated,
-    NotPermitted,
     Request,
     RequestsFailed,
     ServerUnavailable,
@@ -173,7 +172,7 @@ def test_a_quarantine_is_listed_and_lifted(operated: ServerClient, engine: Clien
 
 
 def test_all_calls_need_the_scope_admin(strict: RunningServer) -> None:
-    for token, error in ((TOKENS["engine"][0], NotPermitted), ("logitport_unknown", NotAuthenticated)):
+    for token, error in ((TOKENS["engine"][0], AccessDenied), ("logitport_unknown", AccessDenied)):
         with Client(strict.target, token=token) as client:
             (server,) = client.servers()
             calls: list[Callable[[], object]] = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from logitport import AllDeniedWarning, Request
+from logitport import ProcessorWarning, Request
 
 if TYPE_CHECKING:
     from logitport import Client
@@ -26,10 +26,10 @@ def zeros() -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
 def test_in_a_session(client: Client) -> None:
     with client.session(vocab_size=VOCAB) as session:
         handles = [session.add(request) for request in (FEW, ALL)]
-        with pytest.warns(AllDeniedWarning, match=MESSAGE) as warned:
+        with pytest.warns(ProcessorWarning, match=MESSAGE) as warned:
             session.step(dict.fromkeys(handles, ())).apply(zeros())
         assert warned[0].filename == __file__
-        with pytest.warns(AllDeniedWarning, match=MESSAGE):
+        with pytest.warns(ProcessorWarning, match=MESSAGE):
             session.step(dict.fromkeys(handles, ())).edits()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -38,7 +38,7 @@ def test_in_a_session(client: Client) -> None:
 
 
 def test_in_one_call(client: Client) -> None:
-    with pytest.warns(AllDeniedWarning, match=MESSAGE) as warned:
+    with pytest.warns(ProcessorWarning, match=MESSAGE) as warned:
         client.apply(zeros(), [FEW, ALL])
     assert warned[0].filename == __file__
     with warnings.catch_warnings():

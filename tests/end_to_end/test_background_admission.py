@@ -11,12 +11,12 @@ import pytest
 from logitport import (
     Client,
     EditProcessor,
-    InvalidParams,
+    InvalidArgument,
     LimitExceeded,
-    ProcessorTimedOut,
+    NotFound,
+    ProcessorFailed,
     Request,
     ServerUnavailable,
-    UnknownProcessor,
 )
 from tests.conftest import free_address
 from tests.waiting import SECONDS, wait_until
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from logitport import EditRequest, PendingRequest, RowEdits, Session
+    from logitport import EditRequest, RowEdits
+    from logitport.session import PendingRequest, Session
 
 VOCAB = 32
 SHIPPED = "--enable-custom-logit-processor"
@@ -41,13 +42,13 @@ class Waits(EditProcessor):
         import time
         from pathlib import Path
 
-        from logitport import InvalidParams
+        from logitport import InvalidArgument
 
         Path(params["begun"]).touch()
         while not Path(params["until"]).exists():
             time.sleep(0.005)
         if params.get("refuse"):
-            raise InvalidParams("refuse is set")
+            raise InvalidArgument("refuse is set")
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         edits.deny([7])
@@ -150,7 +151,7 @@ def test_steps_are_answered_while_an_admission_is_pending(session: Session, bloc
 def test_errors_are_those_of_add(session: Session, blocking: Blocking, refused: str) -> None:
     blocking.release()
     request = blocking.request(refuse=True) if refused == "parameters" else Request(processors=[("nobody/nothing", {})])
-    with pytest.raises((InvalidParams, UnknownProcessor)) as synchronous:
+    with pytest.raises((InvalidArgument, NotFound)) as synchronous:
         session.add(request)
     with pytest.raises(type(synchronous.value)) as in_background:
         session.begin_add(request).result(SECONDS)
@@ -264,5 +265,5 @@ def test_a_class_that_hangs_in_a_worker(start_server: Callable[..., Any]) -> Non
         running = add_running(session)
         pending = session.begin_add(Request([1], processors=[(Hangs, {})]))
         assert polled(session, 1, lambda: denied(session, running)) == [pending]
-        assert type(pending.error) is ProcessorTimedOut
+        assert type(pending.error) is ProcessorFailed
         assert "refused 1 of 1 requests of the caller" in server.log.read_text()

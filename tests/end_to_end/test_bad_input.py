@@ -12,9 +12,9 @@ import torch
 
 from logitport import (
     CustomLogitProcessor,
-    InvalidParams,
-    LoadFailed,
+    InvalidArgument,
     LogitportError,
+    PayloadError,
     ProcessorFailed,
     Request,
     RequestsFailed,
@@ -34,10 +34,10 @@ WrongArity = type("WrongArity", (), {"__module__": "__main__", "__call__": lambd
 
 # tests/server/executors/test_bad_input.py has all of them.
 REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
-    "raising __init__": ({"processors": [(RaisesInInit, {})]}, LoadFailed, "RaisesInInit raised .*no table for me"),
+    "raising __init__": ({"processors": [(RaisesInInit, {})]}, PayloadError, "RaisesInInit raised .*no table for me"),
     "parameters that a class refuses": (
         {"processors": [(RequiresFloat, {"strength": 1})]},
-        InvalidParams,
+        InvalidArgument,
         "strength must be a number",
     ),
 }
@@ -91,7 +91,7 @@ def test_a_class_of_the_wrong_arity_is_refused_on_both_sides(client: Client) -> 
             torch.zeros(1, VOCAB),
             [Request(processors=[(json.dumps({"callable": dill.dumps(WrongArity, recurse=True).hex()}), {})])],
         )
-    check(raised.value.failures[0], LoadFailed, "wrong arity of")
+    check(raised.value.failures[0], PayloadError, "wrong arity of")
 
 
 # Processors that fail in a step

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, NotPermitted, Request
+from logitport import AccessDenied, Client, CustomLogitProcessor, Request
 from logitport_server.access import new_token
 from tests.toy_processors import DoubleInPlace, DoubleLater
 
@@ -60,7 +60,7 @@ def test_with_authentication_the_scope_must_be_granted(
 ) -> None:
     running = start_server("--tokens", str(tokens))
     assert ALL_SCOPES not in running.log.read_text()
-    with Client(running.target, token=TOKENS["only"][0]) as client, pytest.raises(NotPermitted, match="may not call"):
+    with Client(running.target, token=TOKENS["only"][0]) as client, pytest.raises(AccessDenied, match="may not call"):
         client.processors()
     with Client(running.target, token=TOKENS["granted"][0]) as client:
         assert client.processors()

@@ -21,13 +21,13 @@ from transformers import (
     TopKLogitsWarper,
 )
 
-from logitport import Client, CustomLogitProcessor, InvalidParams, Request, RequestsFailed, StateLost
+from logitport import Client, CustomLogitProcessor, InvalidArgument, Request, RequestsFailed, StateLost
 from tests.transformers_processors import CASES, VOCAB, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from logitport import Session
+    from logitport.session import Session
     from tests.conftest import RunningServer
 
 
@@ -217,7 +217,7 @@ def test_bad_parameters_are_refused_with_their_request(
     session: Session, shipped: Any, params: dict[str, Any], message: str
 ) -> None:
     handle = session.add(Request([1], processors=[(TemperatureLogitsWarper, {"temperature": 2.0})]))
-    with pytest.raises(InvalidParams, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         session.add(Request([1], processors=[(shipped, params)]))
     logits = torch.ones(1, VOCAB)
     session.step({handle: []}).apply(logits)
@@ -235,7 +235,7 @@ def test_processors_of_transformers_by_name_need_no_flag(start_server: Callable[
         expected = [native(ids_of([1, at]), row).bfloat16() for at, row in enumerate(rows)]
         session.step({handle: [] for handle in handles}).apply(logits)
         assert torch.equal(logits, torch.cat(expected))
-        with pytest.raises(InvalidParams, match="`penalty` has to be a strictly positive float"):
+        with pytest.raises(InvalidArgument, match="`penalty` has to be a strictly positive float"):
             session.add(Request([1], processors=[(name, {"penalty": 0})]))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, InvalidParams, LoadFailed, ProcessorFailed, Request
+from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request
 from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 from tests.toy_processors import Double
@@ -156,12 +156,12 @@ def test_a_raising_batch_fails_and_the_next_step_is_right(client: Client, vllm_m
 def test_validate_params_refuses_only_that_request(client: Client, vllm_module: Any) -> None:
     with client.session(vocab_size=VOCAB) as session:
         good = session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": 1})]))
-        with pytest.raises(InvalidParams, match="by is 'much', no number"):
+        with pytest.raises(InvalidArgument, match="by is 'much', no number"):
             session.add(Request([1], processors=[(vllm_module.AddsLength, {"by": "much"})]))
         extra: Any = {"extra_args": {"by": []}}
-        with pytest.raises(InvalidParams, match="no number"):
+        with pytest.raises(InvalidArgument, match="no number"):
             session.add(Request([1], processors=[(vllm_module.AddsLength, {})], sampling_params=extra))
-        with pytest.raises(InvalidParams, match="send none"):
+        with pytest.raises(InvalidArgument, match="send none"):
             session.add(Request([1], processors=[(vllm_module.ban_last, {"by": 1})]))
         logits, _ = rows(session, {good: [1]})
         assert logits[0, 0] == 1
@@ -211,7 +211,7 @@ def test_without_isolation_a_batch_processor_is_refused(
 ) -> None:
     running = start_server("--enable-custom-logit-processor", "--isolation", "none")
     with Client(running.target) as client, client.session(vocab_size=VOCAB) as session:
-        with pytest.raises(LoadFailed, match=r"vllm is not installed on the server.*--isolation process"):
+        with pytest.raises(PayloadError, match=r"vllm is not installed on the server.*--isolation process"):
             session.add(Request([1], processors=[(vllm_module.AddsLength, {})]))
         added = session.add(Request([1], processors=[(vllm_module.ban_last, {})]))  # refers to nothing of vLLM
         assert rows(session, {added: [4]})[0][0, 4] == -INF

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, InvalidParams, ProcessorFailed, Request
+from logitport import Client, InvalidArgument, ProcessorFailed, Request
 from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 from tests.slot_processors import naive
@@ -122,7 +122,7 @@ def test_buffers_match_vllm(client: Client, vllm_module: Any) -> None:
             ]
             assert allowed == [[[1, 20], list(range(VOCAB)), [0]][handles.index(handle)] for handle in order]
         too_many = {"allowed_token_ids": list(range(9))}
-        with pytest.raises(InvalidParams, match="more than 8 ids are allowed"):
+        with pytest.raises(InvalidArgument, match="more than 8 ids are allowed"):
             session.add(Request([1], processors=[(vllm_module.Allows, {})], sampling_params=too_many))
 
 

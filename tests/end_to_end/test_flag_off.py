@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitport import Client, PayloadNotAllowed, Request, RequestsFailed
+from logitport import Client, PayloadError, Request, RequestsFailed
 from logitport_builtins import DisallowedTokens
 from logitport_proto import processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from tests.toy_processors import Unchanged
@@ -56,7 +56,7 @@ def logits(rows: int = 1) -> np.ndarray[Any, Any]:
 
 def test_register(closed: Client, trap: str) -> None:
     for processor in (trap, Unchanged):
-        with pytest.raises(PayloadNotAllowed, match="--enable-custom-logit-processor"):
+        with pytest.raises(PayloadError, match="--enable-custom-logit-processor"):
             closed.register(processor, name="team/x")
     assert all(ref.builtin for ref in closed.processors())
 
@@ -69,7 +69,7 @@ def test_inline_in_apply_fails_only_its_request(closed: Client, trap: str, on_er
     ]
     result = closed.apply(logits(2), requests, check=False)
     failed = result.failures if on_error == "abort" else result.skipped
-    assert {index: type(error) for index, error in failed.items()} == {0: PayloadNotAllowed}
+    assert {index: type(error) for index, error in failed.items()} == {0: PayloadError}
     assert np.flatnonzero(result.logits == -np.inf).tolist() == [VOCAB + 3]
     assert not result.logits[0].any()
 
@@ -78,7 +78,7 @@ def test_inline_in_apply_fails_only_its_request(closed: Client, trap: str, on_er
 def test_inline_in_a_session(closed: Client, trap: str, transport: Any) -> None:
     with closed.session(vocab_size=VOCAB, transport=transport) as session:
         for processor in (trap, Unchanged):
-            with pytest.raises(PayloadNotAllowed):
+            with pytest.raises(PayloadError):
                 session.add(Request(processors=[(processor, {})]))
         handle = session.add(Request(processors=[("disallowed_tokens", {"token_ids": [3]})]))
         row = logits()

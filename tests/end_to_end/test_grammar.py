@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from examples.engine import Engine, Generation, Model, prompt_lookup
-from logitport import Client, InvalidParams, ProcessorFailed, Request, RequestsFailed
+from logitport import Client, InvalidArgument, ProcessorFailed, Request, RequestsFailed
 from tests.conftest import COMMAND, RunningServer, environment
 from tests.tokenizer_files import write_trained, write_vocabulary
 
@@ -175,7 +175,7 @@ def test_a_refused_or_invalid_request_fails_only_itself(running: RunningServer) 
             ({"regex": "a", "tokenizer": "/etc/passwd"}, "'/etc/passwd' is not configured .configured: 'org/json'"),
             ({"ebnf": "root ::= " + "(" * 9999 + '"a"' + ")" * 9999}, "nested too deeply"),
         ]:
-            with pytest.raises(InvalidParams, match=message):
+            with pytest.raises(InvalidArgument, match=message):
                 session.add(Request(processors=[("grammar", params)]))
         strays = session.add(Request(processors=[("grammar", {"choice": ["no"]})]))
         session.step({right: [], strays: []}).apply(np.zeros((2, VOCAB), np.float32))
@@ -201,7 +201,7 @@ def test_the_error_of_a_server_without_tokenizers_names_what_is_missing(server: 
     with (
         Client(server.target) as client,
         client.session(vocab_size=VOCAB, eos_token_ids=[1]) as session,
-        pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"),
+        pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured.: .*--tokenizer NAME=PATH"),
     ):
         session.add(request)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from logitport import Client, InvalidArgument, PayloadNotAllowed, Request
+from logitport import Client, InvalidArgument, PayloadError, Request
 from tests.conftest import COMMAND
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_by_path_and_by_entry_point(start_server: Callable[..., RunningServer]) 
             def __call__(self, logits: torch.Tensor, custom_param_list: object) -> torch.Tensor:
                 return logits
 
-        with pytest.raises(PayloadNotAllowed):
+        with pytest.raises(PayloadError):
             client.register(Shipped)
 
 

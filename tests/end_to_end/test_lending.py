@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, InvalidLogits, Request
+from logitport import CustomLogitProcessor, InvalidArgument, Request
 from tests.toy_processors import AddOneInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport import Client, Session
+    from logitport import Client
+    from logitport.session import Session
 
 VOCAB = 1024
 ENOUGH_STEPS = 12
@@ -64,11 +65,11 @@ def test_a_lent_buffer_is_retired_when_another_authors_request_is_added(session:
         buffer = step(session, own)
     pending = session.step({own: ()})
     other_author = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
-    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+    with pytest.raises(InvalidArgument, match="call logits_buffer again"):
         pending.apply(buffer)
-    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+    with pytest.raises(InvalidArgument, match="call logits_buffer again"):
         step(session, other_author, buffer=buffer)
-    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+    with pytest.raises(InvalidArgument, match="call logits_buffer again"):
         step(session, other_author, buffer=buffer[:1, :])
     for _ in range(ENOUGH_STEPS):
         logits = session.logits_buffer(2)
@@ -99,7 +100,7 @@ def test_a_replaced_buffer_is_valid_until_a_request_is_added(session: Session) -
     assert session.logits_buffer(2).data_ptr() != lent.data_ptr()
     session.step({own: ()}).apply(lent)
     other_author = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})]))
-    with pytest.raises(InvalidLogits, match="call logits_buffer again"):
+    with pytest.raises(InvalidArgument, match="call logits_buffer again"):
         step(session, other_author, buffer=lent)
     logits = step(session, other_author)
     assert logits[0, 3] == -torch.inf

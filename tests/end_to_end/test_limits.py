@@ -19,16 +19,7 @@ import grpc
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    CustomLogitProcessor,
-    DeadlineExceeded,
-    LimitExceeded,
-    Request,
-    RequestsFailed,
-    ServerUnavailable,
-    errors,
-)
+from logitport import Client, CustomLogitProcessor, LimitExceeded, Request, RequestsFailed, ServerUnavailable, errors
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_server.access import new_token, quotas, stalls
 from logitport_server.testing.in_thread import ThreadServer
@@ -349,7 +340,7 @@ def test_an_abandoned_call_counts_until_its_work_has_ended(limited: Limited) -> 
     with Client(limited.target, token=token) as hasty, Client(limited.target, token=token) as patient:
         hasty.processors()  # the client is connected
         hasty.timeout = 1.5
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(ServerUnavailable):
             hasty.apply(torch.zeros(1, VOCAB), [request])
         with pytest.raises(LimitExceeded, match="calls in flight"):
             patient.processors()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, InvalidArgument, InvalidLogits, LimitExceeded, Request
+from logitport import Client, InvalidArgument, LimitExceeded, Request
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.toy_processors import HalveInPlace
@@ -281,9 +281,9 @@ def test_wrong_logits_are_refused_before_anything_is_sent(client: Client) -> Non
     with client.session(vocab_size=VOCAB, dtype=torch.float32, transport="local") as session:
         handle = session.add(Request(processors=[(HalveInPlace, {})]))
         pending = session.step({handle: []})
-        with pytest.raises(InvalidLogits):
+        with pytest.raises(InvalidArgument):
             pending.apply(torch.zeros(1, VOCAB + 1))
-        with pytest.raises(InvalidLogits):
+        with pytest.raises(InvalidArgument):
             pending.apply(torch.zeros(1, VOCAB, dtype=torch.float16))
         logits = torch.ones(1, VOCAB)
         pending.apply(logits)

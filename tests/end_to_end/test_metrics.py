@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logitport import Client, LogitportError, NotAuthenticated, NotPermitted, Request
+from logitport import AccessDenied, Client, LogitportError, Request
 from logitport_server.access import new_token
 from tests.toy_processors import DenyHistory
 from tests.waiting import wait_until
@@ -99,15 +99,15 @@ def test_replays(change: Change, alice: Client) -> None:
 def test_refusals_by_principal(change: Change, metered: RunningServer, alice: Client) -> None:
     with alice.session(vocab_size=VOCAB) as session, pytest.raises(LogitportError):
         session.add(Request([1], processors=[("nothing", {})]))
-    assert change("logitport_requests_refused_total", code="UNKNOWN_PROCESSOR", principal="alice") == 1
+    assert change("logitport_requests_refused_total", code="NOT_FOUND", principal="alice") == 1
     refused = Request([1], processors=[("nothing", {})], request_id="r1", on_error="skip")
     alice.apply(np.zeros((1, VOCAB), np.float32), [refused], check=False)
-    assert change("logitport_requests_refused_total", code="UNKNOWN_PROCESSOR", principal="alice") == 2
-    assert change("logitport_requests_failed_total", code="UNKNOWN_PROCESSOR", processor="") == 0
-    with Client(metered.target, token=TOKENS["bob"][0]) as bob, pytest.raises(NotPermitted):
+    assert change("logitport_requests_refused_total", code="NOT_FOUND", principal="alice") == 2
+    assert change("logitport_requests_failed_total", code="NOT_FOUND", processor="") == 0
+    with Client(metered.target, token=TOKENS["bob"][0]) as bob, pytest.raises(AccessDenied):
         bob.register(DenyHistory)
     assert change("logitport_calls_refused_total", code="NOT_PERMITTED", principal="bob") == 1
-    with Client(metered.target, token="wrong") as stranger, pytest.raises(NotAuthenticated):
+    with Client(metered.target, token="wrong") as stranger, pytest.raises(AccessDenied):
         stranger.processors()
     assert change("logitport_calls_refused_total", code="NOT_AUTHENTICATED", principal="") == 1
 

@@ -16,9 +16,9 @@ from logitport import (
     Client,
     CustomLogitProcessor,
     EditProcessor,
-    InvalidTokenId,
+    InvalidArgument,
     LogitportError,
-    MalformedPayload,
+    PayloadError,
     ProcessorFailed,
     Request,
 )
@@ -80,7 +80,7 @@ def first_error(client: Client, processor: Any, params: dict[str, Any], by: str 
 @pytest.mark.parametrize("by", ["apply", "session"])
 def test_an_id_outside_the_vocabulary_names_its_processor(client: Client, by: str) -> None:
     error = first_error(client, Ban, {"token_ids": [1, VOCAB]}, by)
-    assert isinstance(error, InvalidTokenId)
+    assert isinstance(error, InvalidArgument)
     assert re.fullmatch(
         rf"processor Ban \(sha256:[0-9a-f]{{12}}\): DENY of token id {VOCAB}: ids must lie in \[0, {VOCAB}\)",
         error.message,
@@ -141,7 +141,7 @@ def test_a_string_without_a_class_name_is_named_by_its_digest(client: Client) ->
 
 @pytest.mark.parametrize("class_name", ["disallowed_tokens (sha256:0)", "\x1b[2J", "Ban\nINFO forged", "X" * 65])
 def test_a_misleading_class_name_is_refused(client: Client, class_name: str) -> None:
-    with pytest.raises(MalformedPayload, match='"class" '):
+    with pytest.raises(PayloadError, match='"class" '):
         client.register(json.dumps({**json.loads(RaisesInEdit.to_str()), "class": class_name}))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from logitport import Handle, Session
+    from logitport.session import Handle, Session
 
 VOCAB = 48
 STEPS = 64

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from logitport import (
+    AccessDenied,
     Client,
     CustomLogitProcessor,
     EditProcessor,
-    LoadFailed,
-    NotPermitted,
+    NotFound,
+    PayloadError,
     ProcessorFailed,
     Request,
     RequestsFailed,
-    UnknownProcessor,
 )
 from logitport_server.access import new_token
 
@@ -221,9 +221,9 @@ def test_no_other_principal_reads_output(alice: Client, bob: Client, isolating_s
     apply(alice, registered, {})
 
     assert texts(alice, registered)
-    with pytest.raises(UnknownProcessor):
+    with pytest.raises(NotFound):
         bob.logs(registered)
-    with Client(isolating_server.target, token=TOKENS["operator"][0]) as operator, pytest.raises(NotPermitted):
+    with Client(isolating_server.target, token=TOKENS["operator"][0]) as operator, pytest.raises(AccessDenied):
         operator.logs(registered)
 
 
@@ -287,7 +287,7 @@ def test_remote_traceback_shows_source_lines(alice: Client) -> None:
 
     assert 'explain(request.params["why"])\n' in trace
     assert "raise ValueError(why)  # the line that a traceback shows\n" in trace
-    with pytest.raises(LoadFailed) as failed, alice.session(vocab_size=VOCAB) as session:
+    with pytest.raises(PayloadError) as failed, alice.session(vocab_size=VOCAB) as session:
         session.add(Request([1], processors=[(RaisesAtOnce, {})]))
     assert 'explain("in __init__")\n' in failed.value.remote_traceback
 

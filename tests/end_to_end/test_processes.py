@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RowEdits, SignatureRefused
+from logitport import Client, EditProcessor, EditRequest, LogitportError, PayloadError, Request, RowEdits
 from tests.conftest import COMMAND, environment
 from tests.waiting import wait_until
 
@@ -257,7 +257,7 @@ def test_keys_are_reloaded_by_all(start_server: Callable[..., RunningServer], tm
         with Client(target) as client:
             try:
                 return bool(client.register(Forces, signing_key=tmp_path / "team"))
-            except SignatureRefused:
+            except PayloadError:
                 return False
 
     targets = running.target.split(",")

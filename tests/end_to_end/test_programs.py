@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    Handle,
-    InvalidArgument,
-    InvalidLogits,
-    InvalidParams,
-    InvalidProgram,
-    PayloadNotAllowed,
-    ProcessorFailed,
-    Request,
-    RequestsFailed,
-)
+from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request, RequestsFailed
 from logitport.core.history import History
 from logitport.programs.parameters import check_params
 from logitport.programs.reference import run
@@ -31,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from logitport import Session
+    from logitport.session import Handle, Session
     from tests.conftest import RunningServer
 
 VOCAB = 48
@@ -224,7 +213,7 @@ def test_logits_that_require_grad(
         handle = session.add(Request([1], processors=[(SQRT, {})], on_error="skip"))
         logits = torch.full((1, VOCAB), logit, requires_grad=True)
         step = session.step({handle: []})
-        with pytest.raises(InvalidLogits, match=r"require gradients.*torch\.no_grad\(\).*logits\.detach\(\)"):
+        with pytest.raises(InvalidArgument, match=r"require gradients.*torch\.no_grad\(\).*logits\.detach\(\)"):
             step.apply(logits)
         assert logits.unique().tolist() == [logit]
         with mode():
@@ -239,7 +228,7 @@ def test_no_step_on_logits_that_require_grad(client: Client, chain: Chain) -> No
         handle = session.add(Request([1, 5], processors=chain))
         weights = torch.ones(1, VOCAB, requires_grad=True)
         step = session.step({handle: []})
-        with pytest.raises(InvalidLogits, match="require gradients"):
+        with pytest.raises(InvalidArgument, match="require gradients"):
             step.apply(weights * 3)
         logits = (weights * 3).detach()
         expected = torch.from_numpy(expected_row(chain, [1, 5], [], logits[0].numpy().copy()))
@@ -250,7 +239,7 @@ def test_no_step_on_logits_that_require_grad(client: Client, chain: Chain) -> No
 def test_client_apply_refuses_logits_that_require_grad(client: Client) -> None:
     logits = torch.ones(1, VOCAB, requires_grad=True)
     request = Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})])
-    with pytest.raises(InvalidLogits, match="require gradients"):
+    with pytest.raises(InvalidArgument, match="require gradients"):
         client.apply(logits, [request])
     with torch.no_grad():
         processed = client.apply(logits, [request]).logits
@@ -262,7 +251,7 @@ def test_client_apply_refuses_logits_that_require_grad(client: Client) -> None:
 def test_parameters_are_checked_at_admission(client: Client, where: str) -> None:
     with opened(client, where) as session:
         for params in ({"min_p": 2}, {}, {"min_p": "x"}, {"other": 1}):
-            with pytest.raises(InvalidParams):
+            with pytest.raises(InvalidArgument):
                 session.add(Request([1], processors=[(MIN_P.program, params)]))
         assert len(session) == 0
 
@@ -270,7 +259,7 @@ def test_parameters_are_checked_at_admission(client: Client, where: str) -> None
 @pytest.mark.parametrize("programs", ["all", "off"])
 def test_a_program_for_larger_vocabularies(client: Client, programs: Any) -> None:
     with client.session(vocab_size=3, programs=programs) as session:
-        with pytest.raises(InvalidProgram, match="for 3 logits"):
+        with pytest.raises(InvalidArgument, match="for 3 logits"):
             session.add(Request([1], processors=[(build.top_k(4).program, {})]))
         assert len(session) == 0
 
@@ -297,7 +286,7 @@ def test_programs_need_no_flag(server_without_flag: RunningServer) -> None:
         logits = torch.full((1, VOCAB), 4.0)
         session.step({handle: []}).apply(logits)
         assert logits.unique().tolist() == [2]
-        with pytest.raises(PayloadNotAllowed):
+        with pytest.raises(PayloadError):
             session.add(Request([1], processors=[(AddOne, {})]))
 
 

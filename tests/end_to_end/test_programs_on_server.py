@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    InvalidParams,
-    InvalidProgram,
-    LimitExceeded,
-    MalformedPayload,
-    PayloadNotAllowed,
-    Request,
-    RequestsFailed,
-    payload,
-)
+from logitport import Client, InvalidArgument, LimitExceeded, PayloadError, Request, RequestsFailed, payload
 from logitport.programs.program import MAX_BYTES, Program, Value
 from logitport.programs.types import Element, Size
 from tests.client.programs.runtime import build
@@ -88,7 +78,7 @@ def test_descriptions(closed: Client) -> None:
 def test_bad_parameters_fail_their_request(closed: Client) -> None:
     requests = [Request([1], processors=[(TEMPERATURE, params)]) for params in ({"temperature": 1000}, {})]
     result = closed.apply(torch.ones(2, VOCAB), requests, check=False)
-    assert [type(error) for error in result.failures.values()] == [InvalidParams]
+    assert [type(error) for error in result.failures.values()] == [InvalidArgument]
     assert "'temperature' is 1000; it must be a number in [0.01, 100]" in str(result.failures[0])
 
 
@@ -102,12 +92,12 @@ def too_large() -> str:
 @pytest.mark.parametrize(
     ("serialized", "error"),
     [
-        (json.dumps({"program": "00ff"}), InvalidProgram),
-        (json.dumps({"program": build.min_p().program.to_bytes().hex() + "1200"}), InvalidProgram),
-        (sealed(Program("x", (Value("logits"), Value("exp", (3,))))), InvalidProgram),
+        (json.dumps({"program": "00ff"}), InvalidArgument),
+        (json.dumps({"program": build.min_p().program.to_bytes().hex() + "1200"}), InvalidArgument),
+        (sealed(Program("x", (Value("logits"), Value("exp", (3,))))), InvalidArgument),
         (sealed(Program("x", (Value("logits"),) * 600)), LimitExceeded),
-        (too_large(), InvalidProgram),
-        (json.dumps({"program": "08", "callable": "80"}), MalformedPayload),
+        (too_large(), InvalidArgument),
+        (json.dumps({"program": "08", "callable": "80"}), PayloadError),
     ],
     ids=["no program", "not canonical", "against a rule", "too many values", "too large", "also code"],
 )
@@ -122,12 +112,12 @@ def test_bad_programs(closed: Client, serialized: str, error: type[Exception]) -
 def test_logits_that_are_too_narrow(closed: Client) -> None:
     with pytest.raises(RequestsFailed, match="3 logits") as raised:
         closed.apply(torch.ones(1, 3), [Request(processors=[(sealed(build.top_k().program), {})])])
-    assert isinstance(raised.value.failures[0], InvalidProgram)
+    assert isinstance(raised.value.failures[0], InvalidArgument)
 
 
 @pytest.mark.slow
 def test_no_programs(start_server: Callable[..., RunningServer]) -> None:
     with Client(start_server("--no-programs").target) as client:
         for serialized in (TEMPERATURE, Unchanged):
-            with pytest.raises(PayloadNotAllowed, match="--no-programs"):
+            with pytest.raises(PayloadError, match="--no-programs"):
                 client.register(serialized)

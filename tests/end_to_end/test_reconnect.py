@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    Request,
-    ServerUnavailable,
-    Session,
-    StateLost,
-    UnknownProcessor,
-)
+from logitport import Client, NotFound, Request, ServerUnavailable, StateLost
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
 from tests.toy_processors import HalveInPlace
@@ -26,6 +19,8 @@ from tests.waiting import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from logitport.session import Session
 
 VOCAB = 50
 # Processors run in the server's process: workers are slow to start, and other tests kill them.
@@ -120,7 +115,7 @@ def test_a_processor_unknown_to_the_new_server_fails_only_its_request(
     servers.append(serve())
     logits = torch.ones(2, VOCAB)
     result = opened.step({named: [], free: []}).apply(logits, check=False)
-    assert [type(error) for error in result.failures.values()] == [UnknownProcessor]
+    assert [type(error) for error in result.failures.values()] == [NotFound]
     assert logits[1, 3] == -torch.inf
 
 

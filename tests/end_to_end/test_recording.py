@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, InvalidArgument, PendingStep, RecordOptions, Request, Session
+from logitport import Client, InvalidArgument, Request
 from logitport.calls import unpack_int32
+from logitport.recording import RecordOptions
 from logitport.recording.events import params_of
 from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
+from logitport.session import PendingStep, Session
 from logitport.session.session import Session as PlainSession
 from logitport.testing.replaying.effects import effect_of
 from tests.conftest import environment
@@ -170,7 +172,8 @@ def test_failures_are_recorded(client: Client, path: Path) -> None:
 ENGINE = """
 import os, signal, sys
 import numpy as np
-from logitport import Client, RecordOptions, Request
+from logitport import Client, Request
+from logitport.recording import RecordOptions
 session = Client(sys.argv[1]).session(vocab_size=32, record=RecordOptions(sys.argv[2], sample_every=1))
 handle = session.add(Request([1], processors=[("no_repeat_ngram", {"ngram_size": 1})], request_id=sys.argv[3]))
 new = []

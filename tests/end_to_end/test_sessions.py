@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Handle, Request, RowEdits
+from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from tests.toy_processors import AddCallCount
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from logitport import PendingRequest, Session
+    from logitport.session import Handle, PendingRequest, Session
 
 VOCAB = 48
 INF = float("inf")

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import (
-    Client,
-    EditProcessor,
-    EditRequest,
-    Request,
-    RowEdits,
-    ServerUnavailable,
-    Session,
-    Tls,
-    UnknownProcessor,
-)
+from logitport import Client, EditProcessor, EditRequest, NotFound, Request, RowEdits, ServerUnavailable, Tls
 from logitport.integrations.common import environment
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
@@ -31,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from logitport.session import Session
     from tests.conftest import RunningServer
 
 
@@ -211,6 +202,6 @@ def knows(client: Client, name: str) -> bool:
     """Whether the client's server has this processor."""
     try:
         client.processor(name)
-    except UnknownProcessor:
+    except NotFound:
         return False
     return True

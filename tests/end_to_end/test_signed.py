@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Client,
-    InvalidName,
-    Request,
-    RequestsFailed,
-    SignatureRefused,
-    payload,
-)
+from logitport import Client, InvalidArgument, PayloadError, Request, RequestsFailed, payload
 from logitport.payload.signing import read_private_key
 from tests.client.programs.runtime import build
 from tests.conftest import COMMAND
@@ -79,25 +72,25 @@ def test_an_unsigned_payload_is_refused(client: Client, folder: Path) -> None:
         "expired": payload.sign(AddOne.to_str(), read_private_key(folder / "keys" / "team"), name="team/x", seconds=-5),
     }
     for message, serialized in refused.items():
-        with pytest.raises(SignatureRefused, match=message):
+        with pytest.raises(PayloadError, match=message):
             client.register(serialized, name="team/x")
         with pytest.raises(RequestsFailed, match=message):
             apply(client, serialized)
-    with pytest.raises(SignatureRefused, match="signed for 'team/x', not for 'team/y'"):
+    with pytest.raises(PayloadError, match="signed for 'team/x', not for 'team/y'"):
         client.register(signed, name="team/y")
     assert not [ref for ref in client.processors() if {"team/x", "team/y"} & set(ref.names)]
 
 
 def test_a_refused_registration_is_logged(strict: RunningServer, client: Client) -> None:
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(PayloadError):
         client.register(AddOne.to_str(), name="logged/unsigned")
-    wait_for(strict, "SignatureRefused: ")
-    with pytest.raises(InvalidName):
+    wait_for(strict, "PayloadError: ")
+    with pytest.raises(InvalidArgument):
         client.register(AddOne, name="a\nline of its own \x1b[31m" + 2000 * "x")
-    wait_for(strict, "InvalidName: ")
+    wait_for(strict, "InvalidArgument: ")
     lines = strict.log.read_text().splitlines()
     assert not [line for line in lines if "\x1b" in line or line.startswith("line of its own")]
-    (line,) = (line for line in lines if "InvalidName: " in line)
+    (line,) = (line for line in lines if "InvalidArgument: " in line)
     assert len(line) < 1000
 
 

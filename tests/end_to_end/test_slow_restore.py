@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, EditProcessor, ProcessorTimedOut, Request
+from logitport import Client, EditProcessor, ProcessorFailed, Request
 from tests.conftest import free_address
 from tests.end_to_end.test_background_admission import NO_WORKERS, Blocking
 from tests.waiting import SECONDS
@@ -73,7 +73,7 @@ def test_slow_classes_do_not_hold_up_the_others(
         logits = np.zeros((5, VOCAB), np.float32)
         result = session.step({handle: [5] for handle in handles}).apply(logits, check=False)
         assert {handle: type(error) for handle, error in result.failures.items()} == dict.fromkeys(
-            slow, ProcessorTimedOut
+            slow, ProcessorFailed
         )
         session.remove(*slow)
         logits = np.zeros((2, VOCAB), np.float32)

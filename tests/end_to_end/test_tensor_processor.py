@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from logitport import Float, InvalidParams, Request, RequestsFailed, TensorProcessor
+from logitport import Float, InvalidArgument, Request, RequestsFailed, TensorProcessor
 from tests.client.programs.samplers import MinP
 
 if TYPE_CHECKING:
@@ -54,5 +54,5 @@ def test_bad_parameters_fail_their_request_only(client: Client) -> None:
     with pytest.raises(RequestsFailed) as failed:
         client.apply(torch.tensor([[0.0, 5.0], [0.0, 5.0]]), requests)
     assert list(failed.value.failures) == [0]
-    assert isinstance(failed.value.failures[0], InvalidParams)
+    assert isinstance(failed.value.failures[0], InvalidArgument)
     assert "'min_p' is 2; it must be a number in [0, 1]" in str(failed.value.failures[0])

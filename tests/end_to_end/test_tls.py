@@ -10,7 +10,7 @@ import pytest
 import torch
 from cryptography import x509
 
-from logitport import Client, NotAuthenticated, NotPermitted, Request, ServerUnavailable, Tls
+from logitport import AccessDenied, Client, Request, ServerUnavailable, Tls
 from logitport_server.access import new_token
 from logitport_server.access.tokens import Grant
 from tests.conftest import COMMAND
@@ -135,12 +135,12 @@ def test_the_principal_of_a_certificate(mutual: RunningServer, authority: Author
             assert client.register(Plain, name=f"{owner.partition(':')[2]}/x").owner == owner
     with Client(mutual.target, tls=issued(authority, "x", "engine.example")) as engine:
         assert engine.processors()
-        with pytest.raises(NotPermitted, match="'engine' may not call Register"):
+        with pytest.raises(AccessDenied, match="'engine' may not call Register"):
             engine.register(Plain)
     banned = issued(authority, "x", "banned.example")
     with (
         Client(mutual.target, tls=banned) as client,
-        pytest.raises(NotAuthenticated, match="this certificate is unknown"),
+        pytest.raises(AccessDenied, match="this certificate is unknown"),
     ):
         client.processors()
 
@@ -154,7 +154,7 @@ def test_a_token_over_a_certificate(mutual: RunningServer, authority: Authority)
     tls = issued(authority, "x", "engine.example")
     with Client(mutual.target, tls=tls, token=TOKEN) as operator:
         assert {ref.owner for ref in operator.processors()} > {""}, "an admin sees all"
-    with Client(mutual.target, tls=tls, token="x") as unauthenticated, pytest.raises(NotAuthenticated):
+    with Client(mutual.target, tls=tls, token="x") as unauthenticated, pytest.raises(AccessDenied):
         unauthenticated.processors()
 
 
@@ -204,7 +204,7 @@ def test_certificates_that_are_refused(
 
 def test_a_certificate_without_a_name(mutual: RunningServer, authority: Authority) -> None:
     nameless = issued(authority, "", file="nameless")
-    with Client(mutual.target, tls=nameless) as client, pytest.raises(NotAuthenticated, match="nor a common name"):
+    with Client(mutual.target, tls=nameless) as client, pytest.raises(AccessDenied, match="nor a common name"):
         client.processors()
 
 

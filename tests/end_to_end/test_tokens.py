@@ -13,16 +13,7 @@ import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from logitport import (
-    Client,
-    NameTaken,
-    NotAuthenticated,
-    NotPermitted,
-    Request,
-    Session,
-    UnknownProcessor,
-    errors,
-)
+from logitport import AccessDenied, Client, NameTaken, NotFound, Request, errors
 from logitport_proto import admin_pb2, common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2
 from logitport_server.access import new_token
 from tests.toy_processors import AddOneInPlace
@@ -31,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from logitport.session import Session
     from tests.conftest import RunningServer
 
 VOCAB = 8
@@ -111,7 +103,7 @@ def test_without_a_token_every_call_is_refused(token_server: RunningServer) -> N
     for token in ("", "logitport_nobodys"):
         with Client(token_server.target, token=token) as client:
             for call in (client.processors, lambda client=client: client.session(vocab_size=VOCAB)):
-                with pytest.raises(NotAuthenticated):
+                with pytest.raises(AccessDenied):
                     call()
 
 
@@ -147,7 +139,7 @@ def test_calls_that_each_scope_allows(as_principal: Callable[[str], Client]) -> 
             if what in allowed:
                 call(as_principal(name))
             else:
-                with pytest.raises(NotPermitted, match=f"'{name}' may not call .*, which needs the scope"):
+                with pytest.raises(AccessDenied, match=f"'{name}' may not call .*, which needs the scope"):
                     call(as_principal(name))
 
 
@@ -160,14 +152,14 @@ def test_processors_of_another_principal(as_principal: Callable[[str], Client], 
     assert digest not in {ref.digest for ref in bob.processors()}
     for named in ("alice/plus", digest):
         request = Request([1], processors=[(named, {})])
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             bob.processor(named)
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             bob.delete(named)
         with alice.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
             session.add(request)
         session = bob.session(vocab_size=VOCAB, dtype=torch.float32, transport=transport)
-        with session, pytest.raises(UnknownProcessor):
+        with session, pytest.raises(NotFound):
             session.add(request)
     assert operator.processor("alice/plus").owner == "alice"
     alice.register(AddOneInPlace, shared=True)
@@ -175,7 +167,7 @@ def test_processors_of_another_principal(as_principal: Callable[[str], Client], 
         handle, logits = session.add(Request([1], processors=[("alice/plus", {})])), torch.zeros(1, VOCAB)
         session.step({handle: []}).apply(logits)
         assert torch.equal(logits, torch.ones(1, VOCAB))
-        with pytest.raises(NotPermitted, match="belongs to another principal"):
+        with pytest.raises(AccessDenied, match="belongs to another principal"):
             bob.delete("alice/plus")
         assert operator.delete("alice/plus") == ("alice/plus",)
         session.step({handle: [1]}).apply(logits)  # the request was admitted with this processor
@@ -188,7 +180,7 @@ def test_an_engine_without_the_scope_cannot_ship_processors(
     as_principal: Callable[[str], Client], transport: Any
 ) -> None:
     with as_principal("engine").session(vocab_size=VOCAB, dtype=torch.float32, transport=transport) as session:
-        with pytest.raises(NotPermitted, match="'engine' may not ship a processor with a request"):
+        with pytest.raises(AccessDenied, match="'engine' may not ship a processor with a request"):
             session.add(Request([1], processors=[(AddOneInPlace, {})]))
         assert session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [1]})]))
 
@@ -213,9 +205,9 @@ def test_revoking_a_token_ends_its_open_sessions(start_server: Callable[..., Run
         os.replace(replacement, path)
         running.process.send_signal(signal.SIGHUP)
         for session in sessions:
-            with pytest.raises(NotAuthenticated, match=r"^127\.0\.0\.1:\d+: this token is unknown, expired or revoked"):
+            with pytest.raises(AccessDenied, match=r"^127\.0\.0\.1:\d+: this token is unknown, expired or revoked"):
                 use_until_error(session)
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(AccessDenied):
             alice.processors()
         kept.step({handle: []}).apply(torch.zeros(1, VOCAB))
     assert "reloaded 1 tokens and certificates" in running.log.read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from logitport import Client, EditProcessor, EditRequest, InvalidParams, Request, RowEdits
+from logitport import Client, EditProcessor, EditRequest, InvalidArgument, Request, RowEdits
 from tests.collector import Collector, Received, collecting
 from tests.conftest import COMMAND, environment, free_address
 from tests.waiting import wait_until
@@ -74,7 +74,7 @@ def test_an_engines_trace_continues(protocol: str, start_server: Start, monkeypa
                 handle = session.add(Request([SECRET, 2], processors=chain, request_id="r1"))
             logits = np.zeros((1, VOCAB), np.float32)
             session.step({handle: []}).apply(logits)
-            with tracer.start_as_current_span("refused") as refused, pytest.raises(InvalidParams):
+            with tracer.start_as_current_span("refused") as refused, pytest.raises(InvalidArgument):
                 session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": f"x{SECRET}"})]))
             with tracer.start_as_current_span("applied") as applied:
                 client.apply(logits, [Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})])])
@@ -124,7 +124,7 @@ def test_an_engines_trace_continues(protocol: str, start_server: Start, monkeypa
 
         wrong = next(span for span in collector.named("request admission") if span.is_error)
         assert (wrong.trace_id, wrong.parent_id) == ids(refused)
-        assert wrong.attributes["error.type"] == "INVALID_PARAMS"
+        assert wrong.attributes["error.type"] == "INVALID_ARGUMENT"
         load = next(span for span in collector.spans if span.parent_id == wrong.span_id)
         assert load.is_error
 

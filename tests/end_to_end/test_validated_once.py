@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from logitport import Client, EditProcessor, InvalidParams, Request
+from logitport import Client, EditProcessor, InvalidArgument, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport import EditRequest, RowEdits, Session
+    from logitport import EditRequest, RowEdits
+    from logitport.session import Session
 
 VOCAB = 32
 
@@ -24,10 +25,10 @@ class CheckedOnce(EditProcessor):
 
     @classmethod
     def validate_params(cls, params: Any) -> None:
-        from logitport import InvalidParams
+        from logitport import InvalidArgument
 
         if dict(params) in cls.checked:
-            raise InvalidParams("the parameters are checked again")
+            raise InvalidArgument("the parameters are checked again")
         cls.checked.append(dict(params))
 
     def start(self, request: EditRequest) -> None:
@@ -103,13 +104,13 @@ def test_a_refusal_is_not_remembered(name: str, front_end: Session, admit: Calla
     class Refuses(CheckedOnce):
         @classmethod
         def validate_params(cls, params: Any) -> None:
-            from logitport import InvalidParams
+            from logitport import InvalidArgument
 
             cls.checked.append(dict(params))
-            raise InvalidParams(f"refused {len(cls.checked)}")
+            raise InvalidArgument(f"refused {len(cls.checked)}")
 
     request = Request([1], processors=[(Refuses.to_str(), {})], tenant=name)
-    with pytest.raises(InvalidParams, match="refused 1"):
+    with pytest.raises(InvalidArgument, match="refused 1"):
         front_end.add(request)
-    with pytest.raises(InvalidParams, match="refused 2"):
+    with pytest.raises(InvalidArgument, match="refused 2"):
         admit(request)

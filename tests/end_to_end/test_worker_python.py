@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from logitport import Client, EditProcessor, LoadFailed, PythonMismatch, Request
+from logitport import Client, EditProcessor, PayloadError, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,11 +93,11 @@ def test_both_pythons_in_one_chain(client: Client, payloads: list[str]) -> None:
 def test_a_python_without_torch_gets_no_logits(client: Client, payloads: list[str]) -> None:
     with (
         client.session(vocab_size=VOCAB, dtype=torch.float32) as session,
-        pytest.raises(LoadFailed, match="reads logits, and the worker's Python has no torch"),
+        pytest.raises(PayloadError, match="reads logits, and the worker's Python has no torch"),
     ):
         session.add(Request([5], processors=[(payloads[1], {})]))
 
 
 def test_a_server_without_that_python_refuses(server: RunningServer, version: str, payloads: list[str]) -> None:
-    with Client(server.target) as other, pytest.raises(PythonMismatch, match=version):
+    with Client(server.target) as other, pytest.raises(PayloadError, match=version):
         other.register(payloads[0], name="notebook/deny-next")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # Only a bound: the duration of a step depends on the machine.
 _MARGIN_SECONDS = 60.0
 _ERRORS = {
-    "sleeps in its check": "ProcessorTimedOut",
-    "hangs in its call": "ProcessorTimedOut",
+    "sleeps in its check": "ProcessorFailed",
+    "hangs in its call": "ProcessorFailed",
     "raises": "ProcessorFailed",
 }
 

@@ -15,15 +15,8 @@ import pytest
 import torch
 
 from examples.engine import Engine, Generation, Model, prompt_lookup
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    PendingStep,
-    ProcessorFailed,
-    Request,
-    StateLost,
-    UnknownProcessor,
-)
+from logitport import CustomLogitProcessor, EditProcessor, NotFound, ProcessorFailed, Request, StateLost
+from logitport.session import PendingStep
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import RaisesAfter, Tilt
 
@@ -210,7 +203,7 @@ def test_a_request_that_fails_or_is_rejected_ends_and_the_others_continue(client
     assert isinstance(tripped.error, ProcessorFailed)
     assert "too many output ids" in tripped.error.remote_traceback
     assert tripped.output == reference("nothing", 2)[:5]
-    assert isinstance(refused.error, UnknownProcessor)
+    assert isinstance(refused.error, NotFound)
     assert refused.output == []
     for n in (0, 1, 3, 5, 6, 7):
         assert generations[n].output == reference("collects ids", n)

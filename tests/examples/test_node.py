@@ -131,10 +131,10 @@ def test_session_synchronises_reports_failures_and_rejects(run_node: RunNode, se
         "applied": {"no_repeat_ngram": 1, digests[0]: 1, "disallowed_tokens": 1},
         "reused_slot": True,
         "placeholder": "RangeError",
-        "unknown_processor": "ERROR_CODE_UNKNOWN_PROCESSOR",
-        "wrong_params": "ERROR_CODE_INVALID_PARAMS",
+        "unknown_processor": "ERROR_CODE_NOT_FOUND",
+        "wrong_params": "ERROR_CODE_INVALID_ARGUMENT",
         "wrong_rows": "ERROR_CODE_INVALID_ARGUMENT",
-        "refused_in_background": "ERROR_CODE_UNKNOWN_PROCESSOR",
+        "refused_in_background": "ERROR_CODE_NOT_FOUND",
         "ended": "Error",
     }
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tomlkit
 
-from logitport import InvalidParams
+from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport.testing import StoryModel, ToyModel, simulate
 from logitport_server.play.files import Files
 from logitport_server.play.forms import form_of
@@ -63,7 +63,7 @@ def test_bias_ids() -> None:
     biased = [step.processors[0].biased.tolist() for step in run(bias, {"ids": [3, 4], "first": 2, "last": 3}).steps]
     assert biased == [[], [], [3, 4], [3, 4], [], [], [], []]
     for wrong in ({}, {"ids": [3], "bias": 101}, {"ids": [3], "first": 3, "last": 2}, {"ids": [3], "more": 1}):
-        with pytest.raises(InvalidParams):
+        with pytest.raises(InvalidArgument):
             run(bias, wrong)
 
 
@@ -73,7 +73,7 @@ def test_end_sentence(version: str) -> None:
     output = [5, 5, 3, 5, 5, 5, 5, 5]  # 3 is the period
     result = run(end, {"max_ids": 3, "period": 3}, output=output)
     assert forced(result) == [None, None, None, None, None, None, 3, 3]
-    with pytest.raises(InvalidParams, match="max_ids"):
+    with pytest.raises(InvalidArgument, match="max_ids"):
         run(end, {"period": 3})
 
 
@@ -116,7 +116,7 @@ def test_deny_text() -> None:
     assert len(with_text) > 2
     assert step.processors[0].denied.tolist() == with_text
     for wrong in ({}, {"text": ""}, {"text": 3}):
-        with pytest.raises(InvalidParams, match="set text"):
+        with pytest.raises(InvalidArgument, match="set text"):
             simulate([(processor, wrong)], model, steps=1)
 
 

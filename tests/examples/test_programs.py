@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from logitport import Client, History, Request, TensorProcessor
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import Verified, verify

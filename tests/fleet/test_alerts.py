@@ -55,7 +55,7 @@ def healthy() -> dict[str, str]:
         **histogram("logitport_event_loop_lag_seconds", 0.001),
         **histogram("logitport_step_seconds", 0.001, ',part="edits"'),
         f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+1x60",
-        f'logitport_requests_refused_total{{{LABELS},code="INVALID_PARAMS"}}': "0+1x60",
+        f'logitport_requests_refused_total{{{LABELS},code="INVALID_ARGUMENT"}}': "0+1x60",
         f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+1x60",
         f"logitport_workers_lost_total{{{LABELS}}}": "0+0x29 1+0x30",
         f"logitport_processors_quarantined{{{LABELS}}}": "0+0x60",
@@ -77,7 +77,7 @@ REASONS: dict[str, dict[str, str]] = {
     "LogitportRequestsFail": {
         f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+60x60"
     },
-    "LogitportRequestsRefused": {f'logitport_requests_refused_total{{{LABELS},code="INVALID_PARAMS"}}': "0+60x60"},
+    "LogitportRequestsRefused": {f'logitport_requests_refused_total{{{LABELS},code="INVALID_ARGUMENT"}}': "0+60x60"},
     "LogitportCallersRefused": {f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+60x60"},
     "LogitportWorkersLost": {f"logitport_workers_lost_total{{{LABELS}}}": "0+1x60"},
     "LogitportProcessorQuarantined": {f"logitport_processors_quarantined{{{LABELS}}}": "1+0x60"},

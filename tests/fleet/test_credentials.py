@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import NotAuthenticated, ServerUnavailable
+from logitport import AccessDenied, ServerUnavailable
 from logitport.connection import TOKEN_VARIABLE
 from logitport.integrations.common import environment
 from logitport_server.access import new_token
@@ -50,5 +50,5 @@ def test_an_engine_moves_with_its_token_and_the_name_of_the_servers(
         assert sum(engine.session.reconnects for engine in engines) >= 1
         assert client.processors()
     monkeypatch.setenv(TOKEN_VARIABLE, "another")
-    with environment.client() as client, pytest.raises(NotAuthenticated):
+    with environment.client() as client, pytest.raises(AccessDenied):
         client.session(vocab_size=8)

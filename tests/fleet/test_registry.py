@@ -17,13 +17,12 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     EditRequest,
-    InternalError,
     LogitportError,
     NameTaken,
-    ProcessorQuarantined,
+    NotFound,
+    ProcessorFailed,
     Request,
     RowEdits,
-    UnknownProcessor,
 )
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.end_to_end.engines import start_together
@@ -92,7 +91,7 @@ def refused(client: Client) -> bool:
     """Whether the processor is unknown to the client's server."""
     request = Request([1], processors=[("team/forces", {"token_id": 5})])
     failures = client.apply(torch.zeros(1, 8), [request], check=False).failures
-    return [type(failure) for failure in failures.values()] == [UnknownProcessor]
+    return [type(failure) for failure in failures.values()] == [NotFound]
 
 
 def crash(client: Client) -> LogitportError:
@@ -140,22 +139,22 @@ def test_two_servers_are_one_registry(
         ref = one.register(Forces, name="team/forces")
         with pytest.raises(NameTaken):
             other.register(Leaves, name="team/forces")
-        delays.wait_until(lambda: not fails_with(UnknownProcessor, lambda: other.processor("team/forces")))
+        delays.wait_until(lambda: not fails_with(NotFound, lambda: other.processor("team/forces")))
         assert other.processor("team/forces") == ref
         assert forced(other, 5) == 5
 
         other.register(Leaves, name="team/leaves")
-        delays.wait_until(lambda: not fails_with(UnknownProcessor, lambda: one.processor("team/leaves")))
-        assert not isinstance(crash(other), ProcessorQuarantined)
+        delays.wait_until(lambda: not fails_with(NotFound, lambda: one.processor("team/leaves")))
+        assert not isinstance(crash(other), ProcessorFailed)
         delays.wait_until(lambda: one.processor("team/leaves").quarantined)
-        assert isinstance(crash(one), ProcessorQuarantined)
+        assert isinstance(crash(one), ProcessorFailed)
         one.servers()[0].unquarantine("team/leaves")
         delays.wait_until(lambda: not other.processor("team/leaves").quarantined)
-        assert not isinstance(crash(other), ProcessorQuarantined)
+        assert not isinstance(crash(other), ProcessorFailed)
 
         one.delete(ref.digest)
         delays.wait_until(lambda: refused(other))
-        assert fails_with(UnknownProcessor, lambda: other.processor("team/forces"))
+        assert fails_with(NotFound, lambda: other.processor("team/forces"))
     store = request.node.callspec.params["options"]
     figure(f"a change of the registry in a {store}: longest time until the other server has it (s)", delays.longest)
     assert delays.longest < MAX_DELAY_SECONDS
@@ -190,7 +189,7 @@ def test_redis_is_killed(
         redis_server.kill()
         for _ in range(2):
             with pytest.raises(
-                InternalError, match=r"store cannot be used: rediss://localhost:\d+/0 cannot be reached"
+                LogitportError, match=r"store cannot be used: rediss://localhost:\d+/0 cannot be reached"
             ):
                 client.register(repetition_penalty(5).program)
             assert penalized(client)
@@ -198,7 +197,7 @@ def test_redis_is_killed(
         with pytest.raises(AssertionError, match=r"logitport: --store: rediss://localhost:\d+/0 cannot be reached"):
             start_server(*redis_options)
         redis_server.start()
-        wait_until(lambda: not fails_with(InternalError, lambda: client.register(repetition_penalty(5).program)))
+        wait_until(lambda: not fails_with(LogitportError, lambda: client.register(repetition_penalty(5).program)))
         assert penalized(client)
     assert "PASSWORD" not in server.log.read_text()
     assert server.stop() == 0

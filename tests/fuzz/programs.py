@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from logitport.core.history import History
-from logitport.errors import InvalidParams, InvalidProgram, LimitExceeded, LogitportError, RequestsFailed
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, RequestsFailed
 from logitport.programs.columns import Columns
 from logitport.programs.cost.limits import milliseconds
 from logitport.programs.parameters import check_params
@@ -50,7 +50,7 @@ def program(data: bytes) -> None:
     for width in _WIDTHS:
         try:
             verified.check_width(width)
-        except (InvalidProgram, LimitExceeded):
+        except (InvalidArgument, LimitExceeded):
             continue
         assert milliseconds(verified, width) > 0
         shapes = [verified.shape(place, 1, width) for place in range(len(verified.types))]
@@ -109,7 +109,7 @@ def _params(verified: Verified) -> dict[str, Any] | None:
             given = {} if number is None else {parameter.name: number}
             try:
                 check_params([parameter], given)
-            except InvalidParams:
+            except InvalidArgument:
                 continue
             params |= given
             break

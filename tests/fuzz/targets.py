@@ -23,11 +23,9 @@ from logitport.core.history import History
 from logitport.core.local_frames import FrameReceiver
 from logitport.errors import (
     InvalidArgument,
-    InvalidTokenId,
     LimitExceeded,
     LogitportError,
-    MalformedPayload,
-    PythonMismatch,
+    PayloadError,
 )
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
@@ -86,7 +84,7 @@ def serialized_payload(data: bytes) -> None:
     try:
         shipped = payload.parse(data.decode(errors="surrogateescape"))
         payload.check_python(shipped)
-    except (MalformedPayload, PythonMismatch):
+    except PayloadError:
         return
     assert len(shipped.digest) == 64
 
@@ -103,7 +101,7 @@ def edits(data: bytes) -> None:
         return
     try:
         decoded = Edits.from_proto(message, ROWS, VOCAB)
-    except (InvalidArgument, InvalidTokenId):
+    except InvalidArgument:
         return
     decoded.python_check(ROWS, VOCAB)
     logits = torch.zeros(ROWS + 2, VOCAB)
@@ -157,7 +155,7 @@ def _apply_reply(reply: Any) -> None:
 def worker_reply(data: bytes) -> None:
     """A worker's reply is decoded, or raises an error. Memory stays proportional to the bytes received."""
     for reads_logits in (False, True):
-        worker = Worker(None, lambda _: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value] # noqa: B023
+        worker = Worker(None, lambda _: _FakeZygote(data, reads_logits), Deadlines(1.0, 1.0), Quarantine(1 << 30, 1.0))  # type: ignore[arg-type, return-value]  # noqa: B023
         dialect = RemoteDialect(_SOURCE, DomainWorkers(lambda: worker))  # noqa: B023
         states = [dialect.start(RequestContext("r", History([1, 2]), {}, VOCAB), {}) for _ in range(ROWS)]
         logits, row_edits = torch.zeros(ROWS, VOCAB), Edits.pack([], VOCAB)

@@ -17,10 +17,10 @@ from logitport import (
     EditRequest,
     Edits,
     History,
-    InvalidParams,
+    InvalidArgument,
+    NotFound,
     Request,
     RowEdits,
-    UnknownProcessor,
 )
 from logitport.core import tensors
 from logitport.errors import LogitportError, from_proto
@@ -80,7 +80,7 @@ class DenyHistory(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if params.get("refuse"):
-            raise InvalidParams("refuse is set")
+            raise InvalidArgument("refuse is set")
 
     def start(self, request: EditRequest) -> None:
         request.state = request.history.token_ids.tolist()
@@ -129,7 +129,7 @@ class Toys:
     def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
         name = getattr(processor, processor.WhichOneof("by"))
         if name not in self.toys:
-            raise UnknownProcessor(f"no {name}")
+            raise NotFound(f"no {name}")
         toy = self.toys[name]
         if isinstance(toy, Verified):
             return Source(toy.program.digest, program=toy)

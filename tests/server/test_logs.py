@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import (
-    Client,
-    EditProcessor,
-    EditRequest,
-    InvalidParams,
-    NotAuthenticated,
-    NotPermitted,
-    Request,
-    RowEdits,
-)
+from logitport import AccessDenied, Client, EditProcessor, EditRequest, InvalidArgument, Request, RowEdits
 from logitport_server import logs
 from logitport_server.access import new_token
 from tests.waiting import wait_until
@@ -100,14 +91,14 @@ def test_a_call_without_its_scope_has_its_principal(
     token, grant = new_token("team/ci", ["register"])
     (tmp_path / "tokens").write_text(grant.line)
     with serving("--log-format", "json", "--tokens", str(tmp_path / "tokens")) as server:
-        for sent, error in ((token, NotPermitted), ("unknown", NotAuthenticated)):
+        for sent, error in ((token, AccessDenied), ("unknown", AccessDenied)):
             with Client(server.target, token=sent) as client, pytest.raises(error):
                 client.servers()[0].status()
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     refused = [line for line in lines if line.get("event") == "call_refused"]
     assert [(line["error"], line.get("principal")) for line in refused] == [
-        ("NotPermitted", "team/ci"),
-        ("NotAuthenticated", None),
+        ("AccessDenied", "team/ci"),
+        ("AccessDenied", None),
     ]
 
 
@@ -124,7 +115,7 @@ def test_a_server_logs_events_as_json(
                 handle = session.add(Request([1], processors=[("team/bans", {})]))
                 session.step({handle: []}).apply(np.zeros((1, 8), np.float32))
                 wrong = [("disallowed_tokens", {"token_ids": "x"})]
-                with pytest.raises(InvalidParams):
+                with pytest.raises(InvalidArgument):
                     session.add(Request([1], processors=wrong, request_id="rëq\n1"))
                 leaving = session.add(Request([1], processors=[(Leaves.to_str(), {})]))
                 session.step({leaving: []}).apply(np.zeros((1, 8), np.float32), check=False)
@@ -137,7 +128,7 @@ def test_a_server_logs_events_as_json(
     assert events["session_closed"]["session"] == opened["session"]
     assert events["session_closed"]["seconds"] >= 0
     assert events["requests_refused"]["session"] == opened["session"]
-    assert events["requests_refused"]["code"] == "INVALID_PARAMS"
+    assert events["requests_refused"]["code"] == "INVALID_ARGUMENT"
     assert events["requests_refused"]["request_id"] == "rëq\n1"
     for event in ("session_opened", "session_closed", "requests_refused", "worker_lost", "quarantined"):
         assert events[event]["session"] == opened["session"]

@@ -18,25 +18,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from logitport import (
-    Client,
-    LogitportError,
-    ProcessorFailed,
-    Request,
-    ServerUnavailable,
-    StateLost,
-    UnknownProcessor,
-)
+from logitport import Client, LogitportError, NotFound, ProcessorFailed, Request, ServerUnavailable, StateLost
 from tests.soak.chains import ChainEntry, random_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport import Session
+    from logitport.session import Session
 
 T = TypeVar("T")
 
-# Errors of requests after their worker was killed. ProcessorTimedOut is a ProcessorFailed.
+# Errors of requests after their worker was killed. ProcessorFailed is a ProcessorFailed.
 _WORKER_ERRORS = (ProcessorFailed, StateLost)
 _RETRY_SECONDS = 60.0
 
@@ -150,7 +142,7 @@ class Engine:
 
     def _forget_name(self, one: Running) -> None:
         if one.name:
-            with suppress(UnknownProcessor):  # a restarted server has no names
+            with suppress(NotFound):  # a restarted server has no names
                 self._with_retries(lambda: self._client.delete(one.name))
             one.name = ""
 

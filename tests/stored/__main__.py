@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport import Client, InDialect, RequestsFailed, payload, shipping
+from logitport import Client, RequestsFailed, payload, shipping
+from logitport.dialects import InDialect
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.payload.signing import read_private_key
 from tests.conftest import COMMAND, run_server

@@ -12,7 +12,8 @@ from logitport import LogitportError, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport import Client, Handle, ProcessorRef, Session
+    from logitport import Client, ProcessorRef
+    from logitport.session import Handle, Session
 
     Chain = Sequence[tuple[Any, Mapping[str, Any]]]
 

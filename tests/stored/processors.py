@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, History, InvalidParams, RowEdits
+from logitport import CustomLogitProcessor, EditProcessor, History, InvalidArgument, RowEdits
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudgetLogitProcessor
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class AllEdits(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bias" not in params:
-            raise InvalidParams("bias is missing")
+            raise InvalidArgument("bias is missing")
 
     def start(self, request: EditRequest) -> None:
         request.state = [int(token_id) for token_id in request.history.token_ids]

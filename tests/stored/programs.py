@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import Float, TensorProcessor, payload
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport_builtins.programs.files import BUILTIN_PROGRAMS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import Client, ProcessorQuarantined, UnknownProcessor
+from logitport import Client, NotFound, ProcessorFailed
 from tests.stored.decoding import describe, rows_of
 from tests.stored.reading import VERSIONS, skip_other_python
 from tests.stored.redis_database import redis_database
@@ -86,7 +86,7 @@ def test_every_digest_and_name_resolves_and_returns_the_same_rows(principal: Cli
         for name in (digest, *names):
             assert principal.processor(name).digest == digest
             if recorded.get("quarantined"):
-                with pytest.raises(ProcessorQuarantined):
+                with pytest.raises(ProcessorFailed):
                     rows_of(principal, [(name, recorded["params"])])
                 continue
             assert rows_of(principal, [(name, recorded["params"])]) == recorded["rows"]
@@ -94,7 +94,7 @@ def test_every_digest_and_name_resolves_and_returns_the_same_rows(principal: Cli
 
 def test_deletions_persist(principal: Client, seen: dict[str, Any]) -> None:
     for name in seen["deleted"]:
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             principal.processor(name)
 
 

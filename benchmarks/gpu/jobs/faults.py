@@ -15,7 +15,8 @@ from logitport import CustomLogitProcessor, Request
 
 if TYPE_CHECKING:
     from benchmarks.gpu.job import Job
-    from logitport import Client, Session
+    from logitport import Client
+    from logitport.session import Session
 
 _VOCAB_SIZE = 50_000
 _TIMEOUT_SECONDS = 3.0

@@ -16,7 +16,7 @@ from logitport import Client, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport import Handle, Session
+    from logitport.session import Handle, Session
 
 PRINCIPALS = 4
 VOCAB_SIZE = 32_000

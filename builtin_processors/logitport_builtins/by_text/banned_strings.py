@@ -30,11 +30,11 @@ class BannedStrings(TextProcessor):
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> tuple[bytes, ...]:
-        """Return the strings, each once. Raises InvalidParams, LoadFailed."""
+        """Return the strings, each once. Raises InvalidArgument, PayloadError."""
         return read_strings(cls.builtin_name, params)
 
     def start(self, request: EditRequest) -> None:
-        """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
+        """Read the output. Raises InvalidArgument, PayloadError."""
         strings = self.read(request.params)
         used = matcher(tokenizer_of(self.builtin_name, request), strings)
         request.state = Followed(used, request.history.output_token_ids.tolist())

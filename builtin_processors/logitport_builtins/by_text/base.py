@@ -26,13 +26,13 @@ class TextProcessor(EditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams, LoadFailed."""
+        """Raises InvalidArgument, PayloadError."""
         cls.read(params)
 
     @classmethod
     @abstractmethod
     def read(cls, params: Mapping[str, Any]) -> object:
-        """Return the checked parameter. Raises InvalidParams, LoadFailed."""
+        """Return the checked parameter. Raises InvalidArgument, PayloadError."""
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Read one more id."""

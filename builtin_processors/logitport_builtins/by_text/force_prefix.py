@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidParams, ProcessorFailed
+from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport_builtins.by_text.base import TextProcessor
 from logitport_builtins.by_text.reading import read_tokenizer_name, tokenizer_of
 from logitport_builtins.params import Params
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport import Tokenizer
     from logitport.core.edits import RowEdits
     from logitport.processors import EditRequest
+    from logitport.tokenizers import Tokenizer
     from logitport.tokenizers.texts import Texts
 
 _MAX_BYTES = 4 << 10
@@ -45,14 +45,14 @@ class ForcePrefix(TextProcessor):
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> bytes:
-        """Return the prefix. Raises InvalidParams, LoadFailed."""
+        """Return the prefix. Raises InvalidArgument, PayloadError."""
         given = Params(cls.builtin_name, params, (cls.builtin_name, "tokenizer"))
         (text,) = given.checked_texts(cls.builtin_name, [given.string(cls.builtin_name)], _MAX_BYTES)
         read_tokenizer_name(given)
         return text.encode()
 
     def start(self, request: EditRequest) -> None:
-        """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
+        """Read the output. Raises InvalidArgument, PayloadError."""
         prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
         request.state = _State(prefix, request.history.output_token_ids.tolist())
 
@@ -70,7 +70,7 @@ class Prefix:
     """A text, and the ids that may stand at each of its places.
 
     Raises:
-        InvalidParams: the tokenizer cannot write the text.
+        InvalidArgument: the tokenizer cannot write the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: bytes) -> None:
@@ -82,7 +82,7 @@ class Prefix:
             if any(map(len, self._find(place, self.later))):  # the first ones are enough
                 self._ends.append(place)
         if not len(self.next_ids(0)):
-            raise InvalidParams(
+            raise InvalidArgument(
                 f"force_prefix: the tokenizer {tokenizer.name!r} has no ids for the text: give a text in its alphabet"
             )
 
@@ -112,7 +112,7 @@ class Prefix:
 
 @functools.lru_cache(_MAX_PREFIXES)
 def prefix_for(tokenizer: Tokenizer, text: bytes) -> Prefix:
-    """Return the prefix; requests with the same one share it. Raises InvalidParams."""
+    """Return the prefix; requests with the same one share it. Raises InvalidArgument."""
     return Prefix(tokenizer, text)
 
 

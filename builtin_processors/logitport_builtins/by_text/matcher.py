@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport import Tokenizer
+    from logitport.tokenizers import Tokenizer
 
 _MAX_MATCHERS = 64
 _MAX_NODES = 64
@@ -44,7 +44,7 @@ START = Position(ROOT, ROOT, begun=False, found=False)
 
 
 class Matcher:
-    """Finds some strings in texts of a tokenizer. Raises LoadFailed if the texts of its ids are not known."""
+    """Finds some strings in texts of a tokenizer. Raises PayloadError if the texts of its ids are not known."""
 
     def __init__(self, tokenizer: Tokenizer, strings: Sequence[bytes]) -> None:
         self._first, self._later = tokenizer.texts(first=True), tokenizer.texts()

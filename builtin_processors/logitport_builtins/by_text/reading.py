@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.tokenizers import operator_tokenizer
 from logitport_builtins.params import Params, check_in_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport import Tokenizer
     from logitport.processors import EditRequest
+    from logitport.tokenizers import Tokenizer
 
 MAX_STRINGS = 256
 # Of all strings of a request, in UTF-8.
@@ -20,7 +20,7 @@ MAX_BYTES = 16 << 10
 
 
 def read_strings(processor: str, params: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Read the strings of the parameter that is named like the processor, each once. Raises InvalidParams."""
+    """Read the strings of the parameter that is named like the processor, each once. Raises InvalidArgument."""
     given = Params(processor, params, (processor, "tokenizer"))
     strings = given.strings(processor, MAX_STRINGS, MAX_BYTES)
     read_tokenizer_name(given)
@@ -28,7 +28,7 @@ def read_strings(processor: str, params: Mapping[str, Any]) -> tuple[bytes, ...]
 
 
 def read_tokenizer_name(given: Params) -> str:
-    """Read the parameter `tokenizer`, "" if it is absent. Raises InvalidParams if it names no tokenizer."""
+    """Read the parameter `tokenizer`, "" if it is absent. Raises InvalidArgument if it names no tokenizer."""
     name = given.string("tokenizer") if "tokenizer" in given else ""
     if name:
         operator_tokenizer(name)
@@ -39,15 +39,15 @@ def tokenizer_of(processor: str, request: EditRequest) -> Tokenizer:
     """Return the request's tokenizer: that of the parameter `tokenizer`, or the session's.
 
     Raises:
-        InvalidParams: there is no such tokenizer.
-        InvalidTokenId: it has more ids than the logits.
-        LoadFailed: the texts of its ids are not known.
+        InvalidArgument: there is no such tokenizer.
+        InvalidArgument: it has more ids than the logits.
+        PayloadError: the texts of its ids are not known.
     """
     name = request.params.get("tokenizer") or request.tokenizer_id
     try:
         tokenizer = operator_tokenizer(name)
         tokenizer.texts()
-    except LoadFailed as error:
-        raise LoadFailed(f"{processor}: {error.message}") from error
+    except PayloadError as error:
+        raise PayloadError(f"{processor}: {error.message}") from error
     check_in_vocabulary(processor, [tokenizer.vocab_size - 1], request.vocab_size)
     return tokenizer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport_builtins.by_text.base import TextProcessor
 from logitport_builtins.by_text.matcher import Followed, Matcher, matcher
 from logitport_builtins.by_text.reading import read_strings, tokenizer_of
@@ -38,16 +38,16 @@ class StopOn(TextProcessor):
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> tuple[bytes, ...]:
-        """Return the strings, each once. Raises InvalidParams, LoadFailed."""
+        """Return the strings, each once. Raises InvalidArgument, PayloadError."""
         return read_strings(cls.builtin_name, params)
 
     def start(self, request: EditRequest) -> None:
-        """Read the output. Raises InvalidParams, InvalidTokenId, LoadFailed."""
+        """Read the output. Raises InvalidArgument, PayloadError."""
         strings = self.read(request.params)
         tokenizer = tokenizer_of(self.builtin_name, request)
         ends = request.eos_token_ids or tokenizer.eos_token_ids
         if not ends:
-            raise InvalidParams(
+            raise InvalidArgument(
                 "stop_on: no end-of-sequence id is known, so the output could not end: open the session with "
                 f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )

@@ -76,12 +76,12 @@ class Dry(EditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.rule(params)
 
     @classmethod
     def rule(cls, params: Mapping[str, Any]) -> DryRule:
-        """Read the rule from `params`. Raises InvalidParams."""
+        """Read the rule from `params`. Raises InvalidArgument."""
         given = Params("dry", params, _KEYS)
         breakers = given.token_ids("dry_sequence_breaker_ids").tolist() if "dry_sequence_breaker_ids" in given else ()
         return DryRule(
@@ -93,7 +93,7 @@ class Dry(EditProcessor):
         )
 
     def start(self, request: EditRequest) -> None:
-        """Find the repetitions of the history. Raises InvalidParams, InvalidTokenId."""
+        """Find the repetitions of the history. Raises InvalidArgument."""
         rule = self.rule(request.params)
         check_in_vocabulary("dry", list(rule.breakers), request.vocab_size)
         request.state = _State(rule, request.history)

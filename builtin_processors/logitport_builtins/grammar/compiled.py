@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport_builtins.grammar.trial import PARSER_LIMITS, definition
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CompiledGrammar:
         return self._initial_matcher.deep_copy()
 
     def recompile(self) -> None:
-        """Discard the shared lexer states; existing matchers keep theirs. Raises InvalidParams."""
+        """Discard the shared lexer states; existing matchers keep theirs. Raises InvalidArgument."""
         self._initial_matcher = self._compile()
 
     def _compile(self) -> LLMatcher:
@@ -46,11 +46,11 @@ class CompiledGrammar:
         limits = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
         matcher = LLMatcher(self.tokenizer.trie, self._definition, log_level=0, limits=limits)
         if matcher.is_error():
-            raise InvalidParams(f"grammar: with tokenizer {self.tokenizer.name!r}: {matcher.get_error()}")
+            raise InvalidArgument(f"grammar: with tokenizer {self.tokenizer.name!r}: {matcher.get_error()}")
         return matcher
 
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def compiled(spec: GrammarSpec, tokenizer: Tokenizer) -> CompiledGrammar:
-    """Return the grammar compiled for this tokenizer. Raises InvalidParams, LimitExceeded, LoadFailed."""
+    """Return the grammar compiled for this tokenizer. Raises InvalidArgument, LimitExceeded, PayloadError."""
     return CompiledGrammar(tokenizer, definition(spec))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidParams, LoadFailed, ProcessorFailed
+from logitport.errors import InvalidArgument, PayloadError, ProcessorFailed
 from logitport.processors import EditProcessor
 from logitport_builtins.grammar import tokenizers
 from logitport_builtins.grammar.compiled import compiled
@@ -46,7 +46,7 @@ class Grammar(EditProcessor):
     An accepted id that the grammar does not allow fails the request.
 
     Raises:
-        LoadFailed: llguidance is not installed.
+        PayloadError: llguidance is not installed.
     """
 
     builtin_name = "grammar"
@@ -57,12 +57,12 @@ class Grammar(EditProcessor):
         try:
             import llguidance  # noqa: F401
         except ImportError as error:
-            raise LoadFailed(tokenizers.MISSING) from error
+            raise PayloadError(tokenizers.MISSING) from error
         self._measured_steps = 0
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Read the grammar, and compile it if it is new. Raises InvalidParams, LimitExceeded, LoadFailed."""
+        """Read the grammar, and compile it if it is new. Raises InvalidArgument, LimitExceeded, PayloadError."""
         _check(read_grammar(params))
 
     def validate_for(self, caller: Hashable, params: Mapping[str, Any]) -> None:
@@ -70,13 +70,13 @@ class Grammar(EditProcessor):
         _check(read_grammar(params, caller))
 
     def start(self, request: EditRequest) -> None:
-        """Match the output so far. Raises InvalidParams, InvalidTokenId, LimitExceeded."""
+        """Match the output so far. Raises InvalidArgument, LimitExceeded."""
         spec = read_grammar(request.params, request.caller)
         tokenizer = tokenizers.choose(spec.tokenizer or request.tokenizer_id)
         check_in_vocabulary("grammar", [tokenizer.vocab_size - 1], request.vocab_size)
         eos_token_ids = request.eos_token_ids or tokenizer.eos_token_ids
         if not eos_token_ids:
-            raise InvalidParams(
+            raise InvalidArgument(
                 "grammar: no end-of-sequence id is known, so the output could never end: open the session with "
                 f"eos_token_ids, or put generation_config.json next to the file of tokenizer {tokenizer.name!r}"
             )

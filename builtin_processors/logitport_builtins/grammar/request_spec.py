@@ -45,7 +45,7 @@ def read_grammar(params: Mapping[str, Any], caller: Hashable = None) -> GrammarS
     """Read the parameters of `grammar`. Checks types and lengths; the grammar itself is not parsed.
 
     Raises:
-        InvalidParams: a parameter is missing, unknown or invalid, or the grammar is too long.
+        InvalidArgument: a parameter is missing, unknown or invalid, or the grammar is too long.
     """
     given = Params("grammar", params, (*_FORMS, *_JSON_OPTIONS, "tokenizer"))
     forms = [form for form in _FORMS if form in given]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.errors import InvalidParams, LoadFailed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.installation import how_to_install
 from logitport.tokenizers.files import eos_settings
 
@@ -57,7 +57,7 @@ def configure(paths: Mapping[str, Path]) -> None:
         paths: by name, a tokenizer.json file of the Hugging Face `tokenizers` library, or a folder with one.
 
     Raises:
-        LoadFailed: a file cannot be read as a tokenizer, or llguidance is missing. The earlier configuration stays.
+        PayloadError: a file cannot be read as a tokenizer, or llguidance is missing. The earlier configuration stays.
     """
     loaded = {name: load(name, path) for name, path in paths.items()}
     _configured.clear()
@@ -75,17 +75,17 @@ def remove(name: str) -> None:
 
 
 def load(name: str, path: Path) -> Tokenizer:
-    """Read one tokenizer; takes a second for 150,000 ids. Raises LoadFailed."""
+    """Read one tokenizer; takes a second for 150,000 ids. Raises PayloadError."""
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
-        raise LoadFailed(MISSING) from error
+        raise PayloadError(MISSING) from error
     file = path / _FILE if path.is_dir() else path
     try:
         text, vocab_size = _with_end_token(orjson.loads(file.read_bytes()))
         trie = LLTokenizer(text, eos_token=vocab_size)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LoadFailed(
+        raise PayloadError(
             f"tokenizer {name!r}: {file}: {error}; give a tokenizer.json of the Hugging Face tokenizers library, or "
             "its folder"
         ) from error
@@ -97,8 +97,8 @@ def choose(name: str) -> Tokenizer:
     """Return the tokenizer of this name, or for "" the only one that is configured.
 
     Raises:
-        InvalidParams: the name is unknown, or it is "" and not exactly one tokenizer is configured.
-        LoadFailed: it was not read before, and cannot be read.
+        InvalidArgument: the name is unknown, or it is "" and not exactly one tokenizer is configured.
+        PayloadError: it was not read before, and cannot be read.
     """
     if not name and len(_configured) == 1:
         return next(iter(_configured.values()))
@@ -111,11 +111,11 @@ def choose(name: str) -> Tokenizer:
         return _configured[name]
     configured = f"configured: {', '.join(map(repr, _configured))}" if _configured else "none is configured"
     if name:
-        raise InvalidParams(
+        raise InvalidArgument(
             f"grammar: tokenizer {name!r} is not configured ({configured}): start the server with --tokenizer "
             f"{name}=PATH, or name a configured one in the parameter 'tokenizer'"
         )
-    raise InvalidParams(
+    raise InvalidArgument(
         f"grammar: no tokenizer is named ({configured}): name one in the parameter 'tokenizer' or as the session's "
         "tokenizer_id; the server's option --tokenizer NAME=PATH configures one, and the argument `tokenizer` "
         "that of `simulate`"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from logitport.errors import InvalidParams, LimitExceeded, LoadFailed
+from logitport.errors import InvalidArgument, LimitExceeded, PayloadError
 from logitport_builtins.grammar.fair_limiter import FairLimiter
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def definition(spec: GrammarSpec) -> str:
     """Convert a grammar to llguidance's form, after a trial compilation within limits of time and memory.
 
     Raises:
-        InvalidParams: the grammar is invalid, uses an unsupported feature, or exceeds the limits.
+        InvalidArgument: the grammar is invalid, uses an unsupported feature, or exceeds the limits.
         LimitExceeded: too many grammars are being compiled, or the machine is too busy.
-        LoadFailed: the trial process does not start, for example because llguidance is missing.
+        PayloadError: the trial process does not start, for example because llguidance is missing.
     """
     result = _try(replace(spec, tokenizer=""))
     if result.error:
-        raise InvalidParams(f"grammar: {spec.kind}: {result.error}")
+        raise InvalidArgument(f"grammar: {spec.kind}: {result.error}")
     return result.definition
 
 
@@ -85,7 +85,9 @@ def _try(spec: GrammarSpec) -> TrialResult:
             raise LimitExceeded(f"grammar: not compiled within {_WALL_SECONDS:.0f} s; try again later") from error
     if process.returncode > 0:  # the process failed before it read the grammar: not cached
         why = process.stderr.decode(errors="replace").strip().rpartition("\n")[-1][:_MAX_ERROR_LENGTH]
-        raise LoadFailed(f"grammar: the process that compiles grammars exited with status {process.returncode}: {why}")
+        raise PayloadError(
+            f"grammar: the process that compiles grammars exited with status {process.returncode}: {why}"
+        )
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return TrialResult("", f"it does not compile within {_CPU_SECONDS} s; write a simpler one")
     try:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.core.history import listed_ids
-from logitport.errors import InvalidArgument, InvalidParams
+from logitport.errors import InvalidArgument
 from logitport_builtins.green_list.lists import read
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ class GreenListDetector:
             InvalidArgument: a number cannot be used.
         """
         params = {"vocab_size": vocab_size, "greenlist_ratio": greenlist_ratio, "hashing_key": hashing_key}
-        try:
-            self._lists, _ = read(params)
-        except InvalidParams as error:
-            raise InvalidArgument(error.message) from None
+        self._lists, _ = read(params)
         self._once = ignore_repeated_ngrams
 
     def detect(self, token_ids: TokenIds) -> GreenListDetection:
@@ -73,7 +70,7 @@ class GreenListDetector:
 
         Raises:
             InvalidArgument: the text has fewer than two ids.
-            InvalidTokenId: a tensor or array has another dtype or shape than integers, [n].
+            InvalidArgument: a tensor or array has another dtype or shape than integers, [n].
         """
         ids = [int(token_id) for token_id in listed_ids(token_ids)]
         if len(ids) < 2:

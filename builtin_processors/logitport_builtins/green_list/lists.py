@@ -50,7 +50,7 @@ def read(params: Mapping[str, Any]) -> tuple[GreenLists, float]:
     """Read the watermark and the bias from the parameters of a request; without `vocab_size`, it is 0.
 
     Raises:
-        InvalidParams: the parameters cannot be used.
+        InvalidArgument: the parameters cannot be used.
     """
     given = Params("green_list", params, KEYS)
     ratio = given.number("greenlist_ratio", 0, 1) if "greenlist_ratio" in given else 0.25

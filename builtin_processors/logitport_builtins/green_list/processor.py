@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.processors import EditProcessor
 from logitport_builtins.green_list.lists import GreenLists, read
 
@@ -41,16 +41,16 @@ class GreenList(EditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         read(params)
 
     def start(self, request: EditRequest) -> None:
-        """Read the parameters. Raises InvalidParams."""
+        """Read the parameters. Raises InvalidArgument."""
         import torch  # noqa: F401 - takes a second, which a step must not wait for
 
         lists, bias = read(request.params)
         if lists.vocab_size > request.vocab_size:
-            raise InvalidParams(
+            raise InvalidArgument(
                 f"green_list: vocab_size is {lists.vocab_size}, but the logits have {request.vocab_size} ids: "
                 "set it to at most that"
             )

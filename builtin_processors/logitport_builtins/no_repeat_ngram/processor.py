@@ -45,19 +45,19 @@ class NoRepeatNGram(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         cls.rule(params)
 
     @classmethod
     def rule(cls, params: Mapping[str, Any]) -> NGramRule:
-        """Read the rule from `params`. Raises InvalidParams."""
+        """Read the rule from `params`. Raises InvalidArgument."""
         given = Params("no_repeat_ngram", params, ("ngram_size", "window_size", "whitelist_token_ids"))
         window = given.integer("window_size", minimum=1) if "window_size" in given else _LONGEST
         whitelist = given.token_ids("whitelist_token_ids").tolist() if "whitelist_token_ids" in given else ()
         return NGramRule(given.integer("ngram_size", minimum=1), window, frozenset(whitelist))
 
     def start(self, request: EditRequest) -> None:
-        """Index all of the history. Raises InvalidParams."""
+        """Index all of the history. Raises InvalidArgument."""
         rule, vocab_size = self.rule(request.params), request.vocab_size
         whitelist = sorted(token_id for token_id in rule.whitelist if 0 <= token_id < vocab_size)
         size, window = min(rule.size, _LONGEST), min(rule.window, _LONGEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport_builtins.programs.files import CLASSES, SUFFIX
 
 

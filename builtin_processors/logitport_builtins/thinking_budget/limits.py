@@ -60,7 +60,7 @@ def read_limit(params: Mapping[str, Any]) -> ThinkingLimit:
     """Read the limit from the parameters of `thinking_budget`.
 
     Raises:
-        InvalidParams: a parameter is missing, unknown or invalid.
+        InvalidArgument: a parameter is missing, unknown or invalid.
     """
     given = Params("thinking_budget", params, ("thinking_budget", "preset", *_TAG_KEYS))
     budget = given.integer("thinking_budget", minimum=0)

@@ -37,17 +37,17 @@ class ThinkingBudget(StatefulEditProcessor):
 
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
-        """Raises InvalidParams."""
+        """Raises InvalidArgument."""
         read_limit(params)
 
     def limit(self, request: EditRequest) -> ThinkingLimit:
-        """Read the request's limit. Raises InvalidParams, InvalidTokenId."""
+        """Read the request's limit. Raises InvalidArgument."""
         limit = read_limit(request.params)
         check_in_vocabulary("thinking_budget", limit.tags.ids, request.vocab_size)
         return limit
 
     def start(self, request: EditRequest) -> None:
-        """Find all tags of the history. Raises InvalidParams, InvalidTokenId."""
+        """Find all tags of the history. Raises InvalidArgument."""
         limit = self.limit(request)
         tags = limit.tags
         # The ids of a subclass may be outside the vocabulary. Then forcing one is an error, which `RowEdits` keeps for

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logitport.errors import InvalidArgument, InvalidParams
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,7 +36,7 @@ class Declared(ABC):
         """Return the value of the parameter `name`, or its default.
 
         Raises:
-            InvalidParams: it is missing without a default, has another type, or is outside the limits.
+            InvalidArgument: it is missing without a default, has another type, or is outside the limits.
         """
 
 
@@ -69,7 +69,7 @@ def complete_params(processor: type, params: Mapping[str, Any]) -> Mapping[str, 
     If it declares none, return `params`.
 
     Raises:
-        InvalidParams: a key is missing or unknown, or its value has another type or is outside the limits.
+        InvalidArgument: a key is missing or unknown, or its value has another type or is outside the limits.
     """
     declared = declared_params(processor)
     if not declared:
@@ -77,11 +77,11 @@ def complete_params(processor: type, params: Mapping[str, Any]) -> Mapping[str, 
     try:
         refuse_unknown(declared, params)
         return {name: one.read(name, params) for name, one in declared.items()}
-    except InvalidParams as error:
-        raise InvalidParams(f"{processor.__name__}: {error.message}") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{processor.__name__}: {error.message}") from None
 
 
 def refuse_unknown(names: Collection[str], params: Mapping[str, Any]) -> None:
-    """Raise InvalidParams for a key that is not in `names`. Engines add keys that start with two underscores."""
+    """Raise InvalidArgument for a key that is not in `names`. Engines add keys that start with two underscores."""
     if unknown := [key for key in params if key not in names and not key.startswith("__")]:
-        raise InvalidParams(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")
+        raise InvalidArgument(f"there is no parameter {unknown[0]!r:.100}; set only: {', '.join(names) or 'none'}")

@@ -87,7 +87,7 @@ class Edits:
         """Pack (row, edits of the row) pairs, each row once.
 
         Raises:
-            InvalidTokenId, InvalidArgument: as `RowEdits.check`.
+            InvalidArgument: as `RowEdits.check`.
             LimitExceeded: there are too many ids.
         """
         words = bitmask_words(vocab_size)
@@ -203,7 +203,7 @@ class Edits:
         """Convert from a message, and check it against a batch of `num_rows` rows of `vocab_size` logits.
 
         Raises:
-            InvalidArgument, InvalidTokenId: as `check`.
+            InvalidArgument: as `check`.
         """
         columns = message.rows, message.offsets, message.ids, message.values, message.kinds
         return cls.from_columns(columns, num_rows, vocab_size)
@@ -213,7 +213,7 @@ class Edits:
         """Invert `to_columns`, and check against a batch of `num_rows` rows of `vocab_size` logits.
 
         Raises:
-            InvalidArgument, InvalidTokenId: as `check`.
+            InvalidArgument: as `check`.
         """
         try:
             edits = cls.from_checked_columns(columns)
@@ -240,7 +240,7 @@ class Edits:
         Raises:
             InvalidArgument: the columns' lengths do not match, a row is outside the batch, the edits of a row are not
                 adjacent, a kind is unknown, or an edit has the wrong number of ids.
-            InvalidTokenId: an id is not in [0, vocab_size).
+            InvalidArgument: an id is not in [0, vocab_size).
         """
         columns = self.rows, self.kinds, self.offsets, self.ids, self.values
         if core is not None and core.edits_proven(*columns, num_rows, vocab_size):

@@ -10,7 +10,7 @@ import numpy as np
 from logitport.compiled import core
 from logitport.core import tensors
 from logitport.core.memory_account import PythonMemoryCharge
-from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,25 +149,25 @@ def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.int32
     """Convert ids to int32[n]. `where` is their name in errors.
 
     Raises:
-        InvalidTokenId: a value is no integer of 32 bits. The check is explicit because numpy may wrap larger values.
+        InvalidArgument: a value is no integer of 32 bits. The check is explicit because numpy may wrap larger values.
     """
     if type(token_ids) is list and not token_ids:  # the output of most new requests
         return np.empty(0, np.int32)
     try:
         ids = np.asarray(tensors.on_host(token_ids))
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidTokenId(f"{where} must be integers of 32 bits ({error})") from error
+        raise InvalidArgument(f"{where} must be integers of 32 bits ({error})") from error
     if not ids.size:
         return np.empty(0, np.int32)
     is_mask = ids.dtype.kind == "b" and hasattr(token_ids, "dtype")
     if ids.ndim != 1 or ids.dtype.kind not in "biu" or is_mask:
-        raise InvalidTokenId(
+        raise InvalidArgument(
             f"{where} must be integers of 32 bits, [n], not {ids.dtype}{list(ids.shape)}{_advice(ids)}"
         )
     if ids.dtype == np.int32:
         return ids
     if not (ids.min() >= _INT32_MIN and ids.max() <= _INT32_MAX):
-        raise InvalidTokenId(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
+        raise InvalidArgument(f"{where} must be integers of 32 bits, but go from {ids.min()} to {ids.max()}")
     return ids.astype(np.int32)
 
 
@@ -183,7 +183,7 @@ def listed_ids(token_ids: TokenIds, where: str = "token ids") -> Sequence[int]:
     A tensor on a GPU is copied once, not once for each id.
 
     Raises:
-        InvalidTokenId: the tensor or array has another dtype or shape.
+        InvalidArgument: the tensor or array has another dtype or shape.
     """
     if not hasattr(token_ids, "dtype"):
         return token_ids

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
-from logitport.errors import HookNameWarning
+from logitport.errors import ProcessorWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def warn_of_near_misses(cls: type, base: type, hooks: Sequence[str], stacklevel:
         warnings.warn(
             f"{cls.__qualname__}.{name} is no hook, and is never called: rename it to {near}, or, if it is a helper, "
             "give it another name, such as one that begins with _",
-            HookNameWarning,
+            ProcessorWarning,
             stacklevel=stacklevel + 1,
         )
 

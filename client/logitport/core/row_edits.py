@@ -10,7 +10,7 @@ import numpy as np
 
 from logitport.core import tensors
 from logitport.core.call_site import CallSite, call_site, traceback_at
-from logitport.errors import InvalidArgument, InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ class RowEdits:
         """Set all logits to -inf, and the logit of this id to 0.0. Discards earlier edits of the row.
 
         Raises:
-            InvalidTokenId: `token_id` is not an integer.
+            InvalidArgument: `token_id` is not an integer.
         """
         try:
             forced = operator.index(token_id)
         except TypeError:
-            raise InvalidTokenId(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
+            raise InvalidArgument(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
         self._sites = {0: call_site()}
         self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
@@ -148,7 +148,7 @@ class RowEdits:
         """Check every id and mask against the vocabulary.
 
         Raises:
-            InvalidTokenId: an id is not in [0, vocab_size).
+            InvalidArgument: an id is not in [0, vocab_size).
             InvalidArgument: a bitmask does not have ceil(vocab_size / 32) words.
 
         The traceback of the error ends in the processor's code, at the call that made the edit.
@@ -198,7 +198,7 @@ class RowEdits:
 
 
 def smallest(edit: Edit, vocab_size: int) -> Edit:
-    """Return the edit in its smaller form: many ids become a bitmask. Raises InvalidTokenId, like `RowEdits.check`."""
+    """Return the edit in its smaller form: many ids become a bitmask. Raises InvalidArgument, like `RowEdits.check`."""
     kind, ids, _ = edit
     if kind not in (EditKind.DENY, EditKind.ALLOW) or ids.size <= bitmask_words(vocab_size):
         return edit
@@ -213,7 +213,7 @@ def _ids(token_ids: ArrayLike | torch.Tensor) -> NDArray[Any]:
     if ids.dtype.kind not in "iu":
         if ids.size:
             kind = "text" if ids.dtype.kind in "US" else ids.dtype
-            raise InvalidTokenId(f"token ids must be integers, not {kind}")
+            raise InvalidArgument(f"token ids must be integers, not {kind}")
         return ids.astype(np.int32)
     # numpy promotes a mix of uint64 and signed ids to float64.
     return ids.astype(np.int64) if ids.dtype == np.uint64 else ids
@@ -233,4 +233,4 @@ def check_edit(kind: EditKind, ids: NDArray[Any], vocab_size: int) -> None:
             )
     elif not within(ids, vocab_size):
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
-        raise InvalidTokenId(f"{kind.name} of token id {wrong}: ids must lie in [0, {vocab_size})")
+        raise InvalidArgument(f"{kind.name} of token id {wrong}: ids must lie in [0, {vocab_size})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidLogits
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +37,14 @@ def on_host(array: Any) -> Any:
 
 
 def datatype_of(dtype: object) -> str:
-    """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidLogits for any other."""
+    """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidArgument for any other."""
     if dtype in _KNOWN_DTYPES:
         return _KNOWN_DTYPES[dtype]
     name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         name = np.dtype(dtype).name
     if name not in _BY_DTYPE:
-        raise InvalidLogits(f"logits of dtype {name} cannot be sent; convert them to one of {', '.join(_BY_DTYPE)}")
+        raise InvalidArgument(f"logits of dtype {name} cannot be sent; convert them to one of {', '.join(_BY_DTYPE)}")
     _KNOWN_DTYPES[dtype] = _BY_DTYPE[name]
     return _BY_DTYPE[name]
 
@@ -53,12 +53,12 @@ def check_matrix(logits: Any) -> tuple[int, int]:
     """Return (rows, vocab_size) of logits.
 
     Raises:
-        InvalidLogits: the argument is not a torch tensor or numpy array of two dimensions.
+        InvalidArgument: the argument is not a torch tensor or numpy array of two dimensions.
     """
     if not (is_torch(logits) or isinstance(logits, np.ndarray)):
-        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
+        raise InvalidArgument(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
     if len(logits.shape) != 2:
-        raise InvalidLogits(f"logits have shape {list(logits.shape)}; pass [rows, vocab_size]")
+        raise InvalidArgument(f"logits have shape {list(logits.shape)}; pass [rows, vocab_size]")
     return int(logits.shape[0]), int(logits.shape[1])
 
 
@@ -68,20 +68,20 @@ def check_gradient(logits: Any) -> None:
     Processing writes to the memory of the logits, without a gradient. Operations after it would get wrong gradients.
 
     Raises:
-        InvalidLogits: the logits require gradients, and grad mode is on.
+        InvalidArgument: the logits require gradients, and grad mode is on.
     """
     if getattr(logits, "requires_grad", False):
         import torch
 
         if torch.is_grad_enabled():
-            raise InvalidLogits(
+            raise InvalidArgument(
                 "the logits require gradients, and processors change them without one: gradients computed from the "
                 "processed logits would be wrong. Process them under torch.no_grad(), or pass logits.detach()"
             )
 
 
 def write(message: common_pb2.Tensor, array: Any) -> None:
-    """Write a tensor or array into a message, inline. Raises InvalidLogits for an unsupported dtype."""
+    """Write a tensor or array into a message, inline. Raises InvalidArgument for an unsupported dtype."""
     message.datatype = datatype_of(array.dtype)
     message.shape[:] = list(array.shape)
     message.raw = _to_bytes(array)
@@ -154,7 +154,7 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
     """Make a torch tensor or numpy array over writable memory (a buffer, or a tensor of bytes), and keep that alive.
 
     Raises:
-        InvalidLogits: numpy lacks the dtype (bfloat16, unless ml_dtypes is imported).
+        InvalidArgument: numpy lacks the dtype (bfloat16, unless ml_dtypes is imported).
     """
     dtype = DATATYPES[datatype][0]
     count = shape[0] * shape[1]
@@ -169,7 +169,7 @@ def view(memory: Any, datatype: str, shape: tuple[int, int], *, with_torch: bool
     try:
         numpy_dtype = np.dtype(dtype)
     except TypeError:
-        raise InvalidLogits(
+        raise InvalidArgument(
             "numpy has no bfloat16; open the session with dtype=torch.bfloat16, or import ml_dtypes"
         ) from None
     return np.frombuffer(memory, numpy_dtype, count).reshape(shape)
@@ -200,7 +200,7 @@ def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
     """Convert to a new, writable CPU tensor.
 
     Raises:
-        InvalidLogits: the datatype is unknown, or the number of bytes does not fit the shape.
+        InvalidArgument: the datatype is unknown, or the number of bytes does not fit the shape.
     """
     import torch
 
@@ -212,7 +212,7 @@ def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
 
 
 def like(tensor: common_pb2.Tensor, model: Any) -> Any:
-    """Convert to a new tensor or array of the kind, dtype and device of `model`. Raises InvalidLogits as `to_torch`."""
+    """Convert to a new tensor or array of the kind, dtype and device of `model`. Raises as `to_torch`."""
     if is_torch(model):
         return to_torch(tensor).to(model.device)
     _check_size(tensor)
@@ -231,11 +231,11 @@ def _to_bytes(array: Any) -> bytes:
 
 def _check_size(tensor: common_pb2.Tensor) -> None:
     if tensor.datatype not in DATATYPES:
-        raise InvalidLogits(f"datatype {tensor.datatype!r}; send one of {', '.join(DATATYPES)}")
+        raise InvalidArgument(f"datatype {tensor.datatype!r}; send one of {', '.join(DATATYPES)}")
     if any(size < 0 for size in tensor.shape):
-        raise InvalidLogits(f"shape {list(tensor.shape)} has a negative size")
+        raise InvalidArgument(f"shape {list(tensor.shape)} has a negative size")
     expected = math.prod(tensor.shape) * DATATYPES[tensor.datatype][1]
     if len(tensor.raw) != expected:
-        raise InvalidLogits(
+        raise InvalidArgument(
             f"{tensor.datatype}{list(tensor.shape)} takes {expected} bytes inline; the message has {len(tensor.raw)}"
         )

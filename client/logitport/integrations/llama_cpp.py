@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, InvalidLogits, RequestsFailed
+from logitport.errors import InvalidArgument, RequestsFailed
 from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.history_batch import HistoryBatch, require_chain
 from logitport.integrations.common.sequence_hook import SequenceHook
@@ -66,9 +66,9 @@ class RemoteLogitsProcessor(SequenceHook):
             float32[vocab_size], a new array.
 
         Raises:
-            InvalidLogits: `scores` has another dtype or shape.
+            InvalidArgument: `scores` has another dtype or shape.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            InvalidParams: the processors deny every id.
+            InvalidArgument: the processors deny every id.
             LogitportError: the request was refused, or the server is unreachable.
         """
         began = time.perf_counter()
@@ -89,7 +89,7 @@ class RemoteLogitsProcessor(SequenceHook):
         self, key: object, caller: _Caller | None, input_ids: NDArray[np.intc], scores: NDArray[np.single]
     ) -> NDArray[np.single]:
         if scores.ndim != 1 or scores.dtype != np.single:
-            raise InvalidLogits(f"scores are {scores.dtype}{list(scores.shape)}; expected float32[vocab_size]")
+            raise InvalidArgument(f"scores are {scores.dtype}{list(scores.shape)}; expected float32[vocab_size]")
         length = None if caller is None else caller.length
         ids = input_ids[None, :length].astype(np.int64)
         batch = self._batch(key, None if caller is None else caller.sampler, ids, len(scores))

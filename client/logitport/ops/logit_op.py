@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, InvalidLogits, LoadFailed
+from logitport.errors import InvalidArgument, PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ _config: OpsConfig | None = None
 
 
 def configure(custom_ops: Sequence[str] | None = None, *, compile_native: bool = False) -> None:
-    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, LoadFailed.
+    """Set the `OpsConfig` of this process; every op chooses again. Raises InvalidArgument, PayloadError.
 
     Args:
         custom_ops: see `OpsConfig`; None for LOGITPORT_CUSTOM_OPS, its entries separated by commas.
@@ -87,16 +87,16 @@ def check_variable() -> None:
 
     Raises:
         InvalidArgument: the variable is invalid.
-        LoadFailed: a plugin cannot be imported.
+        PayloadError: a plugin cannot be imported.
     """
-    global _config  # noqa: PLW0603
+    global _config  # noqa: PLW0603 - one configuration for each process
     config = _read_config(None)
     if _config is None:
         _config = config
 
 
 def _current_config() -> OpsConfig:
-    global _config  # noqa: PLW0603
+    global _config  # noqa: PLW0603 - one configuration for each process
     if _config is None:
         _config = _read_config(None)
     return _config
@@ -168,7 +168,7 @@ class LogitOp(ABC):
     @classmethod
     @cache
     def get(cls, name: str) -> Any:
-        """Return the single instance of an op or of its replacement. Raises LoadFailed for a broken plugin."""
+        """Return the single instance of an op or of its replacement. Raises PayloadError for a broken plugin."""
         load_plugins()
         cls._check_registered(name)
         return _replacements.get(name, _ops[name])()
@@ -255,12 +255,12 @@ def list_ops() -> list[OpRow]:
 
 @cache
 def load_plugins() -> None:
-    """Import the installed plugins, once. Raises LoadFailed if one cannot be imported."""
+    """Import the installed plugins, once. Raises PayloadError if one cannot be imported."""
     for plugin in entry_points(group=PLUGINS):
         try:
             plugin.load()
         except Exception as error:
-            raise LoadFailed(f"plugin {plugin.name!r} ({plugin.value}) could not be imported: {error!r}") from error
+            raise PayloadError(f"plugin {plugin.name!r} ({plugin.value}) could not be imported: {error!r}") from error
 
 
 def platform_of(device: Any) -> str:
@@ -291,7 +291,7 @@ def _platforms_here() -> set[str]:
 def _device_of(logits: Any) -> Any:
     device = "cpu" if isinstance(logits, np.ndarray) else getattr(logits, "device", None)
     if device is None:
-        raise InvalidLogits(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
+        raise InvalidArgument(f"logits are a {type(logits).__name__}; pass a torch tensor or a numpy array")
     return device
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dill  # type: ignore[import-untyped]
 
 from logitport import dialects
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.payload import wire_names
 from logitport.payload.interpreter import check_python
 
@@ -31,8 +31,8 @@ def loads(payload: Payload) -> Any:
     """Unpickle the processor in a payload. This runs the payload's code: only for trusted payloads, or in a sandbox.
 
     Raises:
-        PythonMismatch: the code in it is of another Python minor version; nothing was run.
-        LoadFailed: unpickling raised, or the result is not a processor.
+        PayloadError: the code in it is of another Python minor version; nothing was run.
+        PayloadError: unpickling raised, or the result is not a processor.
     """
     check_python(payload)
     try:
@@ -41,7 +41,7 @@ def loads(payload: Payload) -> Any:
     except BaseException as error:  # the payload's code may raise anything, also SystemExit
         raise _failure("unpickling the payload raised", error) from error
     if problem:
-        raise LoadFailed(f"the payload is not a processor: {problem}")
+        raise PayloadError(f"the payload is not a processor: {problem}")
     return loaded
 
 
@@ -49,7 +49,7 @@ def instantiate(factory: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     """Return `factory(*args, **keywords)`. Arguments in a functools.partial are copied, so that instances share none.
 
     Raises:
-        LoadFailed: its `__init__` raised, or takes other arguments.
+        PayloadError: its `__init__` raised, or takes other arguments.
     """
     try:
         own = copy.deepcopy(factory) if isinstance(factory, functools.partial) else factory
@@ -88,7 +88,7 @@ class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
         try:
             found = super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            raise LoadFailed(
+            raise PayloadError(
                 f"the payload refers to {module}.{name}, which is not here ({error}); {_advice(module)}",
                 remote_traceback=_traceback_of(error),
             ) from error
@@ -113,11 +113,11 @@ def _advice(module: str) -> str:
     return f"the names of that module here are {known}" if known else "install it on the server"
 
 
-def _failure(what: str, error: BaseException) -> LoadFailed:
-    if isinstance(error, LoadFailed):
+def _failure(what: str, error: BaseException) -> PayloadError:
+    if isinstance(error, PayloadError):
         return error
     summary = traceback.format_exception_only(error)[-1].strip()
-    return LoadFailed(f"{what} {summary}", remote_traceback=_traceback_of(error))
+    return PayloadError(f"{what} {summary}", remote_traceback=_traceback_of(error))
 
 
 def _traceback_of(error: BaseException) -> str:

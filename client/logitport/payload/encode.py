@@ -8,7 +8,7 @@ import json
 import pickle
 
 from logitport import dialects
-from logitport.errors import PayloadNotPortable
+from logitport.errors import PayloadError
 from logitport.payload.envelope import seal
 from logitport.payload.pickle_reader import read
 from logitport.payload.pickler import ProcessorPickler
@@ -31,7 +31,7 @@ def dumps(processor: object) -> str:
             instance must have no attributes.
 
     Raises:
-        PayloadNotPortable: it is not a processor, or something that it uses cannot be serialized; the message says
+        PayloadError: it is not a processor, or something that it uses cannot be serialized; the message says
             what, where, and what to do.
     """
     root, dialect = root_of(processor)
@@ -41,14 +41,14 @@ def dumps(processor: object) -> str:
     pickler = ProcessorPickler(file, author)
     try:
         pickler.dump(root)
-    except PayloadNotPortable as error:
-        raise PayloadNotPortable(f"{name} cannot be shipped because of {pickler.where}: {error.message}") from error
+    except PayloadError as error:
+        raise PayloadError(f"{name} cannot be shipped because of {pickler.where}: {error.message}") from error
     except RecursionError as error:
-        raise PayloadNotPortable(
+        raise PayloadError(
             f"{name} cannot be shipped: what it uses is nested too deeply, at {pickler.where[-300:]}"
         ) from error
     except Exception as error:  # from pickle, dill, or any object's own __reduce__
-        raise PayloadNotPortable(
+        raise PayloadError(
             f"{name} cannot be shipped because of {pickler.where}: {type(error).__name__}: {error}; "
             "create it in __init__, which runs in the sandbox of the server, without network and files"
         ) from error
@@ -56,7 +56,7 @@ def dumps(processor: object) -> str:
     for reference in read(data).globals:
         local = travels_by_value(reference.module, top_level(author.__module__))
         if local and reference.name not in names_in(reference.module):
-            raise PayloadNotPortable(
+            raise PayloadError(
                 f"{name} cannot be shipped: it uses {reference.module}.{reference.name}, which no server has, and "
                 "which is not a plain Python class or function that can be shipped; install its package on the server"
             )
@@ -76,25 +76,25 @@ def root_of(processor: object) -> tuple[object, str]:
     """Return what is serialized of a processor, and its dialect: in dialects of classes the class, else the processor.
 
     Raises:
-        PayloadNotPortable: it is not a processor, or an instance or partial with state, which the class alone lacks.
+        PayloadError: it is not a processor, or an instance or partial with state, which the class alone lacks.
     """
     try:
         inner, dialect = dialects.recognise(processor)
     except TypeError as error:
-        raise PayloadNotPortable(str(error)) from error
+        raise PayloadError(str(error)) from error
     author = dialects.author_of(inner)
     if missing := ", ".join(dialects.missing_methods(author)):
-        raise PayloadNotPortable(f"{author.__qualname__} is abstract and cannot be instantiated: define {missing}")
+        raise PayloadError(f"{author.__qualname__} is abstract and cannot be instantiated: define {missing}")
     if dialect not in dialects.OF_CLASSES:
         return processor, dialect
     if isinstance(inner, functools.partial) and (inner.args or inner.keywords):
-        raise PayloadNotPortable(
+        raise PayloadError(
             f"a functools.partial of {author.__qualname__} has arguments, which would be lost: the class is shipped; "
             "pass them as the request's parameters"
         )
     attributes = [] if inner is author else _attributes(inner)
     if attributes:
-        raise PayloadNotPortable(
+        raise PayloadError(
             f"the {author.__qualname__} has attributes ({', '.join(attributes)}), which would be lost: a class is "
             "shipped, not an instance; ship the class, and pass its configuration as the request's parameters"
         )

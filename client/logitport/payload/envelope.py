@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dill  # type: ignore[import-untyped]
 import orjson
 
-from logitport.errors import MalformedPayload
+from logitport.errors import PayloadError
 from logitport.payload import source_lines
 from logitport.payload.bytecode import RUNNING
 from logitport.payload.pickle_reader import read
@@ -95,28 +95,28 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
         check_kind: called with whether it holds a program, before anything else of it is read. May raise.
 
     Raises:
-        MalformedPayload: not JSON, not an object, neither or both of "callable" and "program", not hexadecimal digits,
+        PayloadError: not JSON, not an object, neither or both of "callable" and "program", not hexadecimal digits,
             not a pickle, a label that is not a short string, or a malformed signature.
     """
     try:
         # orjson also refuses nesting that would exhaust the stack.
         content = orjson.loads(serialized)
     except orjson.JSONDecodeError as error:
-        raise MalformedPayload(f"a payload is a JSON object, but this is not JSON: {error}") from error
+        raise PayloadError(f"a payload is a JSON object, but this is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise MalformedPayload(f"a payload is a JSON object, not a {type(content).__name__}")
+        raise PayloadError(f"a payload is a JSON object, not a {type(content).__name__}")
     is_program = "program" in content
     if is_program and "callable" in content:
-        raise MalformedPayload('the payload has a "callable" and a "program": remove one of them')
+        raise PayloadError('the payload has a "callable" and a "program": remove one of them')
     if not is_program and "callable" not in content:
-        raise MalformedPayload('the payload has no "callable": make it with CustomLogitProcessor.to_str()')
+        raise PayloadError('the payload has no "callable": make it with CustomLogitProcessor.to_str()')
     if check_kind is not None:
         check_kind(is_program)
     key = "program" if is_program else "callable"
     try:
         data = bytes.fromhex(_string(content, key))
     except ValueError as error:
-        raise MalformedPayload(f'"{key}" must hold hexadecimal digits: {error}') from error
+        raise PayloadError(f'"{key}" must hold hexadecimal digits: {error}') from error
     if not is_program:
         read(data)
     return Payload(
@@ -154,14 +154,14 @@ def _class_label(qualified_name: str) -> dict[str, str]:
 def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:
     label = _string(content, key)
     if len(label) > _MAX_LABEL_LENGTH:
-        raise MalformedPayload(f'"{key}" has {len(label)} characters; a label has {_MAX_LABEL_LENGTH} at most')
+        raise PayloadError(f'"{key}" has {len(label)} characters; a label has {_MAX_LABEL_LENGTH} at most')
     if label and form is not None and not form.fullmatch(label):
-        raise MalformedPayload(f'"{key}" must be a name, such as Ban or edits, not {label!r}')
+        raise PayloadError(f'"{key}" must be a name, such as Ban or edits, not {label!r}')
     return label
 
 
 def _string(content: dict[str, Any], key: str) -> str:
     value = content.get(key, "")
     if not isinstance(value, str):
-        raise MalformedPayload(f'"{key}" must be a string, not a {type(value).__name__}')
+        raise PayloadError(f'"{key}" must be a string, not a {type(value).__name__}')
     return value

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logitport.errors import PythonMismatch
+from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING, misfit
 from logitport.payload.pickle_reader import Contents, read
 
@@ -58,15 +58,17 @@ def check_python(payload: Pickled) -> None:
     """Refuse code of another Python minor version. A payload without code fits every version.
 
     Raises:
-        PythonMismatch: the payload's label or its code is of another version, or the version is unknown.
+        PayloadError: the payload's label or its code is of another version, or the version is unknown.
     """
     contents = read(payload.data)
     if not contents.codes and not contents.marshalled:
         return
     if payload.python and payload.python != RUNNING:
-        raise PythonMismatch(_message(f"Python {payload.python[:20]}", "its label says so"))
+        raise PayloadError(
+            _message(f"Python {payload.python[:20]}", "its label says so"), code=PayloadError.PYTHON_MISMATCH
+        )
     for found, proof in _contradictions(contents):
-        raise PythonMismatch(_message(found, proof))
+        raise PayloadError(_message(found, proof), code=PayloadError.PYTHON_MISMATCH)
 
 
 def _message(found: str, proof: str) -> str:

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from logitport.errors import MalformedPayload
+from logitport.errors import PayloadError
 
 _CODE_ARGUMENTS = range(14, 21)  # from 3.6 to the alphas of 3.11
 
@@ -46,7 +46,7 @@ def read(data: bytes) -> Contents:
     """Simulate the pickle to its end. The result is cached: do not change it.
 
     Raises:
-        MalformedPayload: it is not a pickle; the message gives the position of the error.
+        PayloadError: it is not a pickle; the message gives the position of the error.
     """
     reader = _Reader(len(data))
     file = io.BytesIO(data)
@@ -59,7 +59,7 @@ def read(data: bytes) -> Contents:
                 file.seek(reader.skim(data, file.tell()))
     except (ValueError, IndexError, KeyError, Warning) as error:  # Warning: a bad escape where warnings are errors
         position = max(position, reader.skimmed)
-        raise MalformedPayload(f'"callable" is not a pickle: after byte {position}: {error}') from error
+        raise PayloadError(f'"callable" is not a pickle: after byte {position}: {error}') from error
     return reader.contents
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import dill  # type: ignore[import-untyped]
 
-from logitport.errors import PayloadNotPortable
+from logitport.errors import PayloadError
 from logitport.payload import reductions, wire_names
 from logitport.payload.portability import find_by_name, globals_used, submodules_used, top_level, travels_by_value
 from logitport.payload.tokenizer_references import is_transformers_tokenizer, reference_to
@@ -144,19 +144,19 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         """Return the reduction of an object for which dill's own does not fit, or NotImplemented."""
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
-            raise PayloadNotPortable(f"it is {live}")
+            raise PayloadError(f"it is {live}")
         if is_transformers_tokenizer(obj):
             return reference_to(obj)
         large = _large(type(obj))
         if large:
             what, instead = large
-            raise PayloadNotPortable(
+            raise PayloadError(
                 f"it is {what}, which cannot be shipped; keep in constants only what the processor uses: {instead} "
                 f"({_NO_FILES})"
             )
         if isinstance(obj, types.ModuleType):
             if travels_by_value(obj.__name__, self._own_package):
-                raise PayloadNotPortable(
+                raise PayloadError(
                     f"it is {obj.__name__}, a module of your own, which no server has; a module cannot be shipped, but "
                     f"names imported from it can: write from {obj.__name__} import ..."
                 )
@@ -192,9 +192,10 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         if not (isinstance(module, str) and isinstance(name, str)) or travels_by_value(module, self._own_package):
             return None
         # logitport's public names are wire format, its internal modules are not.
-        package = top_level(module)
-        if package in ("logitport", "logitport_builtins") and find_by_name(package, name) is obj:
-            return package, name
+        if (package := top_level(module)) in ("logitport", "logitport_builtins"):
+            for public in (package, ".".join(module.split(".")[:2])):
+                if find_by_name(public, name) is obj:
+                    return public, name
         return (module, name) if find_by_name(module, name) is obj else None
 
     def _save_function(self, function: FunctionType) -> None:
@@ -236,7 +237,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
 
     def _save_class(self, cls: type) -> None:
         if typing.is_typeddict(cls):
-            raise PayloadNotPortable(f"{cls.__qualname__} is a TypedDict; at run time it is a dict: call dict(...)")
+            raise PayloadError(f"{cls.__qualname__} is a TypedDict; at run time it is a dict: call dict(...)")
         body = {name: vars(cls)[name] for name in _MADE_WITH if name in vars(cls)}
         body["__qualname__"] = cls.__qualname__
         rest: dict[str, Any] = {}

@@ -9,7 +9,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import PayloadNotPortable
+from logitport.errors import PayloadError
 from logitport.payload.interpreter import CODE_FIELDS
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def enum_class(cls: type[Enum]) -> tuple[tuple[Any, tuple[Any, ...]], dict[str, 
     """
     *mixins, base = cls.__bases__
     if "__init__" in vars(cls) or "__new_member__" in vars(cls) or len(mixins) > 1:
-        raise PayloadNotPortable(
+        raise PayloadError(
             f"{cls.__qualname__} is an enum with its own __init__, __new__ or several mixins; ship a plain enum"
         )
     keywords = {"module": cls.__module__, "qualname": cls.__qualname__, **({"type": mixins[0]} if mixins else {})}

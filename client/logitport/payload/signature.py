@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from logitport.errors import MalformedPayload
+from logitport.errors import PayloadError
 
 _VALUE_BYTES = 64
 _KEY = re.compile("[0-9a-f]{64}")
@@ -35,20 +35,20 @@ class Signature:
 
     @classmethod
     def from_json(cls, content: object) -> Signature:
-        """Convert from the payload's JSON. Raises MalformedPayload."""
+        """Convert from the payload's JSON. Raises PayloadError."""
         kinds = {"key": str, "name": str, "expires": int, "value": str}
         if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != kinds:
-            raise MalformedPayload('"signature" must be an object of key, name, expires and value; sign again')
+            raise PayloadError('"signature" must be an object of key, name, expires and value; sign again')
         try:
             value = bytes.fromhex(content["value"])
         except ValueError as error:
-            raise MalformedPayload(f'"signature": value must hold hexadecimal digits: {error}') from error
+            raise PayloadError(f'"signature": value must hold hexadecimal digits: {error}') from error
         if not _KEY.fullmatch(content["key"]) or len(value) != _VALUE_BYTES or len(content["name"]) > _MAX_NAME_LENGTH:
-            raise MalformedPayload(
+            raise PayloadError(
                 '"signature": key has 64 hexadecimal digits, value 64 bytes, name 128 characters at most; sign again'
             )
         if not 0 <= content["expires"] <= _LATEST:
-            raise MalformedPayload('"signature": expires is in seconds since 1970; sign again')
+            raise PayloadError('"signature": expires is in seconds since 1970; sign again')
         return cls(content["key"], content["name"], content["expires"], value)
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 
 import orjson
 
-from logitport.errors import InvalidArgument, SignatureRefused
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload.envelope import parse
 from logitport.payload.signature import Signature
 from logitport.payload.source_lines import digest_of
@@ -43,7 +43,7 @@ def sign(serialized: str, key: Ed25519PrivateKey, *, name: str = "", seconds: in
         seconds: how long the signature is valid.
 
     Raises:
-        MalformedPayload: `serialized` is not a payload.
+        PayloadError: `serialized` is not a payload.
     """
     shipped = parse(serialized)
     expires = int(time.time()) + seconds
@@ -53,7 +53,7 @@ def sign(serialized: str, key: Ed25519PrivateKey, *, name: str = "", seconds: in
 
 
 def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
-    """Raise SignatureRefused unless this key made the payload's signature, for this payload."""
+    """Raise PayloadError unless this key made the payload's signature, for this payload."""
     from cryptography.exceptions import InvalidSignature
 
     signature = shipped.signature
@@ -61,17 +61,21 @@ def verify(shipped: Payload, key: Ed25519PublicKey) -> None:
     try:
         key.verify(signature.value, signed_bytes(shipped, signature.name, signature.expires))
     except InvalidSignature:
-        raise SignatureRefused(
+        raise PayloadError(
             "the signature does not fit: the payload, its name, Python version or expiry was changed after it was "
-            "signed; sign it again"
+            "signed; sign it again",
+            code=PayloadError.NOT_ALLOWED,
         ) from None
 
 
 def check_not_expired(signature: Signature) -> None:
-    """Raise SignatureRefused if the signature has expired."""
+    """Raise PayloadError if the signature has expired."""
     if signature.expires <= time.time():
         ended = datetime.fromtimestamp(signature.expires, timezone.utc)
-        raise SignatureRefused(f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again")
+        raise PayloadError(
+            f"the payload's signature expired at {ended:%Y-%m-%d %H:%M:%S} UTC; sign it again",
+            code=PayloadError.NOT_ALLOWED,
+        )
 
 
 def signed_bytes(shipped: Payload, name: str, expires: int) -> bytes:

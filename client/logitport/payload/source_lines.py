@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from logitport.errors import MalformedPayload
+from logitport.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,18 +60,18 @@ def parts_of(codes: Iterable[CodeType]) -> tuple[SourcePart, ...]:
 
 
 def from_json(content: object) -> tuple[SourcePart, ...]:
-    """Convert from the payload's JSON. Raises MalformedPayload."""
+    """Convert from the payload's JSON. Raises PayloadError."""
     if not isinstance(content, list) or len(content) > _MAX_PARTS:
-        raise MalformedPayload(f'"source" must be a list of at most {_MAX_PARTS} parts; leave it out')
+        raise PayloadError(f'"source" must be a list of at most {_MAX_PARTS} parts; leave it out')
     parts = []
     for part in content:
         if not isinstance(part, list) or [type(value) for value in part] != [str, int, str]:
-            raise MalformedPayload('each part of "source" must be a file name, a line number and a text; leave it out')
+            raise PayloadError('each part of "source" must be a file name, a line number and a text; leave it out')
         if len(part[0]) > _MAX_NAME_LENGTH or not 1 <= part[1] < 1 << 31:
-            raise MalformedPayload('"source" has a file name of over 256 characters, or no line number; leave it out')
+            raise PayloadError('"source" has a file name of over 256 characters, or no line number; leave it out')
         parts.append(SourcePart(*part))
     if sum(len(part.text) for part in parts) > _MAX_LENGTH:
-        raise MalformedPayload(f'"source" has over {_MAX_LENGTH} characters; leave it out')
+        raise PayloadError(f'"source" has over {_MAX_LENGTH} characters; leave it out')
     return tuple(parts)
 
 

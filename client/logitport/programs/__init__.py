@@ -1,8 +1,8 @@
 """Programs: processors that read logits, as data that is verified and runs where the logits are.
 
 processor       the base class for authors, and what it declares (declarations, tensor_history)
-capture         makes a program of such a class
-lift            makes a program of a processor of another contract
+capturing       makes a program of such a class
+lifting         makes a program of a processor of another contract
 types           element types, sizes and shapes of values
 program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result
@@ -15,3 +15,42 @@ runtime         runs programs with torch, on the engine's own logits
 cost            the worst case in milliseconds on this machine, and its limit
 reference       the numpy interpreter: the executable form of docs/programs-spec.md
 """
+
+from typing import TYPE_CHECKING
+
+from logitport.lazy import names_of
+
+if TYPE_CHECKING:
+    from logitport.programs.capturing import capture
+    from logitport.programs.cost.limits import check_cost, milliseconds
+    from logitport.programs.lifting import lift
+    from logitport.programs.program import Parameter, Program, Value
+    from logitport.programs.runtime.runner import Runner
+    from logitport.programs.types import Element
+    from logitport.programs.verifier import verify
+
+__all__ = [
+    "Element",
+    "Parameter",
+    "Program",
+    "Runner",
+    "Value",
+    "capture",
+    "check_cost",
+    "lift",
+    "milliseconds",
+    "verify",
+]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "logitport.programs.capturing": "capture",
+        "logitport.programs.cost.limits": "check_cost milliseconds",
+        "logitport.programs.lifting": "lift",
+        "logitport.programs.program": "Parameter Program Value",
+        "logitport.programs.runtime.runner": "Runner",
+        "logitport.programs.types": "Element",
+        "logitport.programs.verifier": "verify",
+    },
+)

@@ -32,7 +32,7 @@ class Columns:
 
     @classmethod
     def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
-        """Check and arrange the parameters of each row. Raises InvalidParams as `check_params`."""
+        """Check and arrange the parameters of each row. Raises InvalidArgument as `check_params`."""
         return cls(verified, [check_params(verified.program.parameters, row) for row in params])
 
     def part(self, begin: int, end: int) -> Columns:

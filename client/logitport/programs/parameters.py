@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.core.declared import refuse_unknown
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_params(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> 
         params: those that it sets. Keys that start with two underscores are ignored: engines add them.
 
     Raises:
-        InvalidParams: a key is missing or unknown, or its value has another type or is outside the limits.
+        InvalidArgument: a key is missing or unknown, or its value has another type or is outside the limits.
     """
     refuse_unknown([parameter.name for parameter in parameters], params)
     return tuple(check_param(parameter, params) for parameter in parameters)
@@ -52,10 +52,10 @@ def padded(lists: Sequence[Sequence[int]], length: int) -> NDArray[np.int64]:
 
 
 def check_param(parameter: Parameter, params: Mapping[str, Any]) -> Checked:
-    """Return the value of one parameter; other keys do not matter. Raises InvalidParams as `check_params`."""
+    """Return the value of one parameter; other keys do not matter. Raises InvalidArgument as `check_params`."""
     if parameter.name not in params:
         if parameter.default is None:
-            raise InvalidParams(f"parameter {parameter.name!r} is missing; set it to {_expected(parameter)}")
+            raise InvalidArgument(f"parameter {parameter.name!r} is missing; set it to {_expected(parameter)}")
         return () if parameter.length else _typed(parameter, parameter.default)
     given = params[parameter.name]
     if parameter.length:
@@ -63,7 +63,7 @@ def check_param(parameter: Parameter, params: Mapping[str, Any]) -> Checked:
             return tuple(given)
     elif _fits(parameter, given) and parameter.minimum <= given <= parameter.maximum:
         return _typed(parameter, given)
-    raise InvalidParams(f"parameter {parameter.name!r} is {given!r:.100}; it must be {_expected(parameter)}")
+    raise InvalidArgument(f"parameter {parameter.name!r} is {given!r:.100}; it must be {_expected(parameter)}")
 
 
 def _is_list(parameter: Parameter, given: object) -> bool:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logitport.errors import InvalidArgument, InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.processors import CustomLogitProcessor
 from logitport.programs.declarations import Declaration
 from logitport.programs.parameters import check_params, padded
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TensorProcessor(CustomLogitProcessor):
     """A processor that reads logits, and computes with tensors alone. Override `process`.
 
-    It has no state, and does not mix rows: `logitport.programs.capture.capture` makes a program of it.
+    It has no state, and does not mix rows: `logitport.programs.capturing.capture` makes a program of it.
 
     Attributes:
         params: those that a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`, or one of them with a
@@ -76,12 +76,12 @@ class TensorProcessor(CustomLogitProcessor):
         """Process rows as an SGLang processor. A row without `__req__` has an empty history.
 
         Raises:
-            InvalidParams: a row's parameters cannot be used.
+            InvalidArgument: a row's parameters cannot be used.
         """
         rows, vocab_size = logits.shape
         dicts = [given or {} for given in custom_param_list or [{}] * rows]
         if len(dicts) != rows:
-            raise InvalidParams(f"{len(dicts)} dicts of parameters for {rows} rows: pass one a row")
+            raise InvalidArgument(f"{len(dicts)} dicts of parameters for {rows} rows: pass one a row")
         requests = [given.get("__req__") for given in dicts]
         history = TensorHistory(
             [request.origin_input_ids if request is not None else () for request in requests],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs.types import Element, Shape, Size
 from logitport_proto import program_pb2
 
@@ -107,24 +107,24 @@ class Program:
         """Parse canonical bytes. The program is not verified.
 
         Raises:
-            InvalidProgram: the bytes are too many, no program, or not canonical.
+            InvalidArgument: the bytes are too many, no program, or not canonical.
             LimitExceeded: there are too many values, parameters, inputs of a value, or sizes in a shape.
         """
         if len(data) > MAX_BYTES:
-            raise InvalidProgram(f"a program of {len(data)} bytes; the limit is {MAX_BYTES}: use smaller constants")
+            raise InvalidArgument(f"a program of {len(data)} bytes; the limit is {MAX_BYTES}: use smaller constants")
         try:
             message = program_pb2.Program.FromString(data)
         except DecodeError as error:
-            raise InvalidProgram(f"{len(data)} bytes are not a program: {error}") from error
+            raise InvalidArgument(f"{len(data)} bytes are not a program: {error}") from error
         if message.operators != OPERATORS_VERSION:
-            raise InvalidProgram(
+            raise InvalidArgument(
                 f"the program uses version {message.operators} of the operators; this logitport has version "
                 f"{OPERATORS_VERSION}: capture the program again, or update logitport"
             )
         _check_counts(message)
         program = _from_proto(message)
         if program.to_bytes() != data:
-            raise InvalidProgram(
+            raise InvalidArgument(
                 "the bytes are not the canonical form of the program: send what Program.to_bytes returns"
             )
         return program
@@ -217,7 +217,7 @@ def _from_proto(message: program_pb2.Program) -> Program:
             ),
         )
     except ValueError as error:
-        raise InvalidProgram(f"the program has an unknown element type: {error}") from error
+        raise InvalidArgument(f"the program has an unknown element type: {error}") from error
 
 
 def _size_to_proto(size: Size) -> program_pb2.Size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from logitport.errors import InvalidLogits, InvalidParams, ProcessorFailed, RequestsFailed
+from logitport.errors import InvalidArgument, ProcessorFailed, RequestsFailed
 from logitport.programs.parameters import padded
 from logitport.programs.types import Element
 
@@ -50,21 +50,21 @@ def run(
         [rows, vocab_size], of the dtype of the logits.
 
     Raises:
-        InvalidLogits: the logits have another dtype or rank, or not one row for each history.
-        InvalidParams: a parameter does not have one number for each row.
-        InvalidProgram: the program needs a larger vocabulary.
+        InvalidArgument: the logits have another dtype or rank, or not one row for each history.
+        InvalidArgument: a parameter does not have one number for each row.
+        InvalidArgument: the program needs a larger vocabulary.
         LimitExceeded: a value has too many elements for logits of this width.
         RequestsFailed: a cast to int64 of NaN, an infinity or a number that int64 does not have. It holds a
             `ProcessorFailed` for each row with such a cast, and the result, in which these rows are unchanged.
     """
     if logits.dtype.name not in _DTYPES or logits.shape[:1] != (len(histories),) or logits.ndim != 2:
-        raise InvalidLogits(
+        raise InvalidArgument(
             f"logits of dtype {logits.dtype.name} and shape {list(logits.shape)} for {len(histories)} histories; "
             f"a program reads [rows, vocab_size] of {', '.join(_DTYPES)}"
         )
     for parameter in verified.program.parameters:
         if len(params.get(parameter.name, ())) != len(logits):
-            raise InvalidParams(f"parameter {parameter.name!r} must have one number for each of {len(logits)} rows")
+            raise InvalidArgument(f"parameter {parameter.name!r} must have one number for each of {len(logits)} rows")
     verified.check_width(logits.shape[1])
     result = logits.copy()
     failures: dict[int, ProcessorFailed] = {}

@@ -44,7 +44,7 @@ class ReferenceRunner:
             The failed rows: a NaN in the result of logits without one, or a number that int64 cannot hold.
 
         Raises:
-            InvalidLogits, InvalidProgram, LimitExceeded: as `reference.run`.
+            InvalidArgument, LimitExceeded: as `reference.run`.
         """
         places = list(rows)
         selected = logits[places]

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID
 from logitport.programs.program import MAX_INPUTS, MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
 from logitport.programs.rules import HISTORY_OPERATORS, OPERATORS, Context, check_sizes
@@ -51,14 +51,14 @@ class Verified(NamedTuple):
         """The shape of a value, for logits [rows, vocab_size].
 
         Raises:
-            InvalidProgram: for logits of this width the value is empty, or exceeds its input.
+            InvalidArgument: for logits of this width the value is empty, or exceeds its input.
             LimitExceeded: for logits of this width a row of the value has too many elements.
         """
         kind = self.types[value]
         sizes = self._sizes(value, vocab_size)
         name = f"value {value} of program {self.program.name!r}"
         if min(sizes, default=1) < 1:
-            raise InvalidProgram(
+            raise InvalidArgument(
                 f"{name} is {kind}, which is empty for {vocab_size} logits: use a model with a larger vocabulary"
             )
         if math.prod(sizes) > MAX_ROW_ELEMENTS:
@@ -70,8 +70,8 @@ class Verified(NamedTuple):
         source = self._sizes(described.inputs[0], vocab_size) if described.inputs else ()
         try:
             check_sizes(described, source, lambda size: size.of(vocab_size, self.program.window))
-        except InvalidProgram as error:
-            raise InvalidProgram(f"{name}, for {vocab_size} logits: {error.message}") from None
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name}, for {vocab_size} logits: {error.message}") from None
         return ((rows,) if kind.has_rows else ()) + sizes
 
     def check_width(self, vocab_size: int) -> None:
@@ -87,7 +87,7 @@ def verify(program: Program) -> Verified:
     """Check a program.
 
     Raises:
-        InvalidProgram: the program breaks a rule; the message names the value.
+        InvalidArgument: the program breaks a rule; the message names the value.
         LimitExceeded: it has too many values or parameters, or a window that is too long.
     """
     _check_limits(program)
@@ -97,10 +97,10 @@ def verify(program: Program) -> Verified:
     for position, value in enumerate(program.values):
         try:
             types.append(_type_of(value, position, types, context))
-        except InvalidProgram as error:
-            raise InvalidProgram(f"value {position} of program {program.name!r}: {error.message}") from None
+        except InvalidArgument as error:
+            raise InvalidArgument(f"value {position} of program {program.name!r}: {error.message}") from None
     if types[-1] != Type(Element.LOGITS, (VOCAB,)):
-        raise InvalidProgram(
+        raise InvalidArgument(
             f"the result of program {program.name!r} is {types[-1]}; it must be {Type(Element.LOGITS, (VOCAB,))}"
         )
     _check_all_used(program)
@@ -120,9 +120,9 @@ def _check_limits(program: Program) -> None:
         if number > limit:
             raise LimitExceeded(f"a program has {number} {what}; the limit is {limit}")
     if not program.name.isprintable():  # it is shown in errors and logs
-        raise InvalidProgram(f"the name {program.name!a} has a character that is not printable")
+        raise InvalidArgument(f"the name {program.name!a} has a character that is not printable")
     if not program.values:
-        raise InvalidProgram("a program without values: its last value is the result")
+        raise InvalidArgument("a program without values: its last value is the result")
 
 
 def _check_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Parameter]:
@@ -130,21 +130,21 @@ def _check_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Parameter]
     for parameter in parameters:
         name = parameter.name
         if not name.isidentifier() or len(name) > MAX_NAME_LENGTH:
-            raise InvalidProgram(f"parameter {name[:MAX_NAME_LENGTH]!r}: the name must be an identifier")
+            raise InvalidArgument(f"parameter {name[:MAX_NAME_LENGTH]!r}: the name must be an identifier")
         if name in by_name:
-            raise InvalidProgram(f"parameter {name!r} is declared twice")
+            raise InvalidArgument(f"parameter {name!r} is declared twice")
         if parameter.element is Element.LOGITS:
-            raise InvalidProgram(f"parameter {name!r} must be float32, int64 or bool")
+            raise InvalidArgument(f"parameter {name!r} must be float32, int64 or bool")
         if parameter.length:
             _check_list(parameter)
         if not parameter.minimum <= parameter.maximum:
-            raise InvalidProgram(f"parameter {name!r} has the limits {parameter.minimum} and {parameter.maximum}")
+            raise InvalidArgument(f"parameter {name!r} has the limits {parameter.minimum} and {parameter.maximum}")
         if parameter.default is not None and not parameter.minimum <= parameter.default <= parameter.maximum:
-            raise InvalidProgram(f"parameter {name!r} has the default {parameter.default}, outside its limits")
+            raise InvalidArgument(f"parameter {name!r} has the default {parameter.default}, outside its limits")
         if parameter.element is Element.INT64 and parameter.default is not None and not _is_whole(parameter.default):
-            raise InvalidProgram(f"parameter {name!r} is int64, its default is {parameter.default}")
+            raise InvalidArgument(f"parameter {name!r} is int64, its default is {parameter.default}")
         if parameter.element is Element.BOOL and parameter.default not in (None, 0, 1):
-            raise InvalidProgram(f"parameter {name!r} is bool, its default is {parameter.default}")
+            raise InvalidArgument(f"parameter {name!r} is bool, its default is {parameter.default}")
         by_name[name] = parameter
     return by_name
 
@@ -154,9 +154,9 @@ def _check_list(parameter: Parameter) -> None:
     if parameter.length > MAX_LIST_LENGTH:
         raise LimitExceeded(f"parameter {name!r} has up to {parameter.length} ids; the limit is {MAX_LIST_LENGTH}")
     if parameter.element is not Element.INT64 or (parameter.minimum, parameter.maximum) != (0, MAX_TOKEN_ID):
-        raise InvalidProgram(f"parameter {name!r} is a list: it must be int64, with the limits 0 and {MAX_TOKEN_ID}")
+        raise InvalidArgument(f"parameter {name!r} is a list: it must be int64, with the limits 0 and {MAX_TOKEN_ID}")
     if parameter.default not in (None, 0):
-        raise InvalidProgram(f"parameter {name!r} is a list: its default must be 0, the empty list")
+        raise InvalidArgument(f"parameter {name!r} is a list: its default must be 0, the empty list")
 
 
 def _is_whole(number: float) -> bool:
@@ -166,19 +166,19 @@ def _is_whole(number: float) -> bool:
 def _type_of(value: Value, position: int, types: list[Type], context: Context) -> Type:
     operator = OPERATORS.get(value.operator)
     if operator is None:
-        raise InvalidProgram(f"unknown operator {value.operator[:MAX_NAME_LENGTH]!r}")
+        raise InvalidArgument(f"unknown operator {value.operator[:MAX_NAME_LENGTH]!r}")
     if any(place >= position for place in value.inputs):
-        raise InvalidProgram(f"{value.operator}: an input is not an earlier value")
+        raise InvalidArgument(f"{value.operator}: an input is not an earlier value")
     expected = operator.inputs
     if len(value.inputs) != expected if expected is not None else not value.inputs:
         number = "one or more" if expected is None else expected
-        raise InvalidProgram(f"{value.operator}: {len(value.inputs)} inputs instead of {number}")
+        raise InvalidArgument(f"{value.operator}: {len(value.inputs)} inputs instead of {number}")
     for name in _FIELDS:
         if name not in operator.fields and _is_set(getattr(value, name), getattr(_UNUSED, name)):
-            raise InvalidProgram(f"{value.operator}: does not use the field {name}")
+            raise InvalidArgument(f"{value.operator}: does not use the field {name}")
     result = operator.rule(value, [types[place] for place in value.inputs], context)
     if len(result.shape) > MAX_RANK:
-        raise InvalidProgram(f"{value.operator}: {result} has more than {MAX_RANK} axes")
+        raise InvalidArgument(f"{value.operator}: {result} has more than {MAX_RANK} axes")
     return result
 
 
@@ -190,7 +190,7 @@ def _check_all_used(program: Program) -> None:
     """A program has one form: no value is unused, because two programs with one meaning would differ."""
     used = {place for value in program.values for place in value.inputs} | {len(program.values) - 1}
     if unused := set(range(len(program.values))) - used:
-        raise InvalidProgram(f"value {min(unused)} of program {program.name!r} is not used: remove it")
+        raise InvalidArgument(f"value {min(unused)} of program {program.name!r} is not used: remove it")
     read = {value.parameter for value in program.values if value.operator == "parameter"}
     if unread := [parameter.name for parameter in program.parameters if parameter.name not in read]:
-        raise InvalidProgram(f"parameter {unread[0]!r} of program {program.name!r} is not used: remove it")
+        raise InvalidArgument(f"parameter {unread[0]!r} of program {program.name!r} is not used: remove it")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from logitport.calls import unpack_int32
 from logitport.core.edits import EditKind, Edits
 from logitport.core.row_edits import check_edit
-from logitport.errors import InvalidArgument, InvalidRecording, InvalidTokenId
+from logitport.errors import InvalidArgument
 from logitport.recording.events import json_object
 
 if TYPE_CHECKING:
@@ -19,30 +19,30 @@ _YEAR_10000 = 253_402_300_800  # in seconds since the Unix epoch
 
 
 def check_opening(began: SessionBegan) -> None:
-    """Check a session. Raises InvalidRecording."""
+    """Check a session. Raises InvalidArgument."""
     vocab_size = began.opening.vocab_size
     if not 0 < vocab_size <= MAX_VOCAB_SIZE:
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"a session has a vocabulary of {vocab_size} ids; 1 to {MAX_VOCAB_SIZE} are read: each row of a replay "
             "would need the memory of all ids"
         )
     if not 0 <= began.time < _YEAR_10000:
-        raise InvalidRecording(f"a session began at {began.time}, which is no time before the year 10000")
+        raise InvalidArgument(f"a session began at {began.time}, which is no time before the year 10000")
 
 
 def check_request(began: RequestBegan) -> None:
-    """Check a request. The history may have any ids, as the engine has sent them. Raises InvalidRecording."""
+    """Check a request. The history may have any ids, as the engine has sent them. Raises InvalidArgument."""
     try:
         for column in (began.request.prompt_ids, began.request.output_ids):
             unpack_int32(column)
         for text in (began.request.sampling_params, *(one.params for one in began.processors)):
             json_object(text)
     except (InvalidArgument, ValueError) as error:
-        raise InvalidRecording(f"request {began.key}: {error}") from error
+        raise InvalidArgument(f"request {began.key}: {error}") from error
 
 
 def check_step(step: RequestStepped, vocab_size: int) -> None:
-    """Check a step, and its ids against the vocabulary. The history may have any. Raises InvalidRecording."""
+    """Check a step, and its ids against the vocabulary. The history may have any. Raises InvalidArgument."""
     try:
         if min(step.index, step.base_length, *(row.draft_offset for row in step.rows)) < 0:
             raise InvalidArgument("a number is negative")
@@ -54,8 +54,8 @@ def check_step(step: RequestStepped, vocab_size: int) -> None:
             for name in ("before", "after"):
                 if row.HasField(name):
                     _check_top(getattr(row, name), vocab_size)
-    except (InvalidArgument, InvalidTokenId) as error:
-        raise InvalidRecording(f"step {step.index} of request {step.key}: {error}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"step {step.index} of request {step.key}: {error}") from error
 
 
 def _check_top(top: TopLogits, vocab_size: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.calls import unpack_int32
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,16 +41,16 @@ def split(data: bytes) -> Iterator[bytes]:
     """Yield the serialized events of a `Recording`. Parsed as a whole, forged ones would take any memory.
 
     Raises:
-        InvalidRecording: these are no events.
+        InvalidArgument: these are no events.
     """
     at = 0
     while at < len(data):
         if data[at] != _TAG:
-            raise InvalidRecording("its content is no event")
+            raise InvalidArgument("its content is no event")
         length, begin = _length_at(data, at + 1)
         at = begin + length
         if at > len(data):
-            raise InvalidRecording("an event ends after its member")
+            raise InvalidArgument("an event ends after its member")
         yield data[begin:at]
 
 
@@ -61,7 +61,7 @@ def _length_at(data: bytes, at: int) -> tuple[int, int]:
         length |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return length, at + shift + 1
-    raise InvalidRecording("an event has no length")
+    raise InvalidArgument("an event has no length")
 
 
 def display_name(processor: RecordedProcessor) -> str:

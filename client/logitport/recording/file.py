@@ -68,7 +68,7 @@ class RecordingFile:
         Raises:
             FileFull: the file would exceed its largest size.
             OSError: it cannot be written.
-            InvalidRecording: what others have written to it is damaged.
+            InvalidArgument: what others have written to it is damaged.
         """
         with self._locked():
             end = self._complete_end()

@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, BinaryIO
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ def end_of_last(file: BinaryIO, begin: int, size: int) -> int:
     """Return the end of the last complete member of a file of this size, from the border of a member on.
 
     Raises:
-        InvalidRecording: what follows is no beginning of a member.
+        InvalidArgument: what follows is no beginning of a member.
     """
     at = begin
     while True:
@@ -68,7 +68,7 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[bytes | i
         max_bytes: of the events of all members together, after decompression.
 
     Raises:
-        InvalidRecording: it is no recording, is damaged elsewhere, or has more events.
+        InvalidArgument: it is no recording, is damaged elsewhere, or has more events.
     """
     at, left = 0, max_bytes
     while (head := file.read(_HEADER.size)) or not at:
@@ -80,7 +80,7 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[bytes | i
         events = _decompressed(member, at)
         left -= len(events)
         if left < 0:
-            raise InvalidRecording(
+            raise InvalidArgument(
                 f"it has more than {max_bytes} bytes of events after decompression, of which no more are read: record "
                 "fewer requests in a file, or raise --max-memory; in Python call read_recording(path, max_bytes=...)"
             )
@@ -92,14 +92,14 @@ def read(file: BinaryIO, max_bytes: int = MAX_TOTAL_BYTES) -> Iterator[bytes | i
 def _length(head: bytes, at: int) -> int | None:
     """Return the length of the member that begins with these bytes; None if its header is incomplete."""
     if head[: len(PREFIX)] != PREFIX[: len(head)] or not (head or at):
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"it is damaged at byte {at}: no member begins there" if at else "this is no recording of logitport"
         )
     if len(head) < _HEADER.size:
         return None
     length: int = _HEADER.unpack(head)[1]
     if not _MIN_LENGTH <= length <= _MAX_LENGTH:
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"it is damaged: the member at byte {at} has a length of {length} bytes; possible are {_MIN_LENGTH} to "
             f"{_MAX_LENGTH}"
         )
@@ -111,11 +111,11 @@ def _decompressed(member: bytes, at: int) -> bytes:
     try:
         events = inflate.decompress(member, MAX_MEMBER_BYTES + 1)
     except zlib.error as error:
-        raise InvalidRecording(f"it is damaged: the member at byte {at} cannot be decompressed: {error}") from error
+        raise InvalidArgument(f"it is damaged: the member at byte {at} cannot be decompressed: {error}") from error
     if len(events) > MAX_MEMBER_BYTES:
-        raise InvalidRecording(
+        raise InvalidArgument(
             f"the member at byte {at} has more than {MAX_MEMBER_BYTES} bytes of events, of which no more are read"
         )
     if not inflate.eof or inflate.unused_data:
-        raise InvalidRecording(f"it is damaged: the member at byte {at} ends before or after its data")
+        raise InvalidArgument(f"it is damaged: the member at byte {at} ends before or after its data")
     return events

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording import members
 from logitport.recording.checks import check_opening, check_request, check_step
 from logitport.recording.events import split
@@ -131,7 +131,7 @@ def read_recording(
             quarter of `max_memory_bytes`, and 512 MiB or more.
 
     Raises:
-        InvalidRecording: the file cannot be read, is no recording, is damaged, has more events, or has a session with
+        InvalidArgument: the file cannot be read, is no recording, is damaged, has more events, or has a session with
             more than 2**22 ids.
     """
     builder = _Builder(request_id, max_memory_bytes)
@@ -145,11 +145,11 @@ def read_recording(
                     for event in split(content):
                         builder.add(event)
     except OSError as error:
-        raise InvalidRecording(f"the recording cannot be read: {error}") from error
-    except InvalidRecording as error:
-        raise InvalidRecording(f"{path}: {error}") from error
+        raise InvalidArgument(f"the recording cannot be read: {error}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from error
     except DecodeError as error:
-        raise InvalidRecording(f"{path}: an event cannot be read: {error}") from error
+        raise InvalidArgument(f"{path}: an event cannot be read: {error}") from error
     return Recording([*builder.sessions.values()], incomplete)
 
 
@@ -176,7 +176,7 @@ class _Builder:
         """Add an event; one of an unknown kind, of a later version, is left out.
 
         Raises:
-            InvalidRecording: it does not fit to the others, or its values cannot be, or it would take too much memory.
+            InvalidArgument: it does not fit to the others, or its values cannot be, or it would take too much memory.
             DecodeError: it is no event.
         """
         self._check_memory(_PARSED_BYTES * len(serialized))
@@ -184,7 +184,7 @@ class _Builder:
         kind, session = event.WhichOneof("event"), self.sessions.get(event.session_id)
         if session is None:
             if kind != "session_began":
-                raise InvalidRecording("a session has events before its first one")
+                raise InvalidArgument("a session has events before its first one")
             check_opening(event.session_began)
             self._keep(_PARSED_BYTES * len(serialized) + _SESSION_BYTES)
             self.sessions[event.session_id] = RecordedSession(event.session_began)
@@ -227,7 +227,7 @@ class _Builder:
 
     def _request(self, session_id: int, key: int) -> RecordedRequest | None:
         if (session_id, key) not in self._requests:
-            raise InvalidRecording(f"request {key} has events before its first one")
+            raise InvalidArgument(f"request {key} has events before its first one")
         return self._requests[session_id, key]
 
     def _keep(self, size: int) -> None:
@@ -236,7 +236,7 @@ class _Builder:
 
     def _check_memory(self, size: int) -> None:
         if self._kept + size > self._limit:
-            raise InvalidRecording(
+            raise InvalidArgument(
                 f"its events would take more than {self._limit >> 20} MiB of memory: read one request, with `logitport "
                 "replay --request ID`, or raise --max-memory; in Python pass request_id or max_memory_bytes to "
                 "read_recording"

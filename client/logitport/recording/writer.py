@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.events import encode
 from logitport.recording.file import FileFull
 from logitport.recording.members import pack
@@ -153,7 +153,7 @@ class Writer:
             self._file.append(pack(self._buffer))
         except FileFull:
             self._stop("max_bytes", "the file has reached its largest size, max_bytes")
-        except (OSError, InvalidRecording) as error:
+        except (OSError, InvalidArgument) as error:
             self._stop("error", str(error))
         else:
             self._written_drops = dropped
@@ -171,7 +171,7 @@ class Writer:
         events.append(RecordedEvent(recording_stopped=stopped))
         try:
             self._file.append(pack(map(self._encode, events)), last=True)
-        except (FileFull, OSError, InvalidRecording) as error:
+        except (FileFull, OSError, InvalidArgument) as error:
             logger.warning("the end of the recording %s could not be written: %s", self._file.path, error or "full")
 
     def _encode(self, event: RecordedEvent) -> bytes:

@@ -1,1 +1,25 @@
-"""An engine's session: its frames, transports, requests and logits memory."""
+"""An engine's session: its frames, transports, requests and logits memory. `Client.session` opens one."""
+
+from typing import TYPE_CHECKING
+
+from logitport.lazy import names_of
+
+if TYPE_CHECKING:
+    from logitport.session.frames import Handle
+    from logitport.session.pending_request import PendingRequest
+    from logitport.session.session import Session
+    from logitport.session.step import PendingStep
+    from logitport.session.step_result import StepResult
+
+__all__ = ["Handle", "PendingRequest", "PendingStep", "Session", "StepResult"]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "logitport.session.frames": "Handle",
+        "logitport.session.pending_request": "PendingRequest",
+        "logitport.session.session": "Session",
+        "logitport.session.step": "PendingStep",
+        "logitport.session.step_result": "StepResult",
+    },
+)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.errors import InternalError, InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport.programs.cost.limits import check_cost
 from logitport.programs.cost.prices import NUMPY, TORCH
 from logitport.programs.parameters import check_params
@@ -88,15 +88,15 @@ class ChainPrograms:
 
         Raises:
             LeftToServer: the server is to run the programs of this request.
-            InvalidProgram, LimitExceeded: a program is refused.
-            InvalidParams: a program's parameters are refused.
-            InternalError: the server's reply violates the contract.
+            InvalidArgument, LimitExceeded: a program is refused.
+            InvalidArgument: a program's parameters are refused.
+            LogitportError: the server's reply violates the contract.
         """
         if not any(chain.programs):
             handle.programs = ()
             return
         if len(chain.programs) != len(chain.processors) or len(chain.programs) != len(handle.params):
-            raise InternalError(
+            raise LogitportError(
                 f"the server reported {len(chain.programs)} programs for a chain of {len(handle.params)} processors"
             )
         self._fetch_missing(list(dict.fromkeys(filter(None, chain.programs))), fetch)
@@ -143,10 +143,10 @@ class ChainPrograms:
             self._fetch_missing(missing[middle:], fetch)
             return
         if len(received.programs) != len(missing):
-            raise InternalError(f"the server sent {len(received.programs)} programs instead of {len(missing)}")
+            raise LogitportError(f"the server sent {len(received.programs)} programs instead of {len(missing)}")
         for digest, data, signature in zip_longest(missing, received.programs, received.signatures[: len(missing)]):
             if hashlib.sha256(data).hexdigest() != digest:
-                raise InvalidProgram(f"the server sent a program with another digest than {digest!r:.100}")
+                raise InvalidArgument(f"the server sent a program with another digest than {digest!r:.100}")
             self._trust.check(digest, data, signature or b"")
             verified = verify(Program.from_bytes(data))
             verified.check_width(self._vocab_size)

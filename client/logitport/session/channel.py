@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakMethod
 
-from logitport.errors import DeadlineExceeded, InternalError, LimitExceeded, LogitportError, ServerUnavailable
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport.session.frame_connection import FrameConnection
 from logitport_proto import processing_pb2
 
@@ -161,7 +161,7 @@ class FrameChannel:
                 self._open()
             except LogitportError as error:
                 lost = self.lose(error)
-                if isinstance(error, (DeadlineExceeded, ServerUnavailable)):
+                if isinstance(error, ServerUnavailable):
                     raise lost from None
                 raise
 
@@ -213,6 +213,8 @@ class FrameChannel:
                 raise self._lost
             self._connection.send_step(serialize)
         except ServerUnavailable as error:
+            if error.timed_out:
+                raise
             step.take_error(error)
         else:
             self._begun = step
@@ -244,7 +246,7 @@ class FrameChannel:
             self.send(processing_pb2.SessionRequest(open_region=opening))
             reply, memory = self._connection.receive_region(size_bytes)
         if memory is None:
-            raise InternalError(
+            raise LogitportError(
                 "the server opened a region, but no descriptor arrived; check this process's limit of open files "
                 "(ulimit -n)"
             )

@@ -10,7 +10,7 @@ import torch
 
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError, open_cuda
-from logitport.errors import DeadlineExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
 from logitport.session.memory import HostMemory, Memory
 from logitport_proto import processing_pb2
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONNECTION_LOST = (DeadlineExceeded, ServerUnavailable, SessionClosed)
+_CONNECTION_LOST = (ServerUnavailable, SessionClosed)
 
 # Allocations that ended sessions left while a server might still have them open. CUDA forbids freeing such memory, so
 # later sessions reuse it.
@@ -158,7 +158,7 @@ class DeviceMemory(Memory):
         return True
 
     def read(self, logits: Any, indices: Sequence[int], staged: Any) -> None:
-        assert self._shared is not None  # noqa: S101 - as above
+        assert self._shared is not None  # noqa: S101 - `open` succeeded before
         self._shared.reclaim()
         super().read(logits, indices, staged)
 

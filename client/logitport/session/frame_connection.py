@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from google.protobuf.message import DecodeError
 
 from logitport.connection import is_local
-from logitport.errors import InternalError, ServerUnavailable, from_proto
+from logitport.errors import LogitportError, ServerUnavailable, from_proto
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 
@@ -186,10 +186,10 @@ class FrameConnection:
         try:
             reply = processing_pb2.SessionResponse.FromString(data)
         except DecodeError as error:
-            raise InternalError(f"the reply to frame {self.seq} cannot be parsed; close the session") from error
+            raise LogitportError(f"the reply to frame {self.seq} cannot be parsed; close the session") from error
         kind = reply.WhichOneof("frame")
         if reply.seq != self.seq or kind not in (expected, "error"):
-            raise InternalError(
+            raise LogitportError(
                 f"the server replied to frame {reply.seq} with {kind}, but {expected} was expected for frame "
                 f"{self.seq}; close the session"
             )

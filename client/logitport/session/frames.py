@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from logitport import trace_context
 from logitport.core.history import listed_ids
-from logitport.errors import InternalError, InvalidArgument, InvalidTokenId, UnknownRequest
+from logitport.errors import InvalidArgument, LogitportError, NotFound
 from logitport.programs.request_tokens import RequestTokens
 from logitport.request import checked, set_history
 from logitport_proto import common_pb2, processing_pb2
@@ -134,10 +134,7 @@ def listed_by_handle(token_ids: Mapping[Handle, TokenIds], name: str) -> Mapping
     """Convert tensors and arrays of ids to lists. Raises InvalidArgument for another dtype or shape."""
     if _LISTS.issuperset(map(type, token_ids.values())):  # the usual step
         return token_ids  # type: ignore[return-value]
-    try:
-        return {handle: listed_ids(ids, f"{name} of {handle}") for handle, ids in token_ids.items()}
-    except InvalidTokenId as error:
-        raise InvalidArgument(error.message) from None
+    return {handle: listed_ids(ids, f"{name} of {handle}") for handle, ids in token_ids.items()}
 
 
 def place_rows(
@@ -150,12 +147,12 @@ def place_rows(
     By default each handle has, in order, one row and one more for each of its draft tokens.
 
     Raises:
-        UnknownRequest: a row, or drafts, of a handle that is not in the step.
+        NotFound: a row, or drafts, of a handle that is not in the step.
         InvalidArgument: a draft offset beyond the drafts, or requests without any row.
     """
     for handle in drafts:
         if handle not in new_token_ids:
-            raise UnknownRequest(f"drafts belong to {handle}, which is not in the step; give it new ids, or []")
+            raise NotFound(f"drafts belong to {handle}, which is not in the step; give it new ids, or []")
     if rows is None:
         return [(handle, offset) for handle in new_token_ids for offset in range(1 + len(drafts.get(handle, ())))]
     placed = [row if isinstance(row, tuple) else (row, 0) for row in rows]
@@ -165,7 +162,7 @@ def place_rows(
         )
     for handle, offset in placed:
         if handle not in new_token_ids:
-            raise UnknownRequest(f"a row belongs to {handle}, which is not in the step; give it new ids, or []")
+            raise NotFound(f"a row belongs to {handle}, which is not in the step; give it new ids, or []")
         if not 0 <= offset <= len(drafts.get(handle, ())):
             raise InvalidArgument(
                 f"a row of {handle} has draft offset {offset}, but the request has {len(drafts.get(handle, ()))} draft "
@@ -183,7 +180,7 @@ def step_frame(
     """Make the frame for a step. The length and checksum of each history are those before the new ids.
 
     Raises:
-        InvalidTokenId: an id is not an integer in [0, vocab_size).
+        InvalidArgument: an id is not an integer in [0, vocab_size).
     """
     handles = list(new_token_ids)
     frame = processing_pb2.Step(
@@ -251,22 +248,22 @@ def removal(handles: Sequence[Handle]) -> processing_pb2.SessionRequest:
 
 
 def check_added(frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
-    """Check the columns of a reply. Raises InternalError."""
+    """Check the columns of a reply. Raises LogitportError."""
     sent = len(frame.requests)
     if len(added.reads_logits) != sent or len(added.pending) not in (0, sent) or len(added.chains) != sent:
-        raise InternalError(
+        raise LogitportError(
             f"{sent} requests were added, but the columns of the server's reply have the lengths "
             f"{len(added.reads_logits)}, {len(added.pending)} and {len(added.chains)}; close the session"
         )
 
 
-def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidTokenId]:
+def wrong_ids(token_ids: Mapping[Handle, Sequence[int]], vocab_size: int) -> dict[Handle, InvalidArgument]:
     """Make an error for each request with an id that is not an integer in [0, vocab_size)."""
     wrong = {}
     for handle, ids in token_ids.items():
         try:
             _token_column([ids], vocab_size)
-        except InvalidTokenId as error:
+        except InvalidArgument as error:
             wrong[handle] = error
     return wrong
 
@@ -280,10 +277,10 @@ def _token_column(token_ids: Iterable[Sequence[int]], vocab_size: int) -> bytes:
     try:
         column = _column(every)
     except struct.error as error:
-        raise InvalidTokenId(f"token ids must be integers of 32 bits: {error}") from error
+        raise InvalidArgument(f"token ids must be integers of 32 bits: {error}") from error
     if every and (min(every) < 0 or max(every) >= vocab_size):
         wrong = next(token_id for token_id in every if not 0 <= token_id < vocab_size)
-        raise InvalidTokenId(
+        raise InvalidArgument(
             f"token id {wrong}: ids must lie in [0, {vocab_size}); a placeholder (-1) must be replaced by the id "
             "that was sampled before it joins a history"
         )

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
-from logitport.errors import InvalidLogits, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.session.memory import HostMemory, Memory
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ class LogitsBuffer:
         return bool(self._retired)
 
     def check(self, logits: Any) -> None:
-        """Raise InvalidLogits for logits in retired memory."""
+        """Raise InvalidArgument for logits in retired memory."""
         self._notice_retirement()
         if not self._retired:
             return
         self._retired = [entry for entry in self._retired if entry[2]() is not None]
         address = tensors.address(logits)
         if any(first <= address <= last for first, last, _ in self._retired):
-            raise InvalidLogits(
+            raise InvalidArgument(
                 "these logits are in a retired buffer: a request was added, and a processor that had exclusive use of "
                 "the buffer can still write to it; call logits_buffer again, and copy the logits there"
             )
@@ -175,7 +175,7 @@ class LogitsTransfer:
         self.buffer = self._buffers(device, with_torch=with_torch)[0]
 
     def check(self, logits: Any) -> None:
-        """Raise InvalidLogits for logits in retired memory."""
+        """Raise InvalidArgument for logits in retired memory."""
         self.buffer.check(logits)
 
     def put(self, logits: Any, indices: Sequence[int], message: common_pb2.Tensor) -> Placement:
@@ -206,7 +206,7 @@ class LogitsTransfer:
 
     @staticmethod
     def fetch(logits: Any, indices: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
-        """Copy the processed rows to the logits, from where `put` put them. Raises InvalidLogits if malformed."""
+        """Copy the processed rows to the logits, from where `put` put them. Raises InvalidArgument if malformed."""
         if placed.buffer is not None:
             placed.buffer.memory.read(logits, indices, placed.staged)
         elif message.datatype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from logitport.errors import DeadlineExceeded, UnknownRequest
+from logitport.errors import NotFound, ServerUnavailable
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
@@ -64,8 +64,8 @@ class PendingRequest:
             timeout: how long to wait, in seconds; None for no limit.
 
         Raises:
-            DeadlineExceeded: the admission has not ended within the timeout; it continues.
-            UnknownRequest: the request was cancelled, or its session was closed.
+            ServerUnavailable: the admission has not ended within the timeout; it continues.
+            NotFound: the request was cancelled, or its session was closed.
             LogitportError: the request was refused; as `Session.add`.
         """
         began, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
@@ -74,7 +74,9 @@ class PendingRequest:
             if timeout is not None:
                 left = began + timeout - time.monotonic()
                 if left <= 0:
-                    raise DeadlineExceeded(f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it")
+                    raise ServerUnavailable(
+                        f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
+                    )
                 pause = min(pause, left)
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
@@ -83,7 +85,7 @@ class PendingRequest:
         if self.error is not None:
             raise self.error
         if self.handle is None or self.cancelled:
-            raise UnknownRequest(f"{self!r} was cancelled, or its session was closed; add the request again")
+            raise NotFound(f"{self!r} was cancelled, or its session was closed; add the request again")
         return self.handle
 
     def cancel(self) -> None:

@@ -89,7 +89,7 @@ class ProgramRuns:
             The error of each other request that failed.
 
         Raises:
-            InvalidLogits: the logits require gradients, and grad mode is on.
+            InvalidArgument: the logits require gradients, and grad mode is on.
         """
         tensors.check_gradient(logits)
         places = self._grouped(rows)

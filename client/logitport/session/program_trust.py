@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import orjson
 
-from logitport.errors import InvalidArgument, MalformedPayload, SignatureRefused
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload import Payload, Signature
 from logitport.payload.signing import check_not_expired, read_public_keys, verify
 
@@ -76,7 +76,7 @@ class ProgramTrust:
                 return False
             check_not_expired(signed)
             verify(Payload(data, digest, signature=signed, is_program=True), key)
-        except (orjson.JSONDecodeError, MalformedPayload, SignatureRefused):
+        except (orjson.JSONDecodeError, PayloadError):
             return False
         return True
 

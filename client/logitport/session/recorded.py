@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import AllDeniedWarning, RequestsFailed
+from logitport.errors import RequestsFailed, warn_all_denied
 from logitport.recording.items import StepReply
 from logitport.session.frames import Handle
 from logitport.session.session import Session
@@ -54,7 +54,7 @@ class RecordedStep(PendingStep):
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:
-            AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)
+            warn_all_denied(result.all_denied_rows, stacklevel=3)
 
 
 class RecordedSession(Session):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from logitport.errors import (
-    DeadlineExceeded,
     LimitExceeded,
     LogitportError,
     ServerUnavailable,
@@ -84,8 +83,10 @@ class Recovery:
         """
         try:
             return call()
-        except ServerUnavailable:
-            return self.reconnect(call)
+        except ServerUnavailable as error:
+            if error.timed_out:
+                raise
+        return self.reconnect(call)
 
     def reconnect(self, call: Callable[[], _T]) -> _T:
         """Reconnect, and return `call()`. Raises as `with_reconnect`."""
@@ -98,12 +99,15 @@ class Recovery:
         # tenacity, and not a loop of our own: that is a retry policy to maintain.
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, ServerUnavailable) or error is self._no_room),
+            retry=retry_if_exception(self._may_repeat),
             wait=wait_random_exponential(multiplier=FIRST_BACKOFF_SECONDS, max=MAX_BACKOFF_SECONDS),
             stop=stop_after_delay(self._reconnect_seconds),
             reraise=True,
         )
         return retrying(attempt)
+
+    def _may_repeat(self, error: BaseException) -> bool:
+        return (isinstance(error, ServerUnavailable) and not error.timed_out) or error is self._no_room
 
     def _recover(self, wait_seconds: float) -> None:
         """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
@@ -117,7 +121,7 @@ class Recovery:
             raise
         try:
             self._restore_requests()
-        except (ServerUnavailable, DeadlineExceeded) as error:
+        except ServerUnavailable as error:
             raise self._channel.lose(error) from None  # a session that lacks requests must not be used
         except LogitportError as error:
             self._channel.lose(error)
@@ -176,7 +180,7 @@ class Recovery:
         """Bind the programs of a request on the present connection; it is lost if that fails."""
         try:
             self._binding.bind(handle, chain, self._channel.exchange)
-        except (ServerUnavailable, DeadlineExceeded):
+        except ServerUnavailable:
             raise
         except LogitportError as error:
             self._table.lost[handle] = error

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import DeadlineExceeded, LogitportError, NameTaken, ServerUnavailable
+from logitport.errors import LogitportError, NameTaken, ServerUnavailable
 from logitport_proto import registry_pb2
 
 if TYPE_CHECKING:
@@ -86,14 +86,14 @@ class Registrations:
             The error of each processor that the server refused, by digest.
 
         Raises:
-            ServerUnavailable, DeadlineExceeded: there is no server, or it does not answer.
+            ServerUnavailable: there is no server, or it does not answer.
         """
         registered = dict(self._registered)
         if not registered:
             return {}
         try:
             listed = call("List", registry_pb2.ListRequest(digests=registered))
-        except (ServerUnavailable, DeadlineExceeded):
+        except ServerUnavailable:
             raise
         except LogitportError as error:
             return dict.fromkeys(registered, error)
@@ -104,7 +104,7 @@ class Registrations:
             try:
                 for name in self._lacking(listed.registry_id, digest, names):
                     self._register(request, digest, name, call)
-            except (ServerUnavailable, DeadlineExceeded):
+            except ServerUnavailable:
                 raise
             except LogitportError as error:
                 refused[digest] = error

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import (
     LimitExceeded,
-    ProcessorTimedOut,
+    NotFound,
+    ProcessorFailed,
     SessionClosed,
-    UnknownProcessor,
-    UnknownRequest,
     from_proto,
 )
 from logitport.session.frames import Handle
@@ -69,23 +68,23 @@ class RequestTable:
             raise SessionClosed("the session is closed; open another with Client.session")
 
     def check(self, handle: Handle) -> None:
-        """Raise UnknownRequest if the session does not hold the handle, SessionClosed after `clear`."""
+        """Raise NotFound if the session does not hold the handle, SessionClosed after `clear`."""
         self.check_open()
         if not isinstance(handle, Handle):
             kind = type(handle).__name__
-            raise UnknownRequest(
+            raise NotFound(
                 f"a value of type {kind} is not a handle: pass the result of Session.add, or the handle of a pending "
                 "request whose admission has ended"
             )
         if self.handles.get(handle.slot) is not handle:
-            raise UnknownRequest(f"{handle!r} is not in this session: it was removed, or belongs to another session")
+            raise NotFound(f"{handle!r} is not in this session: it was removed, or belongs to another session")
 
     def check_distinct(self, handles: Sequence[Handle]) -> None:
-        """Raise UnknownRequest if the session does not hold a handle, or one occurs twice. Otherwise as `check`."""
+        """Raise NotFound if the session does not hold a handle, or one occurs twice. Otherwise as `check`."""
         for handle in handles:
             self.check(handle)
         if len(set(handles)) < len(handles):
-            raise UnknownRequest("a handle occurs twice, and would be removed twice; pass each handle once")
+            raise NotFound("a handle occurs twice, and would be removed twice; pass each handle once")
 
     def candidates(self, requests: Sequence[Request], limit: int) -> list[Handle]:
         """Make the handles of new requests, for the first free slots. Raises LimitExceeded if there are too few."""
@@ -252,14 +251,15 @@ class RequestTable:
 
     def _explained(self, handle: Handle, error: LogitportError) -> LogitportError:
         """Replace the error of an unknown processor by the reason for which the server has refused to register it."""
-        if not isinstance(error, UnknownProcessor):
+        if not isinstance(error, NotFound):
             return error
         return next((self.refused[it] for it in handle.digests() if it in self.refused), error)
 
 
-def late_error(handle: Handle) -> ProcessorTimedOut:
+def late_error(handle: Handle) -> ProcessorFailed:
     """Make the error for a request whose step comes before the end of its admission on a new connection."""
-    return ProcessorTimedOut(
+    return ProcessorFailed(
         f"request {handle.request_id!r}: the connection to its server was lost, and the next server has not loaded its "
-        "processors yet; the other requests continue without it: add the request again with its tokens so far"
+        "processors yet; the other requests continue without it: add the request again with its tokens so far",
+        code=ProcessorFailed.TIMED_OUT,
     )

@@ -66,7 +66,7 @@ class SessionRequests:
         return self.table.lost
 
     def check(self, handle: Handle) -> None:
-        """Raise UnknownRequest if the session does not hold the handle, SessionClosed after `clear`."""
+        """Raise NotFound if the session does not hold the handle, SessionClosed after `clear`."""
         self.table.check(handle)
 
     def add(self, request: Request) -> Handle:
@@ -130,7 +130,7 @@ class SessionRequests:
             self.remove(handle)
 
     def remove(self, *handles: Handle) -> None:
-        """Drop requests. Raises UnknownRequest as `Session.remove`."""
+        """Drop requests. Raises NotFound as `Session.remove`."""
         self.table.check_distinct(handles)
         for handle in handles:
             self.table.remove(handle)
@@ -226,11 +226,13 @@ class SessionRequests:
             try:
                 for handle, chain in (*restored, *chains.items()):
                     self._recovery.bind(handle, chain)
-            except ServerUnavailable:
+            except ServerUnavailable as error:
+                if error.timed_out:
+                    raise
                 # Sends the requests to the next server, and binds their programs.
                 self._recovery.reconnect(lambda: None)
         except BaseException as error:
-            if not isinstance(error, ServerUnavailable):
+            if not isinstance(error, ServerUnavailable) or error.timed_out:
                 with suppress(LogitportError):
                     self._drop(list(chains))
             for handle in chains:

@@ -41,7 +41,7 @@ class Session:
     are several servers, it also does so when its server answers neither a frame nor other calls for 3 s. Every
     request with a state that follows from its history continues unchanged; a request with a processor that has read
     logits fails with StateLost, unless all those of its chain are programs. The new server admits the requests in the
-    background: one whose processors load too slowly fails with ProcessorTimedOut, and the others do not wait for it.
+    background: one whose processors load too slowly fails with ProcessorFailed, and the others do not wait for it.
 
     Attributes:
         vocab_size: width of the logits.
@@ -139,7 +139,7 @@ class Session:
 
         Use the buffer until the next `add`, `begin_add` or `poll`, and then call again. A processor in a worker may
         have had exclusive use of the buffer, and that worker keeps write access. If a request of another trust domain
-        is added, the buffer is retired: a step applied to it raises InvalidLogits, and the next call returns another
+        is added, the buffer is retired: a step applied to it raises InvalidArgument, and the next call returns another
         buffer. A buffer that was replaced by a larger one is retired at the next `add` of any request; until then steps
         may be applied to it.
 
@@ -160,7 +160,7 @@ class Session:
         """Admit a request, with its whole history. The server looks up its processors and builds their state now.
 
         Raises:
-            UnknownProcessor, InvalidParams, PayloadError, InvalidTokenId: the request is refused; see docs/protocol.md.
+            NotFound, InvalidArgument, PayloadError: the request is refused; see docs/protocol.md.
             LimitExceeded: the session holds as many requests as it may.
         """
         handle = self._requests.add(request)
@@ -173,7 +173,7 @@ class Session:
         A request of built-ins is admitted at once, because that is fast. `poll` returns it, too.
 
         Raises:
-            InvalidTokenId: the request cannot be sent.
+            InvalidArgument: the request cannot be sent.
             LimitExceeded: the session holds as many requests as it may, the pending ones included.
         """
         (pending,) = self.begin_add_all([request])
@@ -188,7 +188,7 @@ class Session:
             The pending requests, in the order of `requests`.
 
         Raises:
-            InvalidTokenId, LimitExceeded: as `begin_add`, for any of the requests. None of them is begun.
+            InvalidArgument, LimitExceeded: as `begin_add`, for any of the requests. None of them is begun.
         """
         pending = self._requests.begin_add_all(list(requests))
         if pending:
@@ -207,7 +207,7 @@ class Session:
         """Drop requests and their state, with one frame and one wait for its reply.
 
         Raises:
-            UnknownRequest: one is not of this session, was removed, or occurs twice. None is dropped.
+            NotFound: one is not of this session, was removed, or occurs twice. None is dropped.
         """
         self._requests.remove(*handles)
 
@@ -232,10 +232,10 @@ class Session:
 
         Returns:
             The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
-            fails there with InvalidTokenId, and in every later step, because its history differs from the engine's.
+            fails there with InvalidArgument, and in every later step, because its history differs from the engine's.
 
         Raises:
-            UnknownRequest, InvalidArgument: an argument is invalid, and nothing was sent.
+            NotFound, InvalidArgument: an argument is invalid, and nothing was sent.
         """
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
@@ -254,7 +254,7 @@ class Session:
         """Cut a request's history back to `length` ids (prompt and output); its next step continues from there.
 
         Raises:
-            UnknownRequest: the handle is not in this session.
+            NotFound: the handle is not in this session.
             InvalidArgument: `length` is above the history's, or below the prompt's.
         """
         self._requests.check(handle)

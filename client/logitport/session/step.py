@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import (
-    AllDeniedWarning,
     InvalidArgument,
-    InvalidLogits,
     LogitportError,
     RequestsFailed,
     ServerUnavailable,
     StateLost,
+    warn_all_denied,
 )
 from logitport.ops.apply_edits import apply_edits
 from logitport.session.frames import Handle, step_frame
@@ -71,13 +70,13 @@ class PendingStep:
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
                 Only rows with processors that read logits are sent, and not if they are in `Session.logits_buffer`.
-            check: raise if a request failed, and emit an AllDeniedWarning if edits have denied every id of a row; with
+            check: raise if a request failed, and emit an ProcessorWarning if edits have denied every id of a row; with
                 False, look at `failures` and `all_denied_rows` of the result.
 
         Raises:
             RequestsFailed: requests with on_error="abort" failed; the others were processed.
-            InvalidLogits: wrong shape or dtype, a retired buffer (see `Session.logits_buffer`), or logits that require
-                gradients while grad mode is on; the logits are unchanged, and `apply` may be called again.
+            InvalidArgument: wrong shape or dtype, a retired buffer (see `Session.logits_buffer`), or logits that
+                require gradients while grad mode is on; the logits are unchanged, and `apply` may be called again.
             InvalidArgument: the step was applied already, or another step was begun.
         """
         tensors.check_gradient(logits)
@@ -182,7 +181,7 @@ class PendingStep:
             raise InvalidArgument("another step was begun; finish a step before the next one")
         if self._answer is None:
             self._context.channel.drain_reply()
-        if isinstance(self._error, ServerUnavailable) or self._answer_is_lost():
+        if (isinstance(self._error, ServerUnavailable) and not self._error.timed_out) or self._answer_is_lost():
             self._answer, self._error = self._repeat(), None
         if self._error is not None:
             raise self._error
@@ -237,13 +236,15 @@ class PendingStep:
         try:
             try:
                 edited = self._context.channel.receive().logits
-            except InvalidLogits:
+            except InvalidArgument:  # the server cannot read the memory that holds the logits
                 if self._context.transfer.refuse(placed):
                     return self._receive_logits_rows(logits, logits_rows, self._send(logits, logits_rows))
                 raise
             if placed.buffer is None:
                 self._check_edited(edited.logits, len(logits_rows))
         except ServerUnavailable as error:
+            if error.timed_out:
+                raise
             lost = StateLost(f"the connection was lost while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys((self._content.rows[row][0] for row in logits_rows), lost), {}, {}, ())
         self._context.transfer.fetch(logits, logits_rows, placed, edited.logits)
@@ -275,7 +276,7 @@ class PendingStep:
         datatype = tensors.datatype_of(logits.dtype)
         expected = self._context.transfer.datatype
         if rows != len(self._content.rows) or width != self._context.vocab_size or datatype != expected:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"logits are {datatype}[{rows}, {width}]; this step needs "
                 f"{expected}[{len(self._content.rows)}, {self._context.vocab_size}]"
             )
@@ -284,14 +285,14 @@ class PendingStep:
     def _check_edited(self, edited: common_pb2.Tensor, rows: int) -> None:
         datatype = self._context.transfer.datatype
         if edited.datatype != datatype or list(edited.shape) != [rows, self._context.vocab_size]:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"the server returned {edited.datatype}{list(edited.shape)} instead of {datatype}"
                 f"[{rows}, {self._context.vocab_size}]"
             )
 
 
 def _report(result: StepResult) -> None:
-    """Raise RequestsFailed, or emit an AllDeniedWarning at the caller of the caller."""
+    """Raise RequestsFailed, or emit an ProcessorWarning at the caller of the caller."""
     if result.failures:
         raise RequestsFailed(result.failures, result)
-    AllDeniedWarning.warn(result.all_denied_rows, stacklevel=3)
+    warn_all_denied(result.all_denied_rows, stacklevel=3)

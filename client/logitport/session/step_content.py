@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.compiled import core
-from logitport.errors import InvalidTokenId, LogitportError
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.session.frames import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
 from logitport.session.transports.base import with_length
 from logitport_proto import processing_pb2
@@ -101,20 +101,20 @@ class StepReader:
     def _read_python(
         self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
     ) -> StepContent:
-        kept: Mapping[Handle, Sequence[int]] = {}
         try:
             added = listed_by_handle(new_token_ids, "new_token_ids")
             kept = _kept(drafts)
             for handle in added:
                 self._requests.check(handle)
             placed = place_rows(added, kept, rows)
-            frame = step_frame(added, kept, placed, self._vocab_size)
-        except InvalidTokenId:
-            wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
-            self._requests.fail(wrong)
-            added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
-            kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
-            frame = step_frame(added, kept, placed, self._vocab_size)
+            try:
+                frame = step_frame(added, kept, placed, self._vocab_size)
+            except InvalidArgument:
+                wrong = wrong_ids(added, self._vocab_size) | wrong_ids(kept, self._vocab_size)
+                self._requests.fail(wrong)
+                added = {handle: () if handle in wrong else ids for handle, ids in added.items()}
+                kept = {handle: (0,) * len(ids) if handle in wrong else ids for handle, ids in kept.items()}
+                frame = step_frame(added, kept, placed, self._vocab_size)
         except LogitportError:
             raise
         except (AttributeError, TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from logitport.calls import rows_applied, split_failures, unpack_int32
 from logitport.compiled import core
 from logitport.core.edits import NO_OFFSETS, Edits
-from logitport.errors import InternalError
+from logitport.errors import LogitportError
 from logitport.ops.apply_edits import uses_core
 from logitport.output import ProcessorOutput
 from logitport.session.request_table import late_error
@@ -75,17 +75,17 @@ class ReplyReader:
         self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if uses_core() else None
 
     def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> Answer:
-        """Read a reply. Raises InternalError, InvalidArgument or InvalidTokenId if it is wrong."""
+        """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""
         num_rows = len(content.rows)
         logits_rows = unpack_int32(reply.logits_rows).tolist() if reply.logits_rows else []
         ascending = logits_rows == sorted(set(logits_rows))
         if logits_rows and not (ascending and logits_rows[0] >= 0 and logits_rows[-1] < num_rows):
-            raise InternalError(
+            raise LogitportError(
                 f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {num_rows} rows"
             )
         programs = programs_of(content) if self._requests.table.has_programs else 0
         if len(reply.later_edits) > programs:
-            raise InternalError(
+            raise LogitportError(
                 f"StepEdits.later_edits: {len(reply.later_edits)} parts, but no request of the step has more than "
                 f"{programs} programs that the engine runs"
             )
@@ -108,11 +108,11 @@ class ReplyReader:
     def result(
         self, reply: processing_pb2.StepEdits | processing_pb2.StepLogitsEdited, handles: Sequence[Handle]
     ) -> StepResult:
-        """Read the result of these requests. Raises InternalError for a failure of another request."""
+        """Read the result of these requests. Raises LogitportError for a failure of another request."""
         failures, skipped = split_failures(reply.failures) if reply.failures else ({}, {})
         by_slot = {handle.slot: handle for handle in handles} if failures or skipped else {}
         if unknown := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
-            raise InternalError(f"the server reported failures of slots {unknown}, which are not in the step")
+            raise LogitportError(f"the server reported failures of slots {unknown}, which are not in the step")
         lost = self._requests.lost
         for slot in [slot for slot in failures if self._requests.table.is_restoring(by_slot[slot])]:
             del failures[slot]

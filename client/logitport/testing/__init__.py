@@ -3,10 +3,9 @@
 The extra `testing` installs what it needs, and the extra `server` the code that runs the chains.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
-from logitport.errors import LawBroken
+from logitport.lazy import names_of
 from logitport.testing.records import Candidates, ProcessorRecord, StepRecord, Summary
 from logitport.testing.result import Simulation
 from logitport.testing.simulation import simulate
@@ -16,6 +15,7 @@ from logitport.testing.toy_model import ToyModel
 
 if TYPE_CHECKING:
     from logitport.testing.checking import LAWS, check
+    from logitport.testing.laws import LawBroken
 
 __all__ = [
     "simulate",
@@ -33,7 +33,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("check", "LAWS"):  # hypothesis, which `simulate` does not need
-        return getattr(importlib.import_module("logitport.testing.checking"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# They need hypothesis, which `simulate` does not.
+__getattr__ = names_of(__name__, {"logitport.testing.checking": "LAWS check", "logitport.testing.laws": "LawBroken"})

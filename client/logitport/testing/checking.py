@@ -14,11 +14,10 @@ from logitport import dialects
 from logitport.core.history import listed_ids
 from logitport.errors import (
     InvalidArgument,
-    LawBroken,
     LogitportError,
     NotInstalled,
     ProcessorFailed,
-    SuspectCodeWarning,
+    ProcessorWarning,
 )
 from logitport.installation import how_to_install
 from logitport.source_checks import DISCARD, find
@@ -96,7 +95,7 @@ def check(
 
     Raises:
         LawBroken: a law does not hold; the first of `LAWS`. The message has the smallest example.
-        SuspectCodeWarning: as a warning, for each line of the processor that has no effect.
+        ProcessorWarning: as a warning, for each line of the processor that has no effect.
         InvalidArgument: an argument cannot be used, or the processor refuses parameters of `params`.
         ServerUnavailable: this machine cannot run workers; leave out the law "worker".
         NotInstalled: the server, or hypothesis, is not installed.
@@ -115,7 +114,7 @@ def check(
         _limits(options) if any(law.name == "time" for law in chosen) else None,
     )
     for line in find(processor, {DISCARD}):
-        warnings.warn(str(line), SuspectCodeWarning, stacklevel=2)
+        warnings.warn(str(line), ProcessorWarning, stacklevel=2)
     backend = load_backend()
     unfinished: list[str] = []
     with ExitStack() as stack:
@@ -136,9 +135,9 @@ def check(
             budget = Budget((end - time.monotonic()) / (len(chosen) - number))
             broken = law.search(replace(trial, budget=budget))
             if broken is not None:
-                error = LawBroken(_message(processor, law, broken), law=law.name, example=broken.example)
-                error.output = error.output or broken.output
-                raise error
+                raise of_processors.LawBroken(
+                    _message(processor, law, broken), law=law.name, example=broken.example, output=broken.output
+                )
             if budget.is_over:
                 unfinished.append(f"{law.name} ({budget.tried} examples)")
     if unfinished:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
-from logitport.errors import InvalidArgument, LimitExceeded, LoadFailed
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
 from logitport.programs.program import Program
 from logitport.request import ProcessorRef
 from logitport.source_checks import CHANGES, DRAW, SHARED, find
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logitport.testing.runner import Runner
 
 # The admission refuses the request, and nothing else happens.
-_REFUSALS = (InvalidArgument, LimitExceeded, LoadFailed)
+_REFUSALS = (InvalidArgument, LimitExceeded, PayloadError)
 # Widths of logits besides the usual one: an engine pads them, and masks have 32 ids in a word.
 _PADDING = (0, 1, 31)
 # With the last, differences and exponentials of the logits leave the usual range.
@@ -52,6 +52,20 @@ class Broken(NamedTuple):
     problem: str
     example: Mapping[str, Any]
     output: str = ""
+
+
+class LawBroken(LogitportError, AssertionError):
+    """A processor breaks a law of `logitport.testing`. Raised by `logitport.testing.check`.
+
+    Attributes:
+        law: name of the law, one of `logitport.testing.LAWS`.
+        example: the smallest example that was found, as a dict; empty if the law needs none.
+    """
+
+    def __init__(self, message: str, *, law: str, example: Mapping[str, Any], output: str) -> None:
+        super().__init__(message, output=output)
+        self.law = law
+        self.example = dict(example)
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ def rows_are_independent(trial: Trial) -> Broken | None:
 
 
 def params_are_checked(trial: Trial) -> Broken | None:
-    """`validate_params` refuses what `start`, `advance` and `edit` cannot use, with InvalidParams or a ValueError."""
+    """`validate_params` refuses what `start`, `advance` and `edit` cannot use, with InvalidArgument or a ValueError."""
 
     def first_failure(run: Run) -> tuple[str, Run, str] | None:
         """The first change of the run's parameters that fails, the run with it, and its problem."""

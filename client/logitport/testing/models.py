@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import numpy as np
 
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def as_model(model_or_logits: ModelLike, steps: int | None) -> tuple[Model, int]
 
     Raises:
         InvalidArgument: it is no model, or the number of steps is missing, or larger than that of recorded logits.
-        InvalidLogits: recorded logits are not a matrix.
+        InvalidArgument: recorded logits are not a matrix.
     """
     if hasattr(model_or_logits, "config") and hasattr(model_or_logits, "forward"):
         return TransformersModel(model_or_logits), _checked(steps)
@@ -48,13 +48,13 @@ class RecordedLogits:
         logits: [steps, vocab_size], a numpy array, a torch tensor or lists.
 
     Raises:
-        InvalidLogits: they are not such a matrix.
+        InvalidArgument: they are not such a matrix.
     """
 
     def __init__(self, logits: Any) -> None:
         self._logits = to_float32(logits)
         if self._logits.ndim != 2 or not self._logits.shape[1]:
-            raise InvalidLogits(f"recorded logits have shape {list(self._logits.shape)}; pass [steps, vocab_size]")
+            raise InvalidArgument(f"recorded logits have shape {list(self._logits.shape)}; pass [steps, vocab_size]")
         self._step = 0
 
     def __len__(self) -> int:
@@ -101,18 +101,18 @@ class _Function:
     def __call__(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         row = to_float32(self._function(token_ids))
         if row.ndim != 1 or not row.size:
-            raise InvalidLogits(f"the model returned logits of shape {list(row.shape)}; return [vocab_size]")
+            raise InvalidArgument(f"the model returned logits of shape {list(row.shape)}; return [vocab_size]")
         return row
 
 
 def to_float32(values: Any) -> NDArray[np.float32]:
-    """Copy numbers, of numpy, torch or lists, to a numpy array. Raises InvalidLogits if that is impossible."""
+    """Copy numbers, of numpy, torch or lists, to a numpy array. Raises InvalidArgument if that is impossible."""
     if hasattr(values, "detach"):  # a torch tensor: numpy has no bfloat16
         values = values.detach().float().cpu().numpy()
     try:
         return np.array(values, np.float32)
     except (TypeError, ValueError) as error:
-        raise InvalidLogits(f"logits must be numbers [steps, vocab_size], or a model: {error}") from error
+        raise InvalidArgument(f"logits must be numbers [steps, vocab_size], or a model: {error}") from error
 
 
 def _checked(steps: int | None) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.errors import InvalidTokenId, StateLost
+from logitport.errors import StateLost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Parts of messages of the server and the SDK.
 _NAN = ("returned NaN", "bias: values must be finite")
-_OUTSIDE = ("; return the logits, a floating-point tensor", "BITMASK of")
+_OUTSIDE = ("; return the logits, a floating-point tensor", "BITMASK of", ": ids must lie in [0, ")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Outcome:
     @property
     def is_outside(self) -> bool:
         """Whether the processor has edited ids outside the vocabulary, or returned logits of another shape."""
-        return isinstance(self.error, InvalidTokenId) or self._says(*_OUTSIDE)
+        return self._says(*_OUTSIDE)
 
     def _says(self, *parts: str) -> bool:
         return self.error is not None and any(part in self.error.message for part in parts)

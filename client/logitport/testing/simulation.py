@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.history import listed_ids
-from logitport.errors import SuspectCodeWarning
+from logitport.errors import ProcessorWarning
 from logitport.source_checks import DISCARD, find
 from logitport.testing.models import as_model
 from logitport.testing.stepper import Stepper
@@ -49,7 +49,7 @@ def simulate(
     logits in float32. Programs run as on a server; an engine that runs them itself may differ in the last bits.
 
     Code that takes the rows of several requests at once, as for SGLang and vLLM, gets two rows in each step, those of
-    two equal requests, so that errors of broadcasting show. A `SuspectCodeWarning` names each line without an effect.
+    two equal requests, so that errors of broadcasting show. A `ProcessorWarning` names each line without an effect.
 
     Args:
         chain: (processor, parameters) pairs, as for `Request.processors`. A class runs as it is, without being pickled:
@@ -80,13 +80,13 @@ def simulate(
 
     Raises:
         NotInstalled: the server is not installed.
-        InvalidArgument, InvalidLogits: an argument cannot be used.
+        InvalidArgument: an argument cannot be used.
         LogitportError: a processor was refused, or has failed; the message names it.
     """
     for pair in chain:
         # A wrong pair is refused at the first step.
         for line in find(pair[0], {DISCARD}) if isinstance(pair, tuple | list) and pair else ():
-            warnings.warn(str(line), SuspectCodeWarning, stacklevel=2)
+            warnings.warn(str(line), ProcessorWarning, stacklevel=2)
     model, count = as_model(model_or_logits, steps)
     further: dict[str, Path] = {}
     if tokenizer is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from logitport.core.history import listed_ids
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument
 from logitport.request import Request
 from logitport.testing import distributions
 from logitport.testing.isolation import IsolatedChain, WholeChain
@@ -102,7 +102,7 @@ class Stepper:
 
         Raises:
             InvalidArgument: the simulation has ended, or the id is outside the vocabulary.
-            InvalidLogits: the model's logits have another width than before.
+            InvalidArgument: the model's logits have another width than before.
             LogitportError: a processor was refused, or has failed; not with on_error="isolate".
         """
         if self.ended is not None:
@@ -176,7 +176,7 @@ class Stepper:
             make = IsolatedChain if self._on_error == "isolate" else WholeChain
             self._chain = make(batch, self._request)
         elif len(raw) != self._vocab_size:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"the model returned {len(raw)} logits, and {self._vocab_size} before; return one width"
             )
         return self._chain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.tokenizers.registry import added, configured, usable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def operator_tokenizer(name: str = "") -> Tokenizer:
     """Return the operator's tokenizer of this name, or for "" the only one.
 
     Raises:
-        InvalidParams: the name is unknown, or it is "" and not exactly one tokenizer is configured.
+        InvalidArgument: the name is unknown, or it is "" and not exactly one tokenizer is configured.
         LogitportError: the tokenizer cannot be used here, for example because the package `tokenizers` is missing.
     """
     if not name and len(configured) == 1:
@@ -50,10 +50,10 @@ def operator_tokenizer(name: str = "") -> Tokenizer:
         return tokenizer
     known = f"configured: {', '.join(map(repr, configured))}" if configured else "none is configured"
     if name:
-        raise InvalidParams(
+        raise InvalidArgument(
             f"tokenizer {name!r} is not configured ({known}): start the server with --tokenizer {name}=PATH, or "
             "open the session with the tokenizer_id of a configured one"
         )
-    raise InvalidParams(
+    raise InvalidArgument(
         f"no tokenizer is named ({known}): name one as the session's tokenizer_id, or in the call; {_HOW}"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ class TokenizerFile:
 
     @classmethod
     def read(cls, name: str, path: Path) -> TokenizerFile:
-        """Read a tokenizer.json, or that of a folder. Raises LoadFailed."""
+        """Read a tokenizer.json, or that of a folder. Raises PayloadError."""
         file = path / _FILE if path.is_dir() else path
         try:
             size = file.stat().st_size
@@ -54,9 +54,9 @@ class TokenizerFile:
         return cls(text, tuple(orjson.loads(settings)))
 
 
-def unreadable(name: str, file: object, error: Exception) -> LoadFailed:
+def unreadable(name: str, file: object, error: Exception) -> PayloadError:
     """Create the error for a file that is no tokenizer."""
-    return LoadFailed(
+    return PayloadError(
         f"tokenizer {name!r}: {file}: {error}; give a tokenizer.json of the Hugging Face tokenizers library, or its "
         "folder"
     )

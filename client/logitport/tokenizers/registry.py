@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import LoadFailed, LogitportError
+from logitport.errors import LogitportError, PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def usable(name: str) -> Any:
         return added[name].tokenizer
     tokenizer = configured[name]
     if isinstance(tokenizer, LogitportError):
-        raise type(tokenizer)(tokenizer.message)
+        raise type(tokenizer)(tokenizer.message, code=tokenizer.code)
     return tokenizer
 
 
@@ -53,7 +53,7 @@ def shipped_tokenizer(digest: str, vocab_size: int, name: str, special_tokens: M
         special_tokens: its special tokens, such as {"eos_token": "</s>"}.
 
     Raises:
-        LoadFailed: no tokenizer of the operator has the same tokens with the same ids.
+        PayloadError: no tokenizer of the operator has the same tokens with the same ids.
     """
     found = []
     for candidate in configured:
@@ -65,7 +65,7 @@ def shipped_tokenizer(digest: str, vocab_size: int, name: str, special_tokens: M
         if tokenizer.digest == digest:
             return tokenizer.with_special_tokens(special_tokens)
         found.append(f"{candidate!r} with {tokenizer.vocab_size} ids")
-    raise LoadFailed(
+    raise PayloadError(
         f"the processor holds the tokenizer {name!r} with {vocab_size} ids, and no tokenizer of the server has the "
         f"same tokens with the same ids (configured: {', '.join(found) or 'none'}): start the server with --tokenizer "
         "NAME=FOLDER for a folder that save_pretrained of the author's tokenizer has written, or ship token ids "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from logitport.errors import InvalidArgument, LoadFailed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.installation import how_to_install
 from logitport.tokenizers.files import unreadable
 from logitport.tokenizers.registry import shipped_tokenizer
@@ -56,7 +56,7 @@ class Tokenizer:
         """Read a tokenizer; takes two seconds for 150,000 ids.
 
         Raises:
-            LoadFailed: it is not a tokenizer, or the package `tokenizers` is not installed.
+            PayloadError: it is not a tokenizer, or the package `tokenizers` is not installed.
         """
         library = _library_from(name, file)
         vocabulary = library.get_vocab(with_added_tokens=True)
@@ -99,7 +99,7 @@ class Tokenizer:
             first: whether the id is the first of a text: some tokenizers drop the space before it.
 
         Raises:
-            LoadFailed: the tokenizer is of a kind whose bytes are not known.
+            PayloadError: the tokenizer is of a kind whose bytes are not known.
         """
         return self.texts(first=first).of(token_id)
 
@@ -119,7 +119,7 @@ class Tokenizer:
     def texts(self, *, first: bool = False) -> Texts:
         """The texts of all ids. Raises as `token_bytes`."""
         if self._texts is None:
-            raise LoadFailed(f"tokenizer {self.name!r}: {self._texts_problem}; use encode and decode")
+            raise PayloadError(f"tokenizer {self.name!r}: {self._texts_problem}; use encode and decode")
         return self._texts[first]
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int]) -> Any:
@@ -220,7 +220,7 @@ def _library_from(name: str, file: TokenizerFile) -> HuggingFaceTokenizer:
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
-        raise LoadFailed(MISSING) from error
+        raise PayloadError(MISSING) from error
     try:
         library = Library.from_str(file.text.decode())
     except Exception as error:  # the library raises plain exceptions

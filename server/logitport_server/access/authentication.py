@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import NotAuthenticated
+from logitport.errors import AccessDenied
 from logitport_server.principals import ANONYMOUS, APPLY, REGISTER, Principal
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Authenticator:
             auth_context: properties of the client's certificate, as gRPC verified them.
 
         Raises:
-            NotAuthenticated: no valid token or certificate. The message does not tell whether it is wrong or expired.
+            AccessDenied: no valid token or certificate. The message does not tell whether it is wrong or expired.
         """
         if not self.required:
             return ANONYMOUS
@@ -68,9 +68,10 @@ class Authenticator:
             return self._by_token(headers)
         if self._certificates:
             return self._by_certificate(auth_context)
-        raise NotAuthenticated(
+        raise AccessDenied(
             "the call has no token; pass one as Client(token=...) or in LOGITPORT_TOKEN (metadata: "
-            '"authorization: Bearer <token>")'
+            '"authorization: Bearer <token>")',
+            code=AccessDenied.NOT_AUTHENTICATED,
         )
 
     def _by_token(self, headers: list[str | bytes]) -> Principal:
@@ -89,8 +90,9 @@ class Authenticator:
             for name in auth_context.get(key, ())
         ]
         if not names or not names[0]:
-            raise NotAuthenticated(
-                "the client certificate has neither a subject alternative name nor a common name; issue one with either"
+            raise AccessDenied(
+                "the client certificate has no subject alternative name and no common name; issue one with either",
+                code=AccessDenied.NOT_AUTHENTICATED,
             )
         grant = self._tokens.by_certificate(names[0]) if self._tokens is not None else None
         if grant is not None:
@@ -104,7 +106,8 @@ def _principal(grant: Grant) -> Principal:
     return grant.principal
 
 
-def _refused(credential: str) -> NotAuthenticated:
-    return NotAuthenticated(
-        f"this {credential} is unknown, expired or revoked; ask the server's operator for a valid one"
+def _refused(credential: str) -> AccessDenied:
+    return AccessDenied(
+        f"this {credential} is unknown, expired or revoked; ask the server's operator for a valid one",
+        code=AccessDenied.NOT_AUTHENTICATED,
     )

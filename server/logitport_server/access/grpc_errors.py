@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from logitport.errors import METADATA_KEY, InternalError, LogitportError, status_name, to_proto
+from logitport.errors import METADATA_KEY, LogitportError, status_name, to_proto
 from logitport_server import descriptors
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def statuses(context: Context) -> AsyncIterator[None]:
             if descriptors.is_shortage(error):
                 await _abort(context, descriptors.shortage())
             logger.exception("a call failed because of a defect of the server")
-            await _abort(context, InternalError(f"a defect of the server: {error!r}"))
+            await _abort(context, LogitportError(f"a defect of the server: {error!r}"))
     except grpc.aio.InternalError as error:  # the connection is gone, so no status can be sent
         raise asyncio.CancelledError from error
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport.errors import InvalidArgument, LogitportError, NotAuthenticated, NotPermitted
+from logitport.errors import AccessDenied, InvalidArgument, LogitportError
 from logitport_server.access import messages
 from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls
@@ -150,8 +150,9 @@ class Guard(grpc.aio.ServerInterceptor):
             try:
                 if authenticate() == principal:
                     continue
-                changed: LogitportError = NotAuthenticated(
-                    f"the scopes or the name of {principal.display_name} have changed; call again"
+                changed: LogitportError = AccessDenied(
+                    f"the scopes or the name of {principal.display_name} have changed; call again",
+                    code=AccessDenied.NOT_AUTHENTICATED,
                 )
             except LogitportError as error:
                 changed = error
@@ -190,7 +191,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 work.add_done_callback(release)
 
     async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
-        """Authenticate the caller and check its quotas. Raises NotAuthenticated, NotPermitted, LimitExceeded."""
+        """Authenticate the caller and check its quotas. Raises AccessDenied, LimitExceeded."""
         authenticate = partial(self._authenticate, method, context)
         fields = {"event": "call_refused", "method": method}
         try:
@@ -219,7 +220,7 @@ class Guard(grpc.aio.ServerInterceptor):
         principal = self._authenticator.authenticate(metadata, context.auth_context())
         scopes = _SCOPES.get(method, ())
         if not method.startswith(_ANY_SCOPE) and principal.scopes.isdisjoint(scopes):
-            raise NotPermitted(
+            raise AccessDenied(
                 f"{principal.display_name} may not call {method.rpartition('/')[2]}, which needs the scope "
                 f"{' or '.join(map(repr, scopes))}; ask the server's operator for it"
             )

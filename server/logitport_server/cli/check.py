@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import LawBroken, LogitportError, SuspectCodeWarning
+from logitport.errors import LogitportError, ProcessorWarning
 from logitport.output import escaped
 from logitport_server import stubs
 from logitport_server.cli.processor_file import read_processor, read_processors
@@ -61,7 +61,7 @@ class Check(BaseModel):
         return {self.source.rpartition(":")[2]: read_processor(self.source)}
 
     def _keeps_the_laws(self, name: str, processor: Any) -> bool:
-        from logitport.testing.checking import LAWS, check
+        from logitport.testing import LAWS, LawBroken, check
 
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
@@ -82,4 +82,4 @@ class Check(BaseModel):
         for one in warned:
             print(escaped(f"warning: {one.message}"), file=sys.stderr)  # noqa: T201
         print(problem or f"{name} keeps the laws {', '.join(laws)}")  # noqa: T201
-        return not problem and not any(issubclass(one.category, SuspectCodeWarning) for one in warned)
+        return not problem and not any(issubclass(one.category, ProcessorWarning) for one in warned)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from logitport import payload
-from logitport.errors import MalformedPayload, SignatureRefused
+from logitport.errors import PayloadError
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_server.cli import program_text
@@ -101,16 +101,14 @@ def _signature(shipped: Payload, keys: TrustedKeys | None) -> str:
         return f"{description}{expired}; not checked: give --trusted-keys"
     try:
         keys.check(shipped)
-    except SignatureRefused as error:
+    except PayloadError as error:
         return f"{description}; REFUSED: {error}"
     return f"{description}; valid"
 
 
 def _limit(cpu_seconds: int) -> None:
     def stop(*_: object) -> None:
-        raise MalformedPayload(
-            f"the analysis took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it"
-        )
+        raise PayloadError(f"the analysis took more than {cpu_seconds} s of CPU time (--cpu-seconds); do not run it")
 
     signal.signal(signal.SIGXCPU, stop)
     for kind, limit in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, cpu_seconds)):

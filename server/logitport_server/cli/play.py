@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import InvalidRecording, NotInstalled
+from logitport.errors import InvalidArgument, NotInstalled
 from logitport.installation import how_to_install
 from logitport.recording.reader import MAX_MEMORY_BYTES
 from logitport_server import stubs
@@ -82,7 +82,7 @@ class Play(BaseModel):
                 run_payloads=self.run_payloads,
                 max_memory_bytes=self.max_memory,
             )
-        except InvalidRecording as error:
+        except InvalidArgument as error:
             raise UsageError(str(error)) from error
         with TemporaryDirectory(prefix="logitport-play-") as folder:
             server.run(lambda: self._announce(server.url, Path(folder)))

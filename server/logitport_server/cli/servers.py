@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AliasChoices, Field
 from pydantic_settings import CliPositionalArg
 
-from logitport.errors import InvalidArgument, LogitportError, UnknownProcessor
+from logitport.errors import InvalidArgument, LogitportError, NotFound
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.tables import Column, lines_of, show
 from logitport_server.cli.display.text import escape_lines
@@ -142,7 +142,7 @@ def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T
 def known(answers: list[Answer]) -> list[Answer]:
     """Leave out servers that do not know a processor, if another one does: they may share the store that it was in."""
     if any(answer.error is None for answer in answers):
-        return [answer for answer in answers if not isinstance(answer.error, UnknownProcessor)]
+        return [answer for answer in answers if not isinstance(answer.error, NotFound)]
     return answers
 
 

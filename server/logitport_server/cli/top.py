@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from logitport.errors import DeadlineExceeded, ServerUnavailable
+from logitport.errors import ServerUnavailable
 from logitport_server.cli.activity import Look, compare
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display.quantities import NOTHING, age, rate
@@ -180,7 +180,7 @@ def _share(height: int | None, wanted: Sequence[int]) -> list[int]:
 def _state(look: Look) -> str:
     if look.status is not None:
         return state_of(look.status)
-    return "unreachable" if isinstance(look.error, ServerUnavailable | DeadlineExceeded) else "failed"
+    return "unreachable" if isinstance(look.error, ServerUnavailable) else "failed"
 
 
 def _server_row(one: ServerActivity) -> tuple[object, ...]:

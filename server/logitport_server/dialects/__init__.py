@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport_server.dialects.base import Dialect, RequestContext
 
@@ -37,12 +37,12 @@ def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
         shipped: whether a client sent the processor's code.
 
     Raises:
-        LoadFailed: creating the instance raised, or the server has no such dialect.
+        PayloadError: creating the instance raised, or the server has no such dialect.
     """
     inner, dialect = dialects.recognise(processor)
     if dialect not in _DIALECTS:
         known = ", ".join(sorted(_DIALECTS))
-        raise LoadFailed(f"processor {name} has the unknown dialect {dialect!r}; supported: {known}")
+        raise PayloadError(f"processor {name} has the unknown dialect {dialect!r}; supported: {known}")
     module, _, class_name = _DIALECTS[dialect].rpartition(".")
     dialect_class: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), class_name)
     return dialect_class(inner, name, shipped=shipped)

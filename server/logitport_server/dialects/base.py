@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from logitport import payload
 from logitport.core.edits import Edits
-from logitport.errors import InvalidParams, LogitportError
+from logitport.errors import InvalidArgument, LogitportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -132,7 +132,7 @@ class Dialect(ABC):
     bytes_per_params_byte: int = BYTES_PER_PARAMS_BYTE
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
-        """Takes a processor's class, or an instance. Raises LoadFailed if the class cannot be instantiated."""
+        """Takes a processor's class, or an instance. Raises PayloadError if the class cannot be instantiated."""
         self.processor = payload.instantiate(processor) if isinstance(processor, type) else processor
         self.name = self.key = name
         self.shipped = shipped
@@ -168,7 +168,7 @@ class Dialect(ABC):
         """Call the processor's check of a request's parameters, if there is one.
 
         Raises:
-            InvalidParams: the check refused them; the message is that of the check.
+            InvalidArgument: the check refused them; the message is that of the check.
             Exception: any other exception of the check, unchanged.
         """
         if check is None:
@@ -180,7 +180,7 @@ class Dialect(ABC):
         except Exception as error:
             if not self._is_refusal(error):
                 raise
-            raise InvalidParams(f"processor {self.name}: {error}") from error
+            raise InvalidArgument(f"processor {self.name}: {error}") from error
 
     def _is_refusal(self, error: Exception) -> bool:
         """Whether an exception of the processor's check means that the parameters cannot be used."""

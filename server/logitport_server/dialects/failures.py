@@ -9,21 +9,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from logitport.errors import (
+    AccessDenied,
     InvalidArgument,
-    InvalidTokenId,
     LimitExceeded,
-    LoadFailed,
     LogitportError,
-    MalformedPayload,
-    NotPermitted,
-    PayloadNotAllowed,
+    NotFound,
+    PayloadError,
     ProcessorFailed,
-    ProcessorQuarantined,
-    ProcessorTimedOut,
-    PythonMismatch,
-    SignatureRefused,
     StateLost,
-    UnknownProcessor,
+    from_code,
 )
 from logitport_server import descriptors, stubs
 
@@ -50,14 +44,7 @@ _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
 # Errors that pass through with their own type.
-_OURS = (
-    *(InvalidArgument, UnknownProcessor, PayloadNotAllowed, MalformedPayload, PythonMismatch, LoadFailed),
-    *(ProcessorFailed, StateLost, NotPermitted, SignatureRefused, LimitExceeded),
-)
-
-
-# Raised by the SDK when a processor misuses it, for example with an invalid id. The SDK cannot name the processor.
-_UNNAMED = (InvalidArgument, InvalidTokenId)
+_OURS = (*(InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded),)
 
 
 class WorkerLost(ProcessorFailed):
@@ -68,8 +55,10 @@ class ReplyTooLarge(LimitExceeded):
     """The edits of one call do not fit into a reply; those of fewer rows may. Sent to clients as LimitExceeded."""
 
 
-# A retry would not help: it would lose another worker, or take as long again.
-NON_RETRYABLE = (WorkerLost, ProcessorTimedOut, ProcessorQuarantined)
+def is_retryable(error: BaseException) -> bool:
+    """Return whether a call of fewer rows may succeed; if not, it loses another worker or takes as long again."""
+    codes = (ProcessorFailed.TIMED_OUT, ProcessorFailed.QUARANTINED)
+    return not (isinstance(error, WorkerLost) or (isinstance(error, ProcessorFailed) and error.code in codes))
 
 
 def of_processor(error: BaseException, processor: str, *, shipped: bool = True) -> LogitportError:
@@ -88,7 +77,7 @@ def _of_code(error: BaseException, processor: str, *, shipped: bool) -> Logitpor
     if isinstance(error, _OURS):
         kind = next(cls for cls in type(error).__mro__ if cls.__module__ == LogitportError.__module__)
         message = _text(getattr(error, "message", error))
-        if kind in _UNNAMED and not message.startswith("processor "):
+        if kind is InvalidArgument and not message.startswith(("processor ", f"{processor}: ")):
             message = f"processor {processor}: {message}"
         trace = _end(_text(getattr(error, "remote_traceback", ""))) or _third_party_traceback(error)
     else:
@@ -99,10 +88,17 @@ def _of_code(error: BaseException, processor: str, *, shipped: bool) -> Logitpor
         logger.info("%s\n%s", message, trace)
         trace = ""
     output = _text(getattr(error, "output", "")) if shipped and isinstance(error, _OURS) else ""
+    code = _code_of(error, kind)
     failure: LogitportError = kind(
-        _start(message), processor=processor, remote_traceback=trace, output=output[-_MAX_OUTPUT_LENGTH:]
+        _start(message), code=code, processor=processor, remote_traceback=trace, output=output[-_MAX_OUTPUT_LENGTH:]
     )
     return failure
+
+
+def _code_of(error: BaseException, kind: type[LogitportError]) -> int:
+    """Return the error's code if its class has it. Third-party code may have set anything."""
+    code = getattr(error, "code", None)
+    return code if isinstance(code, int) and type(from_code(code, "")) is kind else kind.code
 
 
 def of_sandboxed(error: BaseException, processor: str) -> LogitportError:

@@ -101,7 +101,7 @@ class ProgramDialect(Dialect):
         return partial(check_params, self.verified.program.parameters)
 
     def check_width(self, vocab_size: int) -> None:
-        """Check that the program can run on logits of this width. Raises InvalidProgram, LimitExceeded."""
+        """Check that the program can run on logits of this width. Raises InvalidArgument, LimitExceeded."""
         if self._fitting_width != vocab_size:
             self.verified.check_width(vocab_size)
             self._fitting_width = vocab_size

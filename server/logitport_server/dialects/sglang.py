@@ -35,7 +35,7 @@ class _Req(SimpleNamespace):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The operator's tokenizer. Raises InvalidParams if the session's is not configured."""
+        """The operator's tokenizer. Raises InvalidArgument if the session's is not configured."""
         return operator_tokenizer(self._tokenizer_id)
 
 
@@ -116,7 +116,7 @@ class SGLangDialect(Dialect):
         """Whether no attribute of the instance has changed since its construction."""
         try:
             return bool(getattr(self.processor, "__dict__", {}) == self._initial_attributes)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - tensors, for example, do not compare to one bool
             return False
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.errors import LimitExceeded, ProcessorTimedOut
+from logitport.errors import LimitExceeded, ProcessorFailed
 from logitport.programs.runtime.runner import Runner
 from logitport_server.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.errors import ProcessorFailed
     from logitport.programs.columns import Columns
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.verifier import Verified
@@ -105,9 +104,10 @@ class SharedRunner:
         return max(1, self._max_work * factor // (operators * longest))
 
 
-def _timed_out(name: str) -> ProcessorTimedOut:
-    return ProcessorTimedOut(
+def _timed_out(name: str) -> ProcessorFailed:
+    return ProcessorFailed(
         f"program {name} did not process all rows in the time of this step (--processor-timeout-seconds): use a "
         "program with fewer operators, or send fewer rows",
         processor=name,
+        code=ProcessorFailed.TIMED_OUT,
     )

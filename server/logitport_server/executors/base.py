@@ -39,7 +39,7 @@ class Executor(ABC):
         """Create an instance of the processor for one session.
 
         Raises:
-            PythonMismatch, LoadFailed: the payload is refused.
+            PayloadError: the payload is refused.
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         if source.program is not None:
@@ -65,7 +65,7 @@ class Executor(ABC):
         """Wait until processors can be hosted. Raises RuntimeError with the reason if they cannot."""
 
     def check_python(self, shipped: Payload) -> None:
-        """Raise PythonMismatch if no configured Python can run the payload. Does not unpickle."""
+        """Raise PayloadError if no configured Python can run the payload. Does not unpickle."""
         payload.check_python(shipped)
 
     def close(self) -> None:

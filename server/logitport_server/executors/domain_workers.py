@@ -77,7 +77,7 @@ class DomainWorkers:
         or again the worker for calls if there is no free slot. A `check` by a processor that checks slowly runs in the
         worker for admissions, too: a front end may try such a chain while its engine waits for a start.
 
-        Raises ProcessorTimedOut if other calls hold the lock for these seconds.
+        Raises ProcessorFailed if other calls hold the lock for these seconds.
         """
         deadline = time.monotonic() + seconds
         if self._may_use_calls(calls, source, check=check):

@@ -56,7 +56,7 @@ class Hosting:
     ) -> WorkerProcess:
         """Return the worker's process. If it lacks the processor, post the call that loads it.
 
-        Raises ProcessorQuarantined, and what `Worker.process` and `Worker.post` raise.
+        Raises ProcessorFailed, and what `Worker.process` and `Worker.post` raise.
         """
         source, worker = self._source, self.worker
         assert source.payload is not None  # noqa: S101 - an installed processor has no worker

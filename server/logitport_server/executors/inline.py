@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.payload.pickle_reader import read
 from logitport_server import stubs
 from logitport_server.dialects import Dialect, make_dialect
@@ -40,17 +40,19 @@ class InlineExecutor(Executor):
         assert source.payload is not None  # noqa: S101 - only payloads come here
         try:
             processor = self._loader.load(source.payload)
-        except LoadFailed as error:
+        except PayloadError as error:
+            if error.code != PayloadError.INVALID:
+                raise
             raise _with_advice(error, source.payload) from error
         return make_dialect(processor, source.display_name, shipped=True)
 
 
-def _with_advice(error: LoadFailed, shipped: Payload) -> LoadFailed:
+def _with_advice(error: PayloadError, shipped: Payload) -> PayloadError:
     """Add the fix to the error if the payload uses an engine that is missing here but stubbed in workers."""
     for reference in sorted(read(shipped.data).globals, key=lambda reference: (reference.module, reference.name)):
         engine = reference.module.partition(".")[0]
         if engine in stubs.ENGINES and find_spec(engine) is None:
-            return LoadFailed(
+            return PayloadError(
                 f"the processor uses {reference.module}.{reference.name}, but {engine} is not installed on the server, "
                 f"which runs shipped processors in its own process: install {engine} there, or serve with --isolation "
                 f"process: its workers have stubs of {engine}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from logitport import payload
-from logitport.errors import PythonMismatch
+from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
 from logitport_server.executors.domain_workers import DomainWorkers
@@ -138,8 +138,8 @@ class ProcessExecutor(Executor):
         while True:
             try:
                 dialect = RemoteDialect(source, self._domain(source.domain, python))
-            except PythonMismatch:
-                if not others:
+            except PayloadError as error:
+                if error.code != PayloadError.PYTHON_MISMATCH or not others:
                     raise
                 python, *others = others
             else:
@@ -156,11 +156,11 @@ class ProcessExecutor(Executor):
         self._tokenizers = {}
 
     def _candidates(self, shipped: Payload) -> list[str]:
-        """Return the Pythons that may match the payload, the likeliest first. Raises PythonMismatch if none does."""
+        """Return the Pythons that may match the payload, the likeliest first. Raises PayloadError if none does."""
         others = [python for python in self._paths if python != RUNNING]
         try:
             payload.check_python(shipped)
-        except PythonMismatch:
+        except PayloadError:
             candidates = [python for python in others if shipped.python in ("", python)]
             if not candidates:
                 raise

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from logitport.errors import LimitExceeded, ProcessorTimedOut
+from logitport.errors import LimitExceeded, ProcessorFailed
 from logitport_server import descriptors
 from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.report import WorkerReport
@@ -93,11 +93,11 @@ class ProcessHolder:
             return ()
 
     def reserve(self, source: Source, seconds: float) -> None:
-        """Acquire the lock. Raises ProcessorTimedOut if other calls of the trust domain hold it for so long."""
+        """Acquire the lock. Raises ProcessorFailed if other calls of the trust domain hold it for so long."""
         if not self.lock.acquire(timeout=seconds):
             raise self.not_begun(source, seconds)
 
-    def not_begun(self, source: Source, seconds: float) -> ProcessorTimedOut:
+    def not_begun(self, source: Source, seconds: float) -> ProcessorFailed:
         """Return the error of a call that has waited these seconds for the worker, and was not begun."""
         name = source.display_name
         reason = (
@@ -106,7 +106,7 @@ class ProcessHolder:
         )
         if self._process is None:
             reason = self._not_forked(seconds)
-        return ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+        return ProcessorFailed(f"processor {name}: {reason}", processor=name, code=ProcessorFailed.TIMED_OUT)
 
     @contextmanager
     def reserved(self, source: Source, seconds: float) -> Iterator[None]:
@@ -141,7 +141,7 @@ class ProcessHolder:
 
         Raises:
             WorkerLost: that fails.
-            ProcessorTimedOut: it takes longer than these seconds.
+            ProcessorFailed: it takes longer than these seconds.
             LimitExceeded: the server has no descriptor for it, or no slot for this trust domain.
         """
         deadline = time.monotonic() + seconds
@@ -155,7 +155,7 @@ class ProcessHolder:
                     self._forked = self._fork(deadline - time.monotonic())
                 wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
-                raise ProcessorTimedOut(self._not_forked(seconds))
+                raise ProcessorFailed(self._not_forked(seconds), code=ProcessorFailed.TIMED_OUT)
             forked, self._forked = self._forked, None
             try:
                 self._process = forked.result()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
-from logitport_server.dialects.failures import NON_RETRYABLE
+from logitport_server.dialects.failures import is_retryable
 from logitport_server.executors.gpu import GpuMemory, release_memory
 from logitport_server.shared_memory.regions import Region
 from logitport_server.worker import messages
@@ -166,7 +166,7 @@ class SharedRows:
                 open_on_gpu(mapping.message, mapping.region.fd)
                 self._mapped.add(mapping.number)
         except (CudaError, LogitportError) as error:
-            if isinstance(error, NON_RETRYABLE):
+            if not is_retryable(error):
                 raise
             self._drop_gpu_rows()
             self._gpu.disable(self._domain, process, error)

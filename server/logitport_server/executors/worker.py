@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from logitport.errors import LogitportError, ProcessorTimedOut, from_proto
+from logitport.errors import LogitportError, ProcessorFailed, from_proto
 from logitport_proto import common_pb2
 from logitport_server import load_time
 from logitport_server.dialects import failures
@@ -137,7 +137,7 @@ class Worker(ProcessHolder):
 
     @property
     def load_seconds(self) -> float:
-        """How long code of the present admission may take. Raises ProcessorTimedOut if its time is up."""
+        """How long code of the present admission may take. Raises ProcessorFailed if its time is up."""
         return load_time.left(self.deadlines.load)
 
     def admission_time(self, besides: RequestContext | None = None) -> tuple[float, bool]:
@@ -180,7 +180,7 @@ class Worker(ProcessHolder):
             expected: type of the reply.
             on_reply: called with the reply and its columns. An IndexError, TypeError or ValueError means that the
                 reply is invalid, and ends the process. Any other LogitportError goes to `on_error`.
-            on_error: called with ProcessorTimedOut, WorkerLost, NotStarted, or an error that the worker sent.
+            on_error: called with ProcessorFailed, WorkerLost, NotStarted, or an error that the worker sent.
             descriptors: file descriptors that travel with the message.
             at_admission: whether the call belongs to the admission of a request, which has a longer deadline.
 
@@ -207,7 +207,7 @@ class Worker(ProcessHolder):
         """Post a call, and wait for its reply and those of all earlier calls. The arguments are those of `post`.
 
         Raises:
-            ProcessorTimedOut: the replies did not arrive within these seconds. The process is killed.
+            ProcessorFailed: the replies did not arrive within these seconds. The process is killed.
             WorkerLost: the process ended, or its reply is invalid.
             LogitportError: the processor raised, or was refused.
         """
@@ -251,7 +251,7 @@ class Worker(ProcessHolder):
 
     def pump(self) -> None:
         """Write posted calls, and handle the replies that have arrived."""
-        assert self._process is not None  # noqa: S101 - there are calls without a reply
+        assert self._process is not None  # noqa: S101 - the caller has it from `process`
         try:
             received = self._process.pump()
         except WorkerGone as error:
@@ -326,7 +326,7 @@ class Worker(ProcessHolder):
 
     def _restart_clock(self) -> float:
         """Return how long the server has waited for the oldest call."""
-        assert self._process is not None  # noqa: S101 - there is a call
+        assert self._process is not None  # noqa: S101 - the caller has it from `process`
         seconds, self._process.waited_seconds = self._process.waited_seconds, 0.0
         return seconds
 
@@ -370,7 +370,7 @@ class Worker(ProcessHolder):
             reason = f"{what} took over {limit:.3g} s ({option}), and its worker was ended: look for a loop"
             if cut_short := waited < _WHOLE * limit:
                 reason = f"{what} was not finished after {waited:.3g} s, when the time of the {whole} ({option}) was up"
-            error = ProcessorTimedOut(f"processor {name}: {reason}", processor=name)
+            error = ProcessorFailed(f"processor {name}: {reason}", processor=name, code=ProcessorFailed.TIMED_OUT)
             if cut_short:  # other calls have used up the time, so only the time of this one is charged
                 logger.warning("processor %s of %s: %s", name, self.domain, reason)
                 self.quarantine.record_call(self.domain, call.source.key, waited)

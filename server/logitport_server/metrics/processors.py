@@ -104,7 +104,7 @@ class ProcessorMetrics(Collector):
             for failure in failures:
                 code = failure.error.code
                 # The name of an unknown processor is not used: clients can send any number of such names.
-                name = "" if code == common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR else failure.error.processor
+                name = "" if code == common_pb2.ERROR_CODE_NOT_FOUND else failure.error.processor
                 self._labels.get(name, principal).failed[code] += 1
 
     def add_counts(self, principal: str, processors: Iterable[ProcessorCounts]) -> None:

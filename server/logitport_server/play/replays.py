@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 import logitport_builtins
-from logitport.errors import InvalidArgument, PayloadNotAllowed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.recording.events import display_name, params_of
 from logitport.testing.replaying.chains import Replacement, recorded_processor
 from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
@@ -71,7 +71,7 @@ class Replays:
 
     Raises:
         InvalidArgument: nothing was recorded.
-        LoadFailed: the tokenizer cannot be read.
+        PayloadError: the tokenizer cannot be read.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Replays:
     def _start(self, run: RequestReplay, opening: OpenSession) -> None:
         try:
             chain = self._chain(run.request.began.processors, run.versions)
-        except PayloadNotAllowed as error:
+        except PayloadError as error:
             run.outcome.error = not_run = str(error)
             run.play = (row for part in run.request.parts for row in recorded_rows(opening, part, not_run))
         except InvalidArgument as error:

@@ -44,7 +44,7 @@ class PlayServer:
 
     Raises:
         InvalidArgument: a file or a folder cannot be used.
-        InvalidRecording, LoadFailed: the recording or the tokenizer cannot be read.
+        InvalidArgument, PayloadError: the recording or the tokenizer cannot be read.
         NotInstalled: a model needs a package that is not installed.
         ServerUnavailable: the port is taken.
     """

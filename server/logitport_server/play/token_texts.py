@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport.tokenizers import Tokenizer, TokenizerFile
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json, or that of a folder. Raises LoadFailed."""
+    """Read a tokenizer.json, or that of a folder. Raises PayloadError."""
     return Tokenizer(path.name, TokenizerFile.read(path.name, path))
 
 
@@ -27,7 +27,7 @@ class TokenTexts(Mapping[int, str]):
     def __getitem__(self, token_id: int) -> str:
         try:
             text = self._tokenizer.token_bytes(token_id).decode(errors="replace")
-        except LoadFailed:  # a decoder of another kind
+        except PayloadError:  # a decoder of another kind
             text = self._tokenizer.decode(token_id)
         return text or self._tokenizer.convert_ids_to_tokens(token_id) or f"<{token_id}>"
 

@@ -8,7 +8,7 @@ import time
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidArgument, ProcessorTimedOut
+from logitport.errors import InvalidArgument, ProcessorFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -21,7 +21,7 @@ GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 
 
-class _Stopped(ProcessorTimedOut):
+class _Stopped(ProcessorFailed):
     """Raised inside the code that does not return. Python creates it without arguments."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from logitport.errors import InternalError, LogitportError, MalformedPayload
+from logitport.errors import LogitportError, PayloadError
 from logitport_server import descriptors
 from logitport_server.registry.change import Change, Held
 from logitport_server.registry.records import Binding, Quarantined, Registration, decode
@@ -56,7 +56,7 @@ class Catalog:
         outage: why the store could not be used at the last poll; "" if it could.
 
     Raises:
-        InternalError: the store cannot be read.
+        LogitportError: the store cannot be read.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Catalog:
         return self._store.id
 
     def refresh(self) -> View:
-        """Read all that other servers have changed. Returns the view. Raises InternalError if that fails."""
+        """Read all that other servers have changed. Returns the view. Raises LogitportError if that fails."""
         self._check_reachable()
         with self._changing, _as_internal_error():
             self._synchronize(math.inf)
@@ -102,7 +102,7 @@ class Catalog:
             plan: fills the change. It may raise, and is called again if another server has changed the store meanwhile.
 
         Raises:
-            InternalError: the store cannot be read or written.
+            LogitportError: the store cannot be read or written.
         """
         self._check_reachable()
         with self._changing, _as_internal_error():
@@ -112,7 +112,7 @@ class Catalog:
         """Lift the quarantine of a processor on all servers. Returns whether it was quarantined.
 
         Raises:
-            InternalError: the store cannot be read or written.
+            LogitportError: the store cannot be read or written.
         """
         self._check_reachable()
 
@@ -142,9 +142,9 @@ class Catalog:
             self.outage = ""
 
     def _check_reachable(self) -> None:
-        """Raise InternalError at once if the last poll failed: each attempt may wait for a timeout."""
+        """Raise LogitportError at once if the last poll failed: each attempt may wait for a timeout."""
         if self.outage:
-            raise InternalError(
+            raise LogitportError(
                 f"the server's store cannot be used: {self.outage}; nothing has changed, try again later"
             )
 
@@ -236,7 +236,7 @@ class Catalog:
             with self._turn_of(record.owner):
                 shipped = self._accept(record.serialized)
             if shipped.digest != record.digest:
-                raise MalformedPayload(f"its digest is {shipped.digest}")
+                raise PayloadError(f"its digest is {shipped.digest}")
         except LogitportError as error:
             logger.warning("the stored processor %s was not loaded: %s", record.digest, error)
             return None
@@ -312,4 +312,4 @@ def _as_internal_error() -> Iterator[None]:
         if descriptors.is_shortage(error):
             raise descriptors.shortage() from error
         happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
-        raise InternalError(f"the server's store cannot be used: {error}; {happened}") from error
+        raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error

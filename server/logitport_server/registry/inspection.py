@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fickling.fickle import Pickled  # type: ignore[import-untyped]
 
-from logitport.errors import MalformedPayload
+from logitport.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Inspection:
 
 
 def inspect_pickle(data: bytes) -> Inspection:
-    """Analyse a pickle. Raises MalformedPayload if that fails, which is a reason not to run it."""
+    """Analyse a pickle. Raises PayloadError if that fails, which is a reason not to run it."""
     try:
         tree = Pickled.load(data).ast
         statements = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -59,11 +59,11 @@ def inspect_pickle(data: bytes) -> Inspection:
         functions = tuple(_functions(tree))
         shown = [ast.unparse(_Abbreviate().visit(node)) for node in statements]
     except RecursionError as error:
-        raise MalformedPayload("the pickle is nested too deeply to be analysed; do not run it") from error
-    except MalformedPayload:
+        raise PayloadError("the pickle is nested too deeply to be analysed; do not run it") from error
+    except PayloadError:
         raise
     except Exception as error:
-        raise MalformedPayload(f"the pickle cannot be analysed ({error}); do not run it") from error
+        raise PayloadError(f"the pickle cannot be analysed ({error}); do not run it") from error
     return Inspection(tuple(dict.fromkeys(imports)), tuple(shown), functions)
 
 

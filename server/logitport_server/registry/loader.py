@@ -18,7 +18,7 @@ class Loader:
     """A bounded cache of loaded processors, by digest, around the only call that unpickles.
 
     Attributes:
-        load: function from a `Payload` to its processor. Raises PythonMismatch, LoadFailed; failures are not cached.
+        load: function from a `Payload` to its processor. Raises PayloadError; failures are not cached.
     """
 
     def __init__(self, cache_size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.errors import LimitExceeded, PayloadNotAllowed
+from logitport.errors import LimitExceeded, PayloadError
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -46,13 +46,14 @@ class PayloadPolicy:
             name: name to register it under; "" for none.
 
         Raises:
-            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused: the first check
+            PayloadError, LimitExceeded: the first check
                 that fails. Each check reads more of the payload than the one before.
         """
         if not (self._allow_shipped or self._allow_programs):
-            raise PayloadNotAllowed(  # and nothing is parsed
+            raise PayloadError(  # and nothing is parsed
                 "this server accepts neither shipped processors nor programs; its operator can allow shipped "
-                "processors with --enable-custom-logit-processor, and programs by leaving out --no-programs"
+                "processors with --enable-custom-logit-processor, and programs by leaving out --no-programs",
+                code=PayloadError.NOT_ALLOWED,
             )
         if not self._allow_shipped and _PROGRAM_KEY not in serialized:
             self._check_kind(False)  # code is not parsed, either
@@ -67,20 +68,22 @@ class PayloadPolicy:
         return shipped
 
     def check_current(self, shipped: Payload, name: str = "") -> None:
-        """Raise SignatureRefused if the signature of a payload accepted earlier is not valid now, or for this name."""
+        """Raise PayloadError if the signature of a payload accepted earlier is not valid now, or for this name."""
         if self._trusted_keys is not None:
             self._trusted_keys.check_current(shipped, name)
 
     def _check_kind(self, is_program: bool) -> None:
-        """Raise PayloadNotAllowed if the operator does not allow programs, or code."""
+        """Raise PayloadError if the operator does not allow programs, or code."""
         if is_program and not self._allow_programs:
-            raise PayloadNotAllowed(
+            raise PayloadError(
                 "this server does not accept programs (--no-programs); ask its operator to allow them, or use a "
-                "processor that the server has"
+                "processor that the server has",
+                code=PayloadError.NOT_ALLOWED,
             )
         if not is_program and not self._allow_shipped:
-            also = "; it accepts programs: logitport.programs.capture makes one" if self._allow_programs else ""
-            raise PayloadNotAllowed(
+            also = "; it accepts programs: logitport.programs.capturing makes one" if self._allow_programs else ""
+            raise PayloadError(
                 "this server does not accept shipped processors; its operator can allow them with "
-                f"--enable-custom-logit-processor{also}"
+                f"--enable-custom-logit-processor{also}",
+                code=PayloadError.NOT_ALLOWED,
             )

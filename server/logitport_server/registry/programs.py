@@ -27,7 +27,7 @@ def load_program(shipped: Payload) -> Verified:
     that needs the program, such as one of its running time, is checked here.
 
     Raises:
-        InvalidProgram: the bytes are not a canonical program, or it breaks a rule.
+        InvalidArgument: the bytes are not a canonical program, or it breaks a rule.
         LimitExceeded: it has too many values or parameters, or its window is too long.
     """
     logger.info("verifying program %s, %d bytes", shipped.display_name, len(shipped.data))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logitport.errors import ProcessorQuarantined
+from logitport.errors import ProcessorFailed
 from logitport_server.principals import log_fields
 
 if TYPE_CHECKING:
@@ -83,17 +83,18 @@ class Quarantine:
         return sum(map(len, tuple(self._quarantined.values())))
 
     def check(self, domain: TrustDomain | None, digest: str, name: str) -> None:
-        """Raise ProcessorQuarantined if the processor must not be called. The message has the given name."""
+        """Raise ProcessorFailed if the processor must not be called. The message has the given name."""
         found = self._quarantined.get(digest)
         if found is None:
             return
         record = found.get(domain)
         reason = record.reason if record is not None else _reason_for_all(found)
         if reason:
-            raise ProcessorQuarantined(
+            raise ProcessorFailed(
                 f"processor {name} is quarantined: {reason}; fix it, or have an operator lift the quarantine "
                 f"(logitport unquarantine TARGET {digest}, or ServerClient.unquarantine)",
                 processor=name,
+                code=ProcessorFailed.QUARANTINED,
             )
 
     def record_failure(self, domain: TrustDomain | None, digest: str, reason: str, seconds: float = 0.0) -> None:

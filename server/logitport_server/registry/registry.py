@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from logitport import dialects, payload
 from logitport.errors import (
     InvalidArgument,
-    InvalidName,
     LimitExceeded,
     NameTaken,
-    UnknownProcessor,
+    NotFound,
 )
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
@@ -59,8 +58,8 @@ class Registry:
         on_removed: called with the display name of a processor whose last registration is gone, on any server.
 
     Raises:
-        InvalidProgram, LimitExceeded: an installed program breaks a rule.
-        InternalError: the store cannot be read.
+        InvalidArgument, LimitExceeded: an installed program breaks a rule.
+        LogitportError: the store cannot be read.
     """
 
     def __init__(
@@ -135,13 +134,12 @@ class Registry:
             tenant: the tenant that the engine names in the request; "" for none.
 
         Raises:
-            InvalidArgument, UnknownProcessor, NotPermitted, PayloadNotAllowed, LimitExceeded, MalformedPayload,
-            InvalidProgram, SignatureRefused: see the classes.
+            InvalidArgument, NotFound, AccessDenied, PayloadError, LimitExceeded: see the classes.
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
             if processor.builtin not in self._installed:
-                raise UnknownProcessor(
+                raise NotFound(
                     f"no built-in is called {processor.builtin!r}; installed are {', '.join(sorted(self._installed))} "
                     "(a registered name has a namespace, as in team/ban-french)"
                 )
@@ -188,14 +186,14 @@ class Registry:
             turn: held while the payload is parsed, and a program verified.
 
         Raises:
-            PayloadNotAllowed, LimitExceeded, MalformedPayload, SignatureRefused, PythonMismatch, InvalidProgram: the
+            PayloadError, LimitExceeded, InvalidArgument: the
                 payload is refused.
-            InvalidName, NameTaken: the name is refused.
+            InvalidArgument, NameTaken: the name is refused.
             LimitExceeded: the registry is full, or the principal has too many registrations or names.
-            InternalError: the store cannot be used.
+            LogitportError: the store cannot be used.
         """
         if name and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
-            raise InvalidName(
+            raise InvalidArgument(
                 f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters a-z 0-9 . _ -; "
                 "write, for example, team/ban-french:v2"
             )
@@ -218,7 +216,7 @@ class Registry:
         return self._describe(self._catalog.change(plan).owners(shipped.digest)[principal.name])
 
     def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
-        """Describe a built-in, a registered name or a digest. Raises UnknownProcessor."""
+        """Describe a built-in, a registered name or a digest. Raises NotFound."""
         if processor in self._installed:
             return self._describe_installed(processor)
         entry = self._catalog.view.find(
@@ -236,7 +234,7 @@ class Registry:
         """Describe the visible registrations of these payloads. Reads the store if it seems to lack one of them.
 
         Raises:
-            InternalError: the store cannot be read.
+            LogitportError: the store cannot be read.
         """
         view = self._catalog.view
         if not all(principal.name in view.owners(digest) for digest in digests):
@@ -251,9 +249,9 @@ class Registry:
         "admin" deletes the registrations of all principals.
 
         Raises:
-            UnknownProcessor: there is none, or the principal cannot see it.
-            NotPermitted: it belongs to another principal.
-            InternalError: the store cannot be used.
+            NotFound: there is none, or the principal cannot see it.
+            AccessDenied: it belongs to another principal.
+            LogitportError: the store cannot be used.
         """
         if processor in self._installed:
             raise InvalidArgument(f"{processor!r} is a built-in; built-ins cannot be deleted")
@@ -289,9 +287,9 @@ class Registry:
             principal: the caller.
 
         Raises:
-            NotPermitted: the principal lacks the scope "admin".
-            UnknownProcessor: the processor is neither registered nor quarantined.
-            InternalError: the store cannot be used.
+            AccessDenied: the principal lacks the scope "admin".
+            NotFound: the processor is neither registered nor quarantined.
+            LogitportError: the store cannot be used.
         """
         principal.check(ADMIN, "lift the quarantine of a processor")
         was_quarantined = self._catalog.lift(processor)
@@ -299,7 +297,7 @@ class Registry:
             entry = self._catalog.view.find(
                 processor, principal.name, any_owner=True, otherwise=f", and none is quarantined; {_LIST_THEM}"
             )
-        except UnknownProcessor:
+        except NotFound:
             if not was_quarantined:
                 raise
             info = registry_pb2.ProcessorInfo(digest=processor)
@@ -370,7 +368,7 @@ class Registry:
 
 
 def _source(shipped: Payload, domain: TrustDomain) -> Source:
-    """The source of a payload. The trust domain is that of its code. Raises InvalidProgram, LimitExceeded."""
+    """The source of a payload. The trust domain is that of its code. Raises InvalidArgument, LimitExceeded."""
     if shipped.is_program:
         return Source(shipped.digest, payload=shipped, program=load_program(shipped))
     return Source(shipped.digest, payload=shipped, domain=domain)

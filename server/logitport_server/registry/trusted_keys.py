@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, SignatureRefused
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload.signing import check_not_expired, read_public_keys, verify
 from logitport_server.config import StartupError
 
@@ -61,7 +61,7 @@ class TrustedKeys:
             )
 
     def check(self, shipped: Payload, name: str = "") -> None:
-        """Raise SignatureRefused unless a trusted key has signed the payload, and the name if one is given."""
+        """Raise PayloadError unless a trusted key has signed the payload, and the name if one is given."""
         key = self._current_key(shipped)
         verify(shipped, key)
         self.check_current(shipped, name)
@@ -76,21 +76,24 @@ class TrustedKeys:
         check_not_expired(shipped.signature)
         if name and shipped.signature.name != name:
             signed_for = repr(shipped.signature.name) if shipped.signature.name else "no name"
-            raise SignatureRefused(
-                f"the payload was signed for {signed_for}, not for {name!r}; sign it for that name to register it"
+            raise PayloadError(
+                f"the payload was signed for {signed_for}, not for {name!r}; sign it for that name to register it",
+                code=PayloadError.NOT_ALLOWED,
             )
 
     def _current_key(self, shipped: Payload) -> Ed25519PublicKey:
         if shipped.signature is None:
-            raise SignatureRefused(
+            raise PayloadError(
                 "the payload is not signed, and this server accepts only signed payloads: sign it with "
-                "`logitport sign` or Client.register(signing_key=...)"
+                "`logitport sign` or Client.register(signing_key=...)",
+                code=PayloadError.NOT_ALLOWED,
             )
         key = self._keys.get(shipped.signature.key)
         if key is None:
-            raise SignatureRefused(
+            raise PayloadError(
                 f"the payload is signed with key {shipped.signature.key}, which this server does not trust; its "
-                "operator can add the public key to the folder of --trusted-keys"
+                "operator can add the public key to the folder of --trusted-keys",
+                code=PayloadError.NOT_ALLOWED,
             )
         return key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from logitport.errors import UnknownProcessor
+from logitport.errors import NotFound
 from logitport_proto import registry_pb2
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class View:
             otherwise: end of the error's message: what to do.
 
         Raises:
-            UnknownProcessor: there is none. The error is the same if another principal's exists but is not shared.
+            NotFound: there is none. The error is the same if another principal's exists but is not shared.
         """
         found: Iterable[Entry] = ()
         if names and processor in self._by_name:
@@ -130,4 +130,4 @@ class View:
         for entry in found:
             if any_owner or entry.shared or entry.owner == principal:
                 return entry
-        raise UnknownProcessor(f"no registered name or digest is {processor!r}{otherwise}")
+        raise NotFound(f"no registered name or digest is {processor!r}{otherwise}")

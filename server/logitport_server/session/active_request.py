@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import LogitportError, NeedSync
+from logitport.errors import LogitportError
 from logitport_server.dialects import failures
 from logitport_server.session.memory import charge
 from logitport_server.turns import pause, pausing
@@ -109,7 +109,7 @@ class ActiveRequest:
         """Cut the history back to `base_length` if it is longer, check its checksum, and append the new ids.
 
         Raises:
-            NeedSync: the history differs from the engine's.
+            LogitportError: the history differs from the engine's.
             LimitExceeded: the principal would hold too much memory.
             LogitportError: the error the request failed with before, or one that a processor raises now.
         """
@@ -117,7 +117,10 @@ class ActiveRequest:
         if self._needs_check or base_length != self.history.length:
             failure = self._restore(base_length)
         if self.crc != history_crc:
-            raise NeedSync(f"slot {self.slot}: the first {base_length} ids differ between engine and server")
+            raise LogitportError(
+                f"slot {self.slot}: the first {base_length} ids differ between engine and server",
+                code=LogitportError.NEED_SYNC,
+            )
         if new_token_ids:
             charge(self.history, len(new_token_ids))
             later = self._extend(new_token_ids)
@@ -159,7 +162,7 @@ class ActiveRequest:
             The first error of a processor.
 
         Raises:
-            NeedSync, LogitportError: as `synchronize`.
+            LogitportError: as `synchronize`.
         """
         if self.failure is not None:
             if not self.skip:
@@ -172,7 +175,9 @@ class ActiveRequest:
             self.history.rewind(length)
             failure = self._update_states(self.chain)
         else:
-            raise NeedSync(f"the engine's history has {length} ids, the server's {own_length}")
+            raise LogitportError(
+                f"the engine's history has {length} ids, the server's {own_length}", code=LogitportError.NEED_SYNC
+            )
         self._needs_check = failure is not None
         return failure
 

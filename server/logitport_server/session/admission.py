@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, InvalidParams, InvalidTokenId, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
 from logitport_server import load_time, tracing
 from logitport_server.dialects import RequestContext, failures
@@ -261,7 +261,7 @@ def read_token_ids(
 
     Raises:
         InvalidArgument: both are set, or the column has no whole number of ids.
-        InvalidTokenId: an id is outside [0, vocab_size).
+        InvalidArgument: an id is outside [0, vocab_size).
     """
     if part == "prompt":
         listed, column = request.prompt_token_ids, request.prompt_ids
@@ -280,22 +280,24 @@ def read_token_ids(
 def check_token_ids(
     token_ids: Sequence[int] | np.ndarray[Any, np.dtype[np.int32]], vocab_size: int, where: str
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Convert ids to int32[n]. Raises InvalidTokenId if one is outside [0, vocab_size)."""
+    """Convert ids to int32[n]. Raises InvalidArgument if one is outside [0, vocab_size)."""
     ids = np.asarray(token_ids, np.int32)
     if ids.size and ids.view(np.uint32).max() >= vocab_size:  # a negative id is above 2**31
         index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
-        raise InvalidTokenId(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
+        raise InvalidArgument(f"{where}[{index}] is {ids[index]}: token ids must lie in [0, {vocab_size})")
     return ids
 
 
 def json_object(text: bytes, where: str) -> dict[str, Any]:
-    """Parse a JSON object; empty text is {}. Raises InvalidParams for any other text."""
+    """Parse a JSON object; empty text is {}. Raises InvalidArgument for any other text."""
     try:
         value = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError as error:
-        raise InvalidParams(f"{where}: not JSON ({error}); send an object, such as {{}}") from error
+        raise InvalidArgument(f"{where}: not JSON ({error}); send an object, such as {{}}") from error
     if not isinstance(value, dict):
-        raise InvalidParams(f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}")
+        raise InvalidArgument(
+            f"{where}: must be a JSON object, not {type(value).__name__}; send an object, such as {{}}"
+        )
     return value
 
 

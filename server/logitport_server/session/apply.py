@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import tracing
 from logitport_server.session.admission import MAX_PROCESSORS_PER_REQUEST
@@ -33,7 +33,7 @@ def apply(
         on_admitted: called with the refused requests, before the rows are processed.
 
     Raises:
-        InvalidArgument, InvalidLogits, LimitExceeded: the message as a whole is invalid.
+        InvalidArgument, LimitExceeded: the message as a whole is invalid.
     """
     rows_per_request = message.num_tokens_in_batch or 1
     if rows_per_request < 1:
@@ -41,7 +41,7 @@ def apply(
             f"num_tokens_in_batch is {rows_per_request}; send the number of rows of each request, 1 or more"
         )
     if len(message.logits.shape) != 2:
-        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; send [rows, vocab_size]")
+        raise InvalidArgument(f"logits have shape {list(message.logits.shape)}; send [rows, vocab_size]")
     num_rows, vocab_size = message.logits.shape
     if num_rows != len(message.requests) * rows_per_request:
         raise InvalidArgument(
@@ -49,7 +49,7 @@ def apply(
             f"send {len(message.requests) * rows_per_request} rows, request by request"
         )
     if vocab_size > _MAX_WIDTH:
-        raise InvalidLogits(f"logits have shape {list(message.logits.shape)}; the width is {_MAX_WIDTH} at most")
+        raise InvalidArgument(f"logits have shape {list(message.logits.shape)}; the width is {_MAX_WIDTH} at most")
     session = open_session(processing_pb2.OpenSession(vocab_size=vocab_size, datatype=message.logits.datatype))
     limits = session.limits
     if rows_per_request - 1 > MAX_DRAFT_TOKENS:

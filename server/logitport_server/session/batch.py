@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from logitport.errors import LogitportError, UnknownRequest
+from logitport.errors import LogitportError, NotFound
 from logitport_server.session.grouping import Row, Rows, needs_logits
 from logitport_server.session.outcome import Failed
 from logitport_server.turns import pausing
@@ -59,7 +59,7 @@ class StepBatch:
         for slot, generation in zip(layout.slots, layout.generations, strict=True):
             request = active.get(slot)
             if request is None or request.generation != generation:
-                self._unknown[slot] = UnknownRequest(
+                self._unknown[slot] = NotFound(
                     f"slot {slot} holds no request of generation {generation}; add the request first"
                 )
                 request = None

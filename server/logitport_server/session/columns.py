@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument, InvalidTokenId, LimitExceeded, to_proto
+from logitport.errors import InvalidArgument, LimitExceeded, to_proto
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _split(
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         for place, token_ids in enumerate(per_request):
             if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
-                invalid[place] = InvalidTokenId(
+                invalid[place] = InvalidArgument(
                     f"Step.{kind}_token_ids: token id {wrong[0]}; ids must lie in [0, {vocab_size})"
                 )
     return per_request

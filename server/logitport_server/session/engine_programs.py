@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.errors import LimitExceeded, UnknownProcessor
+from logitport.errors import LimitExceeded, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ def write_programs(
         reply: the message.
 
     Raises:
-        UnknownProcessor: the engine runs no program with one of the digests.
+        NotFound: the engine runs no program with one of the digests.
         LimitExceeded: the programs do not fit into one reply.
     """
     found: dict[str, tuple[Program, Signature | None]] = {}
@@ -53,7 +53,7 @@ def write_programs(
             if program is not None and (signature is not None or program.digest not in found):
                 found[program.digest] = program, signature
     if unknown := [digest for digest in digests if digest not in found]:
-        raise UnknownProcessor(
+        raise NotFound(
             f"the engine runs no program {unknown[0]!r:.100} for a request of this session; send digests of "
             "AdmittedChain.programs, while the session has a request with them"
         )

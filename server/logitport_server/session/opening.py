@@ -19,7 +19,7 @@ _MAX_TOKENIZER_ID_LENGTH = 4096  # a path, perhaps
 
 
 def check_opening(opening: processing_pb2.OpenSession) -> None:
-    """Check the message. Raises InvalidArgument, InvalidTokenId, LimitExceeded."""
+    """Check the message. Raises InvalidArgument, LimitExceeded."""
     if opening.vocab_size < 1:
         raise InvalidArgument(f"vocab_size is {opening.vocab_size}; send the width of the logits, 1 or more")
     if opening.datatype not in tensors.DATATYPES:

@@ -155,7 +155,7 @@ class EngineSession:
             self._pending.cancel(slot, generation)
 
     def get_programs(self, frame: processing_pb2.GetPrograms, reply: processing_pb2.Programs) -> None:
-        """Send programs that the engine has to run. Raises UnknownProcessor, LimitExceeded."""
+        """Send programs that the engine has to run. Raises NotFound, LimitExceeded."""
         write_programs(self.batch.requests.values(), frame.digests, self.limits.max_message_bytes, reply)
 
     def open_region(self, frame: processing_pb2.OpenRegion) -> tuple[int, Region]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logitport.errors import DuplicateRequest, InvalidArgument, LogitportError, to_proto
+from logitport.errors import InvalidArgument, LogitportError, to_proto
 from logitport_proto import common_pb2
 from logitport_server import defects
 from logitport_server.principals import Party
@@ -143,7 +143,7 @@ class SessionAdmissions:
         return Admission(addition, self._engine, previous, self._device_name, caller)
 
     def _request_at(self, slot: int, generation: int) -> ActiveRequest | None:
-        """The request of this slot and generation, if there is one. Raises InvalidArgument, DuplicateRequest."""
+        """The request of this slot and generation, if there is one. Raises InvalidArgument."""
         if not 0 <= slot < self._engine.max_requests:
             raise InvalidArgument(
                 f"slot {slot} is outside [0, {self._engine.max_requests}), the slots of this session; remove requests "
@@ -152,7 +152,7 @@ class SessionAdmissions:
         request = self._batch.requests.get(slot)
         occupant = self._pending.generation_at(slot) if request is None else request.generation
         if occupant not in (None, generation):
-            raise DuplicateRequest(f"slot {slot} holds generation {occupant}; remove that request first")
+            raise InvalidArgument(f"slot {slot} holds generation {occupant}; remove that request first")
         return request
 
     def _may_continue_in_background(self, admission: Admission, addition: processing_pb2.SlottedRequest) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.core import tensors
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument
 from logitport_server.session import step
 from logitport_server.session.batch import StepBatch
 from logitport_server.session.columns import StepColumns, pack_int32, write_outcome
@@ -226,10 +226,10 @@ class SessionSteps:
         """The logits of a message; a view if they are in a region.
 
         Raises:
-            InvalidLogits: the datatype or shape differs from the session's.
+            InvalidArgument: the datatype or shape differs from the session's.
         """
         if tensor.datatype != self._datatype or list(tensor.shape) != [rows, self._vocab_size]:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"logits are {tensor.datatype}{list(tensor.shape)}; send {self._datatype}[{rows}, {self._vocab_size}]"
             )
         return self._regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
-from logitport.errors import ProcessorFailed, ProcessorTimedOut
+from logitport.errors import ProcessorFailed
 from logitport.ops import apply_edits
 from logitport_server.dialects.base import States, by_row
-from logitport_server.dialects.failures import NON_RETRYABLE, of_dialect
+from logitport_server.dialects.failures import is_retryable, of_dialect
 from logitport_server.dialects.results import check_result
 from logitport_server.executors import Flight, NotStarted, RemoteCall
 from logitport_server.session.grouping import Group, Row, Rows
@@ -266,7 +266,10 @@ def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
 
 
 def _fail_not_called(groups: Iterable[Group], outcome: StepOutcome) -> None:
-    error = ProcessorTimedOut("not called: shipped processors, or programs, have used up the time of this step")
+    error = ProcessorFailed(
+        "not called: shipped processors, or programs, have used up the time of this step",
+        code=ProcessorFailed.TIMED_OUT,
+    )
     for group in groups:
         _fail_group(group, error, outcome)
 
@@ -295,7 +298,7 @@ def _without_failed(group: Group, failed: Mapping[int, BaseException], outcome: 
 
 def _can_split(group: Group, error: BaseException, time: StepTime) -> bool:
     """Whether to call the halves of a group that has failed."""
-    if len(group.rows) == 1 or group.dialect.reads_logits or isinstance(error, NON_RETRYABLE):
+    if len(group.rows) == 1 or group.dialect.reads_logits or not is_retryable(error):
         return False
     return not (group.dialect.isolated and time.is_up)
 

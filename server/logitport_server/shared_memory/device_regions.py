@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport.core.cuda_ipc import HANDLE_BYTES
-from logitport.errors import InvalidArgument, InvalidLogits
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class DeviceRegion:
     Raises:
         InvalidArgument: a field is invalid, or the memory is on another GPU.
         CudaError: CUDA cannot open a handle.
-        InvalidLogits: the allocation is smaller than the message says.
+        InvalidArgument: the allocation is smaller than the message says.
     """
 
     def __init__(self, cuda: Cuda, message: processing_pb2.ShareDeviceMemory) -> None:
@@ -55,7 +55,7 @@ class DeviceRegion:
         self._edited = cuda.open_event(message.edited_event)
         allocation = cuda.open_memory(message.memory_handle)
         if end > allocation.numel():
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"ShareDeviceMemory: {message.size_bytes} bytes at offset {message.byte_offset} are not inside the "
                 f"allocation's {allocation.numel()} bytes"
             )
@@ -73,12 +73,12 @@ class DeviceRegion:
         It runs after the engine's earlier work and before the engine's later work.
 
         Raises:
-            InvalidLogits: CUDA cannot order the work; nothing was changed.
+            InvalidArgument: CUDA cannot order the work; nothing was changed.
         """
         try:
             stream.wait_event(self._ready)
         except RuntimeError as error:
-            raise InvalidLogits(f"the GPU cannot wait for the engine's event: {error}; share host memory") from error
+            raise InvalidArgument(f"the GPU cannot wait for the engine's event: {error}; share host memory") from error
         try:
             yield
         finally:

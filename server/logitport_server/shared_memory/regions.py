@@ -14,7 +14,7 @@ import torch
 
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError
-from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_server import descriptors
 from logitport_server.shared_memory.device_regions import DeviceRegion, wait_until_idle
 
@@ -120,7 +120,7 @@ class Regions:
 
         Raises:
             InvalidArgument: as `DeviceRegion`.
-            InvalidLogits: CUDA cannot open the handles, or the allocation is smaller than the message says.
+            InvalidArgument: CUDA cannot open the handles, or the allocation is smaller than the message says.
             LimitExceeded: the session's regions would be too many or too large.
         """
         if self._cuda is None:
@@ -130,7 +130,7 @@ class Regions:
             self._stream = self._stream or self._cuda.stream()
             return self._add(DeviceRegion(self._cuda, message))
         except CudaError as error:
-            raise InvalidLogits(f"ShareDeviceMemory: {error}; share host memory") from error
+            raise InvalidArgument(f"ShareDeviceMemory: {error}; share host memory") from error
 
     def retire(self) -> None:
         """Close every region in host memory, because a worker that was lent one may write to it at any later time."""
@@ -147,14 +147,14 @@ class Regions:
         """Close the region of this id, if there is one. A region on a GPU is closed when its work has ended.
 
         Raises:
-            InvalidLogits: its work has not ended in time; the memory stays open.
+            InvalidArgument: its work has not ended in time; the memory stays open.
         """
         region = self._regions.pop(region_id, None)
         if isinstance(region, DeviceRegion):
             idle = self._stream is None or wait_until_idle(self._stream)
             region.close(idle=idle)
             if not idle:
-                raise InvalidLogits(
+                raise InvalidArgument(
                     f"region {region_id} stays open, because work on it has not ended; do not free its memory"
                 )
         elif region is not None:
@@ -173,7 +173,7 @@ class Regions:
         On a GPU with shared memory, the work runs on the session's own stream, ordered with the engine's work.
 
         Raises:
-            InvalidLogits: CUDA cannot order the work; nothing was changed.
+            InvalidArgument: CUDA cannot order the work; nothing was changed.
         """
         with ExitStack() as stack:
             if self._stream is not None and self._cuda is not None:
@@ -199,19 +199,19 @@ class Regions:
             )
 
     def tensor(self, message: common_pb2.Tensor) -> torch.Tensor:
-        """A view of the logits that a message refers to. Raises InvalidLogits."""
+        """A view of the logits that a message refers to. Raises InvalidArgument."""
         region = self._regions.get(message.region.region_id)
         if region is None and 0 < message.region.region_id <= self._retired:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"region {message.region.region_id} was retired, because a worker may still write to it; open a new one"
             )
         if region is None:
-            raise InvalidLogits(f"this session has no region {message.region.region_id}; open one first")
+            raise InvalidArgument(f"this session has no region {message.region.region_id}; open one first")
         rows, width = message.shape
         dtype: torch.dtype = getattr(torch, tensors.DATATYPES[message.datatype][0])
         byte_offset, size_bytes = message.region.byte_offset, rows * width * dtype.itemsize
         if byte_offset % dtype.itemsize or byte_offset + size_bytes > region.size_bytes:
-            raise InvalidLogits(
+            raise InvalidArgument(
                 f"{size_bytes} bytes at offset {byte_offset} are not inside the region's {region.size_bytes} bytes, "
                 f"or not aligned to {dtype.itemsize}"
             )
@@ -220,7 +220,7 @@ class Regions:
     def close(self) -> None:
         """Close every region."""
         for region_id in list(self._regions):
-            with suppress(InvalidLogits):
+            with suppress(InvalidArgument):
                 self.close_region(region_id)
         stream, self._stream = self._stream, None
         if stream is not None and self._cuda is not None and wait_until_idle(stream):

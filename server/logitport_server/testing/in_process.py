@@ -8,7 +8,7 @@ import torch
 
 import logitport_builtins
 from logitport.core.checksum import extend_crc
-from logitport.errors import DuplicateRequest, InvalidArgument, LogitportError, ServerUnavailable, UnknownRequest
+from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUnavailable
 from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig, StartupError
@@ -130,7 +130,7 @@ class InProcessBatch:
     def add(self, slot: int, request: Request) -> tuple[ProcessorInfo, ...]:
         """Admit a request. Returns its chain. Raises LogitportError if a server would refuse it."""
         if slot in self._requests:
-            raise DuplicateRequest(f"slot {slot} is taken; remove that request first")
+            raise InvalidArgument(f"slot {slot} is taken; remove that request first")
         addition = processing_pb2.SlottedRequest(slot=slot, request=self._own.to_proto(request))
         check_limits(addition.request, self._config)
         admission = Admission(addition, self._opening, caller=Party(ANONYMOUS.name, request.tenant))
@@ -194,7 +194,7 @@ class InProcessBatch:
         try:
             return self._requests[slot]
         except KeyError:
-            raise UnknownRequest(f"slot {slot} holds no request; add it first") from None
+            raise NotFound(f"slot {slot} holds no request; add it first") from None
 
 
 def make_executor(config: ServerConfig) -> Executor:

@@ -38,7 +38,7 @@ class OwnProcessors:
         """Convert a request to a message.
 
         Raises:
-            PayloadNotPortable: a processor is none, or has state that a server would not get; or, if shipped, cannot be
+            PayloadError: a processor is none, or has state that a server would not get; or, if shipped, cannot be
                 serialized.
             InvalidArgument: as `Request.to_proto`.
         """

@@ -170,7 +170,7 @@ class PastSpan(RecordedSpan):
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of an error, such as "INVALID_PARAMS"."""
+    """Return the code of an error, such as "INVALID_ARGUMENT"."""
     if isinstance(error, asyncio.CancelledError):
         return "CANCELLED"
     code = to_proto(error).code if isinstance(error, LogitportError) else common_pb2.ERROR_CODE_INTERNAL

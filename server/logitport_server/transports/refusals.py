@@ -26,9 +26,9 @@ _MAX_REASON_LENGTH = 300
 _UNLOGGED = frozenset(
     {
         common_pb2.ERROR_CODE_INVALID_ARGUMENT,
-        common_pb2.ERROR_CODE_INVALID_PARAMS,
-        common_pb2.ERROR_CODE_INVALID_TOKEN_ID,
-        common_pb2.ERROR_CODE_LOAD_FAILED,
+        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
+        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
+        common_pb2.ERROR_CODE_INVALID_PAYLOAD,
         common_pb2.ERROR_CODE_PROCESSOR_FAILED,
     }
 )

@@ -16,7 +16,7 @@ import orjson
 from logitport import dialects, payload
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, LoadFailed, LogitportError, ProcessorFailed, to_proto
+from logitport.errors import InvalidArgument, LogitportError, PayloadError, ProcessorFailed, to_proto
 from logitport_server.dialects import RequestContext, failures, make_dialect
 from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
@@ -136,7 +136,7 @@ class _Worker:
                 return self._host(call, columns, source), ()
         hosted = self._hosted.get(call.processor)
         if hosted is None:
-            raise LoadFailed("the processor is not loaded: loading it has failed")
+            raise PayloadError("the processor is not loaded: loading it has failed")
         if isinstance(call, messages.Edit):
             return _edit(hosted, call, columns)
         if isinstance(call, messages.Process):
@@ -306,7 +306,7 @@ def _check_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise LoadFailed(
+        raise PayloadError(
             "the processor reads logits, and the worker's Python has no torch: install torch for it, or derive the "
             f"processor from EditProcessor ({error})"
         ) from error

@@ -84,7 +84,7 @@ def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
 
     Raises:
         StartupError: shipped processors must be refused on this machine.
-        LoadFailed: a tokenizer cannot be read.
+        PayloadError: a tokenizer cannot be read.
     """
     if not config.has_workers:
         return None

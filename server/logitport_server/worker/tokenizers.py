@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitport import tokenizers
-from logitport.errors import LoadFailed, LogitportError
+from logitport.errors import LogitportError, PayloadError
 from logitport.tokenizers import Tokenizer, TokenizerFile
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def open_tokenizers(options: Iterable[str]) -> dict[str, int]:
         options: NAME=PATH for each.
 
     Raises:
-        LoadFailed: a file cannot be read.
+        PayloadError: a file cannot be read.
     """
     opened: dict[str, int] = {}
     try:
@@ -59,7 +59,7 @@ def load_tokenizers(named: Sequence[str]) -> None:
         name, _, descriptor = option.partition("=")
         try:
             loaded[name] = Tokenizer(name, TokenizerFile.unpack(_contents(int(descriptor))))
-        except LoadFailed as error:
+        except PayloadError as error:
             loaded[name] = error
     tokenizers.configure(loaded)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from logitport import InvalidParams
+from logitport import InvalidArgument
 from logitport.tokenizers.texts import Texts
 from logitport_builtins.by_text.force_prefix import Prefix
 
@@ -38,6 +38,6 @@ def test_a_text_that_cannot_be_written_is_refused_early(unwritable: int) -> None
     """No place before the one that the tokenizer cannot write can be the end of a token: none is searched for."""
     texts = Counted([b" " * length for length in range(1, 81)])
     tokenizer = SimpleNamespace(name="spaces", texts=lambda first=False: texts)
-    with pytest.raises(InvalidParams, match="has no ids for the text"):
+    with pytest.raises(InvalidArgument, match="has no ids for the text"):
         Prefix(cast("Any", tokenizer), b" " * unwritable + b"x" + b" " * (4095 - unwritable))
     assert texts.searches < 3 * 4096

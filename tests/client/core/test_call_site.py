@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logitport import InvalidTokenId, RowEdits
+from logitport import InvalidArgument, RowEdits
 
 SOURCE = """
 def edit(edits):
@@ -15,10 +15,10 @@ def edit(edits):
 """
 
 
-def error_of(module: dict[str, Any], edits: RowEdits) -> InvalidTokenId:
+def error_of(module: dict[str, Any], edits: RowEdits) -> InvalidArgument:
     exec(compile(SOURCE, "mine.py", "exec"), module)
     module["edit"](edits)
-    with pytest.raises(InvalidTokenId) as raised:
+    with pytest.raises(InvalidArgument) as raised:
         edits.check(8)
     return raised.value
 
@@ -26,7 +26,7 @@ def error_of(module: dict[str, Any], edits: RowEdits) -> InvalidTokenId:
 def test_the_line_of_a_processor() -> None:
     trace = error_of({"__package__": "mine"}, RowEdits()).remote_traceback
     assert 'File "mine.py", line 4, in edit' in trace
-    assert trace.endswith("InvalidTokenId: DENY of token id 9: ids must lie in [0, 8)\n")
+    assert trace.endswith("InvalidArgument: DENY of token id 9: ids must lie in [0, 8)\n")
 
 
 def test_edits_after_those_of_another_processor() -> None:
@@ -43,7 +43,7 @@ def test_edits_that_were_forced_away_leave_no_line() -> None:
     edits.deny([9])
     edits.force(1)
     edits.say(*next(iter(denying(9))))
-    with pytest.raises(InvalidTokenId) as raised:
+    with pytest.raises(InvalidArgument) as raised:
         edits.check(8)
     assert raised.value.remote_traceback == ""
 

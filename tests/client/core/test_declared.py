@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    Bool,
-    Client,
-    EditProcessor,
-    Float,
-    Int,
-    InvalidArgument,
-    InvalidParams,
-    Request,
-    TokenIds,
-)
+from logitport import Bool, Client, EditProcessor, Float, Int, InvalidArgument, Request, TokenIds
 from logitport.testing import ToyModel, simulate
 from logitport_server.dialects.edits import EditDialect
 
@@ -71,7 +61,7 @@ WRONG = [
 def test_a_server_refuses_what_is_not_declared(client: Client, params: dict[str, Any], message: str) -> None:
     with (
         client.session(vocab_size=8) as session,
-        pytest.raises(InvalidParams, match=message),
+        pytest.raises(InvalidArgument, match=message),
     ):
         session.add(Request([1], processors=[(Boost, params)]))
 
@@ -84,20 +74,20 @@ def test_defaults_on_a_server(client: Client) -> None:
 def test_in_a_simulation() -> None:
     result = simulate([(Boost, {"ids": [1], "after": 1})], ToyModel(8), [], steps=2)
     assert [step.processors[0].bias.tolist() for step in result.steps] == [[], [pytest.approx(1.5)]]
-    with pytest.raises(InvalidParams, match=WRONG[1][1]):
+    with pytest.raises(InvalidArgument, match=WRONG[1][1]):
         simulate([(Boost, WRONG[1][0])], ToyModel(8), [1], steps=1)
 
 
 def test_called_with_a_tensor() -> None:
     request = SimpleNamespace(origin_input_ids=[1], output_ids=[])
     assert Boost()(torch.zeros(1, 3), [{"ids": [1], "__req__": request}]).tolist() == [[0, 1.5, 0]]
-    with pytest.raises(InvalidParams, match=WRONG[0][1]):
+    with pytest.raises(InvalidArgument, match=WRONG[0][1]):
         Boost()(torch.zeros(1, 3), [{"__req__": request}])
 
 
 def test_an_override_checks_more() -> None:
     for params, message in (({"ids": [1], "bias": 0}, "has no effect"), ({"ids": [1], "bias": 99}, "Narrow: param")):
-        with pytest.raises(InvalidParams, match=message):
+        with pytest.raises(InvalidArgument, match=message):
             simulate([(Narrow, params)], ToyModel(8), [1], steps=1)
 
 

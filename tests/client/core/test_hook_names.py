@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport import EditProcessor, HookNameWarning
+from logitport import EditProcessor, ProcessorWarning
 
 
 def define(**members: Any) -> type:
@@ -40,13 +40,13 @@ def of_params(cls: Any, params: Any) -> None: ...
     ],
 )
 def test_a_near_miss_is_a_warning(name: str, member: Any, hook: str) -> None:
-    with pytest.warns(HookNameWarning, match=rf"Mine\.{name} is no hook.*rename it to {hook}") as warned:
+    with pytest.warns(ProcessorWarning, match=rf"Mine\.{name} is no hook.*rename it to {hook}") as warned:
         define(**{name: member})
     assert len(warned) == 1
 
 
 def test_the_warning_points_to_the_class() -> None:
-    with pytest.warns(HookNameWarning) as warned:
+    with pytest.warns(ProcessorWarning) as warned:
 
         class Mine(EditProcessor):
             def edit(self, request: Any, edits: Any) -> None: ...

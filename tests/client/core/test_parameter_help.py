@@ -15,7 +15,6 @@ from logitport import (
     Float,
     Int,
     InvalidArgument,
-    InvalidParams,
     TensorProcessor,
     TokenIds,
     payload,
@@ -81,7 +80,7 @@ def test_annotations_become_declarations() -> None:
             "flag": Bool(default=True),
         }
     Tensors.validate_params({"count": 1})
-    with pytest.raises(InvalidParams, match="bias"):
+    with pytest.raises(InvalidArgument, match="bias"):
         Tensors.validate_params({"count": 1, "bias": 11})
 
 

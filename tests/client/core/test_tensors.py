@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import InvalidLogits
+from logitport import InvalidArgument
 from logitport.core import tensors
 from logitport_proto import common_pb2
 
@@ -72,7 +72,7 @@ def test_arrays_over_memory(datatype: str) -> None:
 
 def test_an_array_of_a_dtype_that_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tensors.DATATYPES, "BF16", ("bfloat16 without ml_dtypes", 2))
-    with pytest.raises(InvalidLogits, match="or import ml_dtypes"):
+    with pytest.raises(InvalidArgument, match="or import ml_dtypes"):
         tensors.view(bytearray(12), "BF16", (2, 3), with_torch=False)
 
 
@@ -117,13 +117,13 @@ def test_names_of_dtypes(dtype: Any, datatype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, np.float64, np.dtype(np.int32), "int8", torch.bool, None, float])
 def test_unsupported_dtypes(dtype: Any) -> None:
-    with pytest.raises(InvalidLogits, match="cannot be sent; convert them to one of float32, float16, bfloat16"):
+    with pytest.raises(InvalidArgument, match="cannot be sent; convert them to one of float32, float16, bfloat16"):
         tensors.datatype_of(dtype)
 
 
 @pytest.mark.parametrize("logits", [[[1.0]], None, "x", torch.ones(3), np.ones((1, 2, 3))])
 def test_objects_that_are_not_logits(logits: Any) -> None:
-    with pytest.raises(InvalidLogits, match="pass "):
+    with pytest.raises(InvalidArgument, match="pass "):
         tensors.check_matrix(logits)
 
 
@@ -142,9 +142,9 @@ def test_objects_that_are_not_logits(logits: Any) -> None:
     ],
 )
 def test_malformed_tensor_messages(message: common_pb2.Tensor, reason: str) -> None:
-    with pytest.raises(InvalidLogits, match=reason):
+    with pytest.raises(InvalidArgument, match=reason):
         tensors.to_torch(message)
-    with pytest.raises(InvalidLogits, match=reason):
+    with pytest.raises(InvalidArgument, match=reason):
         tensors.like(message, np.empty((1, 1), np.float32))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, EditProcessor, History, InvalidArgument, InvalidTokenId, Request, RowEdits
+from logitport import Client, EditProcessor, History, InvalidArgument, Request, RowEdits
 from logitport.core.history import int32_ids, listed_ids
 from logitport.request import name_processor
 from logitport.session.frames import Handle, listed_by_handle
@@ -147,11 +147,11 @@ def test_the_detector_of_the_watermark(kind: Callable[[list[int]], Any]) -> None
 def test_tensors_and_arrays_that_hold_no_ids(client: Client, given: Any, what: str) -> None:
     message = f"must be integers of 32 bits, \\[n\\], not {what}"
     for convert in (int32_ids, listed_ids, History):
-        with pytest.raises(InvalidTokenId, match=f"^token ids {message}"):
+        with pytest.raises(InvalidArgument, match=f"^token ids {message}"):
             convert(given)
-    with pytest.raises(InvalidTokenId, match=f"^request 'r': prompt_token_ids {message}"):
+    with pytest.raises(InvalidArgument, match=f"^request 'r': prompt_token_ids {message}"):
         Request(given, request_id="r").to_proto()
-    with pytest.raises(InvalidTokenId, match=f"^prompt {message}"):
+    with pytest.raises(InvalidArgument, match=f"^prompt {message}"):
         simulate([], ToyModel(16), given, 1)
     with client.session(vocab_size=8) as session:
         handle = session.add(Request([1]))
@@ -165,7 +165,7 @@ def test_tensors_and_arrays_that_hold_no_ids(client: Client, given: Any, what: s
 
 def test_ids_that_32_bits_cannot_hold() -> None:
     for make in (np.array, torch.tensor):
-        with pytest.raises(InvalidTokenId, match="go from 0 to 4294967296"):
+        with pytest.raises(InvalidArgument, match="go from 0 to 4294967296"):
             listed_ids(make([0, 1 << 32]))
 
 

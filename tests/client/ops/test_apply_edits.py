@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport.core.edits import EditKind, Edits, RowEdits, pack_bits
-from logitport.errors import InvalidLogits
+from logitport.errors import InvalidArgument
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive
 from tests.core.edits_strategies import row_edits
@@ -250,7 +250,7 @@ def test_logits_with_a_gradient_are_refused(is_leaf: bool, dtype: torch.dtype) -
     row_edits.deny([0])
     before = logits.tolist()
     for edits in (Edits.pack([(0, row_edits)], 2), Edits.pack([], 2)):
-        with pytest.raises(InvalidLogits, match="require gradients"):
+        with pytest.raises(InvalidArgument, match="require gradients"):
             apply_edits(edits, logits)
     assert logits.tolist() == before
     for mode in (torch.no_grad, torch.inference_mode):
@@ -302,5 +302,5 @@ def test_one_copy_and_one_kernel() -> None:
 def test_unsupported_logits_are_refused(logits: Any, named: str) -> None:
     row_edits = RowEdits()
     row_edits.deny([0])
-    with pytest.raises(InvalidLogits, match=named):
+    with pytest.raises(InvalidArgument, match=named):
         apply_edits(Edits.pack([(0, row_edits)], 2), logits)

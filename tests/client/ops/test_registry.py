@@ -100,7 +100,7 @@ def test_an_installed_package_replaces_an_op(tmp_path: Path) -> None:
 
 def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     ran = run_beside_plugin(tmp_path, "import no_such_module", USER)
-    assert "LoadFailed: plugin 'fast' (a_plugin) could not be imported" in ran.stderr
+    assert "PayloadError: plugin 'fast' (a_plugin) could not be imported" in ran.stderr
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import CustomLogitProcessor, MalformedPayload, PythonMismatch, payload
+from logitport import CustomLogitProcessor, PayloadError, payload
 from logitport.payload import Payload
 from logitport.payload.bytecode import misfit
 from logitport.payload.interpreter import CODE_FIELDS
@@ -51,7 +51,7 @@ def made_by(version):
 def accepted(serialized):
     try:
         payload.check_python(payload.parse(serialized))
-    except PythonMismatch:
+    except PayloadError:
         return False
     return True
 
@@ -80,7 +80,7 @@ def test_accepted_code_of_another_version_gives_the_same_results(version):
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != RUNNING])
 def test_the_message_names_both_versions(version):
-    with pytest.raises(PythonMismatch, match=rf"code of Python 3\.\d+.*but this is Python {RUNNING}: ship it from"):
+    with pytest.raises(PayloadError, match=rf"code of Python 3\.\d+.*but this is Python {RUNNING}: ship it from"):
         payload.check_python(payload.parse(made_by(version)["Method"][0]))
 
 
@@ -89,13 +89,13 @@ def labelled(serialized, python):
 
 
 def test_a_label_of_another_version_is_trusted():
-    with pytest.raises(PythonMismatch, match=r"code of Python 2\.7 \(its label says so\)"):
+    with pytest.raises(PayloadError, match=r"code of Python 2\.7 \(its label says so\)"):
         payload.check_python(labelled(made_by(RUNNING)["Trivial"][0], "2.7"))
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != RUNNING])
 def test_a_wrong_label_does_not_hide_the_code_s_version(version):
-    with pytest.raises(PythonMismatch):
+    with pytest.raises(PayloadError):
         payload.check_python(labelled(made_by(version)["Method"][0], RUNNING))
 
 
@@ -123,7 +123,7 @@ def test_nested_code_is_checked(version):
     foreign = Code(read(data).codes[0])
     own = fields(Constant.__call__.__code__)
     for deep in ({"a": [1, {2: foreign}]}, Code((b"", *{**own, "consts": (None, foreign)}.values())), [Code, foreign]):
-        with pytest.raises(PythonMismatch):
+        with pytest.raises(PayloadError):
             payload.check_python(payload.parse(json.dumps({"callable": pickle.dumps(deep).hex()})))
 
 
@@ -133,7 +133,7 @@ class Constant(CustomLogitProcessor):
 
 
 def test_marshalled_code_is_refused():
-    with pytest.raises(PythonMismatch, match=r"an unknown Python .*marshal"):
+    with pytest.raises(PayloadError, match=r"an unknown Python .*marshal"):
         payload.check_python(payload.parse(json.dumps({"callable": b"cmarshal\nloads\n(S'abc'\ntR.".hex()})))
 
 
@@ -145,7 +145,7 @@ def test_code_is_found_in_every_protocol(protocol):
 
     data = dill.dumps(Local, protocol=protocol)
     payload.check_python(payload.parse(json.dumps({"callable": data.hex()})))
-    with pytest.raises(PythonMismatch):
+    with pytest.raises(PayloadError):
         payload.check_python(payload.parse(json.dumps({"callable": data.hex(), "python": "2.7"})))
 
 
@@ -163,7 +163,7 @@ def test_nothing_is_executed(tmp_path):
 
 @given(st.binary(), st.text())
 def test_no_other_exception_is_raised(data, label):
-    with suppress(PythonMismatch, MalformedPayload):
+    with suppress(PayloadError):
         payload.check_python(Payload(data, "", label))
 
 

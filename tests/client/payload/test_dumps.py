@@ -13,7 +13,8 @@ from pathlib import Path
 import dill
 import pytest
 
-from logitport import CustomLogitProcessor, EditProcessor, InDialect, payload
+from logitport import CustomLogitProcessor, EditProcessor, payload
+from logitport.dialects import InDialect
 from logitport.payload import pickler
 
 HERE = Path(__file__).parent

@@ -26,8 +26,8 @@ from transformers import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
-from logitport import InDialect, LoadFailed, PayloadNotPortable, payload
-from logitport.dialects import recognise
+from logitport import PayloadError, payload
+from logitport.dialects import InDialect, recognise
 from logitport_server import stubs
 
 IDS, SCORES = torch.tensor([[3, 1]]), torch.arange(6.0)[None]
@@ -158,7 +158,7 @@ def model() -> Qwen2ForCausalLM:
     ],
 )
 def test_an_instance_with_an_attribute_that_cannot_be_shipped(make: Any, message: str) -> None:
-    with pytest.raises(PayloadNotPortable, match=message):
+    with pytest.raises(PayloadError, match=message):
         payload.dumps(make())
 
 
@@ -168,7 +168,7 @@ ELSEWHERE = """
 import sys
 sys.path.insert(0, sys.argv[1])  # before the real one
 import torch, transformers
-from logitport import History, LoadFailed, payload
+from logitport import History, PayloadError, payload
 from logitport_server.dialects import RequestContext, make_dialect
 assert transformers.__path__[0].startswith(sys.argv[1])
 for line in sys.stdin:
@@ -176,7 +176,7 @@ for line in sys.stdin:
         dialect = make_dialect(payload.loads(payload.parse(line)), "its name", shipped=True)
         state = dialect.start(RequestContext("r", History([3, 1]), {}, 6), {})
         print(dialect.process([state], torch.arange(6.0)[None]).tolist())
-    except LoadFailed as error:
+    except PayloadError as error:
         print(error.message)
 """
 
@@ -202,5 +202,5 @@ def test_an_author_s_own_classes_need_no_transformers_and_transformers_classes_a
 
 def test_a_processor_that_a_newer_transformers_has_is_refused_by_name() -> None:
     newer = payload.dumps(TopKLogitsWarper(2)).replace(b"TopKLogitsWarper".hex(), b"TopQLogitsWarper".hex())
-    with pytest.raises(LoadFailed, match="TopQLogitsWarper, which is not here"):
+    with pytest.raises(PayloadError, match="TopQLogitsWarper, which is not here"):
         payload.loads(payload.parse(newer))

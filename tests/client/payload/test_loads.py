@@ -6,7 +6,7 @@ import sys
 import dill
 import pytest
 
-from logitport import CustomLogitProcessor, LoadFailed, PythonMismatch, payload
+from logitport import CustomLogitProcessor, PayloadError, payload
 
 
 def raw(obj):
@@ -86,7 +86,7 @@ def test_any_class_that_is_called_like_a_processor_is_accepted(cls):
     ],
 )
 def test_an_object_that_is_not_a_processor_class_is_refused(obj, message):
-    with pytest.raises(LoadFailed, match=message):
+    with pytest.raises(PayloadError, match=message):
         payload.loads(raw(obj))
 
 
@@ -94,14 +94,14 @@ def test_an_object_that_is_not_a_processor_class_is_refused(obj, message):
     "error", [ValueError("mine"), SystemExit("mine"), KeyboardInterrupt("mine"), MemoryError("mine")]
 )
 def test_any_exception_during_unpickling_is_load_failed(error):
-    with pytest.raises(LoadFailed, match=f"unpickling the payload raised {type(error).__name__}: mine") as caught:
+    with pytest.raises(PayloadError, match=f"unpickling the payload raised {type(error).__name__}: mine") as caught:
         payload.loads(raw(Raises(error)))
     assert "in throw" in caught.value.remote_traceback
     assert "decode.py" not in caught.value.remote_traceback
 
 
 def test_truncated_state_is_load_failed():
-    with pytest.raises(LoadFailed, match="unpickling the payload raised"):
+    with pytest.raises(PayloadError, match="unpickling the payload raised"):
         payload.loads(payload.parse(json.dumps({"callable": b"\x80\x04]K\x01K\x02b.".hex()})))
 
 
@@ -135,14 +135,16 @@ class WantsArguments(Failing):
     ],
 )
 def test_any_exception_of_init_is_load_failed(cls, message):
-    with pytest.raises(LoadFailed, match=message) as caught:
+    with pytest.raises(PayloadError, match=message) as caught:
         payload.instantiate(payload.loads(raw(cls)))
     assert type(caught.value.__cause__).__name__ in caught.value.remote_traceback
 
 
 def test_the_error_names_a_missing_module():
     data = b"csome_package.inner\nThing\n."
-    with pytest.raises(LoadFailed, match=r"refers to some_package\.inner\.Thing, .*install it on the server") as caught:
+    with pytest.raises(
+        PayloadError, match=r"refers to some_package\.inner\.Thing, .*install it on the server"
+    ) as caught:
         payload.loads(payload.parse(json.dumps({"callable": data.hex()})))
     assert "ModuleNotFoundError" in caught.value.remote_traceback
 
@@ -152,7 +154,7 @@ def test_code_of_another_version_is_refused_before_anything_runs(tmp_path):
     shipped = json.dumps({"callable": dill.dumps([open, Plain]).hex(), "python": "2.7"})
     running = b"cbuiltins\nopen\n(V" + str(touched).encode() + b"\nVw\ntR0"
     code = bytes.fromhex(json.loads(CustomLogitProcessorOfMain().string())["callable"])
-    with pytest.raises(PythonMismatch):
+    with pytest.raises(PayloadError):
         payload.loads(payload.parse(json.dumps({**json.loads(shipped), "callable": (running + code).hex()})))
     assert not touched.exists()
 

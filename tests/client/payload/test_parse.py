@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import MalformedPayload, PythonMismatch, payload
+from logitport import PayloadError, payload
 from logitport.payload import Payload, pickle_reader
 from tests.toy_processors import Unchanged
 
@@ -49,7 +49,7 @@ def test_labels_of_code_are_ignored_for_a_program():
 
 
 def test_a_payload_that_is_a_pickle_and_a_program():
-    with pytest.raises(MalformedPayload, match="remove one of them"):
+    with pytest.raises(PayloadError, match="remove one of them"):
         payload.parse(string(REAL, program="0801"))
 
 
@@ -59,13 +59,13 @@ def test_a_program_that_is_not_hexadecimal(value):
     if value == "":
         assert payload.parse(text).data == b""  # refused by the verifier
     else:
-        with pytest.raises(MalformedPayload, match="program"):
+        with pytest.raises(PayloadError, match="program"):
             payload.parse(text)
 
 
 def test_no_bytes_are_a_pickle_and_a_program():
     """The canonical bytes of a program begin with its version of the operators."""
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(PayloadError):
         payload.parse(string(b"\x08\x01" + REAL))
 
 
@@ -124,12 +124,12 @@ def test_payloads_are_equal_if_their_bytes_are():
     ],
 )
 def test_malformed_payloads_are_refused(serialized, message):
-    with pytest.raises(MalformedPayload, match=message):
+    with pytest.raises(PayloadError, match=message):
         payload.parse(serialized)
 
 
 def test_a_memo_that_would_fill_the_memory_is_refused():
-    with pytest.raises(MalformedPayload, match="4294967295 is not a place in the memo"):
+    with pytest.raises(PayloadError, match="4294967295 is not a place in the memo"):
         payload.parse(string(b"\x80\x04Nr\xff\xff\xff\xff."))
 
 
@@ -143,7 +143,7 @@ JSON = st.recursive(
 def test_no_other_exception_than_malformed_payload_is_raised(serialized):
     try:
         parsed = payload.parse(serialized)
-    except MalformedPayload:
+    except PayloadError:
         return
     assert isinstance(parsed, Payload)
 
@@ -165,7 +165,7 @@ CHANGES = st.builds(
 
 @given(CHANGES)
 def test_changed_bytes_are_refused_or_read(data):
-    with suppress(MalformedPayload, PythonMismatch):
+    with suppress(PayloadError):
         payload.check_python(payload.parse(string(data)))
 
 
@@ -173,7 +173,7 @@ def test_changed_bytes_are_refused_or_read(data):
 def test_reading_refuses_what_unpickling_refuses(data):
     try:
         payload.parse(string(data))
-    except MalformedPayload as error:
+    except PayloadError as error:
         if "memo" in error.message:
             return
         with pytest.raises(Exception):  # noqa: B017, PT011 - pickle may raise any exception
@@ -238,10 +238,10 @@ def test_strings_and_numbers_are_read_as_by_pickletools(monkeypatch):
 def test_truncated_strings_and_numbers(value):
     data = pickle.dumps(value, protocol=4)
     for end in range(max(0, len(data) - 1000), len(data)):
-        with pytest.raises(MalformedPayload, match="is not a pickle: after byte"):
+        with pytest.raises(PayloadError, match="is not a pickle: after byte"):
             payload.parse(string(data[:end]))
 
 
 def test_an_opcode_after_a_mark_is_no_string():
-    with pytest.raises(MalformedPayload, match="a mark where a value should be"):
+    with pytest.raises(PayloadError, match="a mark where a value should be"):
         payload.parse(string(b"\x80\x04(\x94."))

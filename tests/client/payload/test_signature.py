@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import InvalidArgument, MalformedPayload, SignatureRefused, payload
+from logitport import InvalidArgument, PayloadError, payload
 from logitport.calls import register_request
 from logitport.payload.signature import Signature
 from logitport.payload.signing import key_id, read_private_key, read_public_key, signed_bytes, verify
@@ -56,7 +56,7 @@ def test_the_fields_of_a_signature() -> None:
 def test_a_signature_of_a_program_is_none_of_a_pickle_of_the_same_bytes() -> None:
     signed = payload.parse(payload.sign(payload.seal_program(b"\x08\x01", "MinP"), KEY, name="team/one"))
     verify(signed, KEY.public_key())
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(PayloadError):
         verify(dataclasses.replace(signed, is_program=False), KEY.public_key())
 
 
@@ -104,12 +104,12 @@ def test_different_fields_give_different_signed_bytes(one: tuple[str, str, int],
     ],
 )
 def test_a_changed_payload_does_not_verify(tampered: str) -> None:
-    with pytest.raises(SignatureRefused, match="was changed after it was signed"):
+    with pytest.raises(PayloadError, match="was changed after it was signed"):
         verify(payload.parse(tampered), KEY.public_key())
 
 
 def test_another_key_does_not_verify() -> None:
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(PayloadError):
         verify(payload.parse(SIGNED), OTHER.public_key())
 
 
@@ -130,7 +130,7 @@ def test_another_key_does_not_verify() -> None:
     ],
 )
 def test_malformed_signatures_are_refused(signature: Any) -> None:
-    with pytest.raises(MalformedPayload, match='"signature"'):
+    with pytest.raises(PayloadError, match='"signature"'):
         payload.parse(json.dumps({**json.loads(ONE), "signature": signature}))
 
 

@@ -9,7 +9,7 @@ import dill
 import pytest
 
 import logitport_builtins
-from logitport import CustomLogitProcessor, LoadFailed, payload
+from logitport import CustomLogitProcessor, PayloadError, payload
 from logitport.payload import wire_names
 
 SGLANG = "sglang.srt.sampling.custom_logit_processor"
@@ -36,7 +36,7 @@ def test_the_base_class_loads_to_ours():
 
 
 def test_an_unknown_class_of_sglang_s_is_refused_with_the_known_ones():
-    with pytest.raises(LoadFailed, match=rf"{SGLANG}\.Newer, which is not here.*that module here are .*{ALIASES[0]}"):
+    with pytest.raises(PayloadError, match=rf"{SGLANG}\.Newer, which is not here.*that module here are .*{ALIASES[0]}"):
         payload.loads(payload.parse(reference(SGLANG, "Newer")))
 
 
@@ -54,17 +54,17 @@ def installed(monkeypatch):
 def test_the_built_ins_are_imported_when_they_are_first_needed(installed):
     imported = []
     installed.append(SimpleNamespace(load=lambda: imported.append("logitport_builtins")))
-    with pytest.raises(LoadFailed):
+    with pytest.raises(PayloadError):
         payload.loads(payload.parse(reference("another.module", ALIASES[0])))
     assert imported == []
     for _ in range(2):
-        with pytest.raises(LoadFailed):
+        with pytest.raises(PayloadError):
             payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
     assert imported == ["logitport_builtins"]
 
 
 def test_without_the_built_ins_the_failure_is_clear(installed):
-    with pytest.raises(LoadFailed, match=f"{ALIASES[0]}, which is not here"):
+    with pytest.raises(PayloadError, match=f"{ALIASES[0]}, which is not here"):
         payload.loads(payload.parse(reference(SGLANG, ALIASES[0])))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs import reference
 from logitport.programs.columns import Columns
 from logitport.programs.reference_runner import ReferenceRunner
@@ -95,7 +95,7 @@ def check(case: Case, layout: Layout) -> None:
     try:
         with terms.recorded():
             wanted = ReferenceRunner().apply(verified, expected, range(height), columns, histories)
-    except (InvalidProgram, LimitExceeded) as error:
+    except (InvalidArgument, LimitExceeded) as error:
         with pytest.raises(type(error)):
             Runner().apply(verified, logits, rows, columns, histories)
         return

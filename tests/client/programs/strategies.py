@@ -18,7 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from logitport.core.history import History
-from logitport.errors import InvalidProgram
+from logitport.errors import InvalidArgument
 from logitport.programs.parameters import MAX_TOKEN_ID
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.rules import OPERATORS, Context
@@ -201,7 +201,7 @@ class _Builder:
             self.add("cast", (self.add("parameter", (), parameter="e"),), element=Element.INT64)
 
     def add(self, operator: str, inputs: tuple[int, ...], **fields: Any) -> int:
-        """Add a value, and return its position. Raises InvalidProgram if a rule refuses it."""
+        """Add a value, and return its position. Raises InvalidArgument if a rule refuses it."""
         value = Value(operator, inputs, **fields)
         self.types.append(OPERATORS[operator].rule(value, [self.types[place] for place in inputs], self._context))
         self.values.append(value)
@@ -272,7 +272,7 @@ class _Builder:
             return False
         try:
             result = OPERATORS[operator].rule(Value(operator, inputs, **fields), types, self._context)
-        except InvalidProgram:
+        except InvalidArgument:
             return False
         # A cast to int64 fails for NaN, inf and large numbers, so that most cases would end there.
         to_int = operator == "cast" and result.element is Element.INT64 and types[0].element.is_float

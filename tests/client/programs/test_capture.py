@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from logitport import Bool, Float, Int, InvalidProgram, NotCapturable, TensorProcessor
-from logitport.programs.capture import capture
+from logitport import Bool, Float, Int, InvalidArgument, NotCapturable, TensorProcessor
+from logitport.programs.capturing import capture
 from logitport.programs.program import Parameter, Program
 from logitport.programs.types import Element
 from logitport.programs.verifier import verify
@@ -192,7 +192,7 @@ def test_refusals_have_the_line_and_advice(process, line: str, texts: tuple[str,
 def test_only_tensor_processors_can_be_captured() -> None:
     with pytest.raises(NotCapturable, match="is not a subclass of TensorProcessor"):
         capture(object)  # type: ignore[arg-type]
-    assert issubclass(NotCapturable, InvalidProgram)
+    assert issubclass(NotCapturable, InvalidArgument)
 
 
 def test_the_random_generators_go_on() -> None:

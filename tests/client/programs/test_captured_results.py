@@ -10,7 +10,7 @@ import torch
 
 from logitport import History
 from logitport.programs import reference
-from logitport.programs.capture import capture
+from logitport.programs.capturing import capture
 from logitport.programs.verifier import verify
 from tests.client.programs import samplers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.programs.parameters import MAX_TOKEN_ID, check_params
 from logitport.programs.program import Parameter, Program
 from logitport.programs.types import Element
@@ -38,7 +38,7 @@ def test_lists_of_ids() -> None:
 
 @pytest.mark.parametrize("ids", [[1, 2, 3, 4], [-1], [MAX_TOKEN_ID + 1], [1.0], [True], 1, "123", {1: 2}, None])
 def test_wrong_lists(ids: Any) -> None:
-    with pytest.raises(InvalidParams, match=r"a list of at most 3 token ids, integers in \[0, 2147483647\]"):
+    with pytest.raises(InvalidArgument, match=r"a list of at most 3 token ids, integers in \[0, 2147483647\]"):
         check_params(IDS, {"ids": ids})
 
 
@@ -67,5 +67,5 @@ def test_values_have_the_declared_type() -> None:
     ],
 )
 def test_wrong_values(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         check_params(PROGRAM.parameters, params)

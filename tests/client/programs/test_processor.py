@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import Bool, CustomLogitProcessor, Float, Int, InvalidArgument, InvalidParams, TensorProcessor, TokenIds
+from logitport import Bool, CustomLogitProcessor, Float, Int, InvalidArgument, TensorProcessor, TokenIds
 from tests.client.programs.samplers import MinP
 
 INF = float("inf")
@@ -57,7 +57,7 @@ def test_ids_are_padded_at_the_end() -> None:
     processor(torch.zeros(3, 6), [{"ids": [4, 5]}, {"ids": []}, {"ids": [1, 1, 9]}])
     assert processor.params_seen.ids.dtype is torch.int64
     assert processor.params_seen.ids.tolist() == [[4, 5, -1], [-1, -1, -1], [1, 1, 9]]
-    with pytest.raises(InvalidParams, match="'ids' is missing; set it to a list of at most 3 token ids"):
+    with pytest.raises(InvalidArgument, match="'ids' is missing; set it to a list of at most 3 token ids"):
         WithIds.validate_params({})
 
 
@@ -100,10 +100,10 @@ def test_masks_and_counts_include_the_whole_history() -> None:
     ],
 )
 def test_parameters_are_checked(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams) as at_admission:
+    with pytest.raises(InvalidArgument) as at_admission:
         Records.validate_params(params)
     assert message in str(at_admission.value)
-    with pytest.raises(InvalidParams) as in_a_call:
+    with pytest.raises(InvalidArgument) as in_a_call:
         recorded(params)
     assert str(in_a_call.value) == str(at_admission.value)
 
@@ -117,7 +117,7 @@ def test_strict_limits() -> None:
 
     Positive.validate_params({"x": 1e-38, "n": 3})
     for bad in ({"x": 0}, {"x": 1e-60}, {"x": 2}, {"n": 1}, {"n": 4}):
-        with pytest.raises(InvalidParams):
+        with pytest.raises(InvalidArgument):
             Positive.validate_params(bad)
 
 
@@ -144,5 +144,5 @@ def test_declarations_are_checked(declare: Any, message: str) -> None:
 
 
 def test_each_row_needs_a_dict() -> None:
-    with pytest.raises(InvalidParams, match="1 dicts of parameters for 2 rows"):
+    with pytest.raises(InvalidArgument, match="1 dicts of parameters for 2 rows"):
         MinP()(torch.zeros(2, 3), [{}])

@@ -10,9 +10,7 @@ import pytest
 
 from logitport.core.history import History
 from logitport.errors import (
-    InvalidLogits,
-    InvalidParams,
-    InvalidProgram,
+    InvalidArgument,
     LimitExceeded,
     ProcessorFailed,
     RequestsFailed,
@@ -391,7 +389,7 @@ def test_no_rows() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"a": [1.0], "b": [1]}, {"a": [1.0], "b": [1, 2], "c": [0]}])
 def test_parameters_need_a_number_for_each_row(params: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParams, match="must have one number for each of 1 rows"):
+    with pytest.raises(InvalidArgument, match="must have one number for each of 1 rows"):
         run(verify(parameters_program()), np.zeros((1, 5), np.float32), params, [History()])
 
 
@@ -399,7 +397,7 @@ def test_parameters_need_a_number_for_each_row(params: dict[str, Any]) -> None:
     "logits", [np.zeros((2, 3)), np.zeros((2, 3), np.int64), np.zeros(2, np.float32), np.zeros((1, 3), np.float32)]
 )
 def test_logits_that_no_program_reads(logits: NDArray[Any]) -> None:
-    with pytest.raises(InvalidLogits, match="2 histories"):
+    with pytest.raises(InvalidArgument, match="2 histories"):
         run(verify(Program("Same", (Value("logits"),))), logits, {}, [History(), History()])
 
 
@@ -408,7 +406,9 @@ def test_a_vocabulary_that_is_too_small() -> None:
     values += [Value("cast", (2,), element=Element.LOGITS), Value("add", (0, 3))]
     verified = verify(Program("Top", tuple(values)))
     assert run(verified, np.zeros((1, 3), np.float32), {}, [History()]).tolist() == [[3, 3, 3]]
-    with pytest.raises(InvalidProgram, match=r"value 1 of program 'Top', for 2 logits: top_k: k is 3, of an axis of 2"):
+    with pytest.raises(
+        InvalidArgument, match=r"value 1 of program 'Top', for 2 logits: top_k: k is 3, of an axis of 2"
+    ):
         run(verified, np.zeros((1, 2), np.float32), {}, [History()])
 
 

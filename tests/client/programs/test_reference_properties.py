@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logitport.core.history import History
-from logitport.errors import InvalidProgram, LimitExceeded, RequestsFailed
+from logitport.errors import InvalidArgument, LimitExceeded, RequestsFailed
 from logitport.programs.reference import run
 from logitport.programs.rules import OPERATORS
 from logitport.programs.verifier import Verified, verify
@@ -28,7 +28,7 @@ def run_case(verified: Verified, case: Case) -> dict[int, NDArray[Any]]:
     before = case.logits.tobytes()
     try:
         verified.check_width(case.logits.shape[1])
-    except (InvalidProgram, LimitExceeded):
+    except (InvalidArgument, LimitExceeded):
         return {}
     failed: Collection[int] = ()
     try:
@@ -52,7 +52,7 @@ def test_accepted_programs_run(case: Case) -> None:
 def test_broken_programs_are_refused_or_run(case: Case) -> None:
     try:
         verified = verify(case.program)
-    except (InvalidProgram, LimitExceeded):
+    except (InvalidArgument, LimitExceeded):
         return
     run_case(verified, case)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs.parameters import MAX_TOKEN_ID
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.rules import OPERATORS
@@ -138,7 +138,7 @@ REFUSED = [
 @pytest.mark.parametrize(("values", "message"), REFUSED)
 def test_a_value_that_a_rule_refuses(values: list[Value], message: str) -> None:
     message = message.removeprefix("eval: ")
-    with pytest.raises(InvalidProgram, match=re.escape(f"value {len(values) - 1} of program 'Refused': {message}")):
+    with pytest.raises(InvalidArgument, match=re.escape(f"value {len(values) - 1} of program 'Refused': {message}")):
         verify(Program("Refused", tuple(values)))
 
 
@@ -158,10 +158,10 @@ def test_an_operator_has_no_fields_that_it_does_not_use(operator: str, field: st
     if field in OPERATORS[operator].fields:
         try:
             verify(Program("Fields", tuple(values)))
-        except InvalidProgram as error:
+        except InvalidArgument as error:
             assert message not in error.message  # noqa: PT017 - it may be valid, or lack another field
         return
-    with pytest.raises(InvalidProgram, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         verify(Program("Fields", tuple(values)))
 
 
@@ -186,7 +186,7 @@ def test_an_operator_has_no_fields_that_it_does_not_use(operator: str, field: st
 )
 def test_the_result_is_logits(result: list[Value], shown: str) -> None:
     message = f"the result of program 'Result' is {shown}; it must be logits[rows, vocab]"
-    with pytest.raises(InvalidProgram, match=re.escape(message)):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
         verify(Program("Result", tuple(result)))
 
 
@@ -199,12 +199,12 @@ def test_rows_spread() -> None:
 
 
 def test_values_that_are_not_used() -> None:
-    with pytest.raises(InvalidProgram, match="value 1 of program 'Unused' is not used: remove it"):
+    with pytest.raises(InvalidArgument, match="value 1 of program 'Unused' is not used: remove it"):
         verify(Program("Unused", (LOGITS, MASK, Value("negate", (0,)))))
 
 
 def test_parameters_that_are_not_used() -> None:
-    with pytest.raises(InvalidProgram, match="parameter 'a' of program 'Unused' is not used: remove it"):
+    with pytest.raises(InvalidArgument, match="parameter 'a' of program 'Unused' is not used: remove it"):
         verify(Program("Unused", (LOGITS,), (Parameter("a", Element.BOOL, 0),)))
 
 
@@ -231,7 +231,7 @@ def test_parameters_that_are_not_used() -> None:
     ],
 )
 def test_parameters_that_are_refused(parameters: list[Parameter], message: str) -> None:
-    with pytest.raises(InvalidProgram, match=re.escape(message)):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
         verify(Program("Parameters", (LOGITS,), tuple(parameters)))
 
 
@@ -261,20 +261,20 @@ def test_programs_at_the_limits() -> None:
 
 
 def test_long_names_are_cut_in_messages() -> None:
-    with pytest.raises(InvalidProgram) as raised:
+    with pytest.raises(InvalidArgument) as raised:
         verify(Program("Long", (Value("parameter", parameter="a" * 100_000),)))
     assert len(raised.value.message) < 200
 
 
 def test_no_values() -> None:
-    with pytest.raises(InvalidProgram, match="a program without values"):
+    with pytest.raises(InvalidArgument, match="a program without values"):
         verify(Program("", ()))
 
 
 def test_more_than_three_axes() -> None:
     values = (LOGITS, *[Value("unsqueeze", (place,), axis=1) for place in range(3)])
     message = "value 3 of program 'Axes': unsqueeze: logits[rows, vocab, 1, 1, 1] has more than 3 axes"
-    with pytest.raises(InvalidProgram, match=re.escape(message)):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
         verify(Program("Axes", values))
 
 
@@ -308,9 +308,9 @@ def test_sizes_of_a_vocabulary(value: Value, vocab_size: int, message: str) -> N
         values.append(Value("amax", (len(values) - 1,), axis=1))
     values += [Value("unsqueeze", (len(values) - 1,), axis=1), Value("add", (0, len(values)))]
     verified = verify(Program("Sizes", tuple(values)))
-    with pytest.raises(InvalidProgram, match=f"value 1 of program 'Sizes'.*{message}"):
+    with pytest.raises(InvalidArgument, match=f"value 1 of program 'Sizes'.*{message}"):
         verified.shape(1, 1, vocab_size)
-    with pytest.raises(InvalidProgram, match="value 1 of program 'Sizes'"):
+    with pytest.raises(InvalidArgument, match="value 1 of program 'Sizes'"):
         verified.check_width(vocab_size)
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InvalidArgument
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.file import RESERVED_BYTES, FileFull, RecordingFile
 from logitport.recording.members import PREFIX, pack, read
 
@@ -89,7 +88,7 @@ def test_nothing_is_cut_off_a_damaged_file(path: Path) -> None:
     content = pack([b"one"]) + b"other bytes" + pack([b"one"])
     path.write_bytes(content)
     file = RecordingFile(path, LARGE)
-    with pytest.raises(InvalidRecording, match="damaged at byte 33"):
+    with pytest.raises(InvalidArgument, match="damaged at byte 33"):
         file.append(pack([b"two"]))
     assert path.read_bytes() == content
     file.close()

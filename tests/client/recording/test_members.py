@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording import members
 from logitport.recording.events import MAX_EVENT_BYTES, encode, split
 from logitport.recording.members import PREFIX, end_of_last, pack, read
@@ -56,7 +56,7 @@ def test_a_damaged_byte_is_never_read_as_other_events(parts: list[bytes], data: 
     found: list[bytes | int] = []
     try:
         found.extend(read(io.BytesIO(damaged)))
-    except InvalidRecording:
+    except InvalidArgument:
         assert found == parts[: len(found)]
         return
     # A larger length of the last members looks like an incomplete one; and some bits of deflate have no meaning.
@@ -66,7 +66,7 @@ def test_a_damaged_byte_is_never_read_as_other_events(parts: list[bytes], data: 
 
 @pytest.mark.parametrize("head", [b"", b"PK\x03\x04" + bytes(40), gzip.compress(b"notes"), PREFIX[:-1] + b"\x01abcd"])
 def test_other_files_are_refused(head: bytes) -> None:
-    with pytest.raises(InvalidRecording, match="no recording"):
+    with pytest.raises(InvalidArgument, match="no recording"):
         list(read(io.BytesIO(head)))
 
 
@@ -99,13 +99,13 @@ def trailer(content: bytes) -> bytes:
     ids=itertools.count(),
 )
 def test_forged_members_are_refused(member: bytes, problem: str) -> None:
-    with pytest.raises(InvalidRecording, match=rf"the member at byte 31 .*{problem}"):
+    with pytest.raises(InvalidArgument, match=rf"the member at byte 31 .*{problem}"):
         list(read(io.BytesIO(pack([b"a"]) + member)))
 
 
 def test_a_member_that_expands_to_too_much_is_refused() -> None:
     content = bytes(members.MAX_MEMBER_BYTES + 1)
-    with pytest.raises(InvalidRecording, match=f"more than {members.MAX_MEMBER_BYTES} bytes of events"):
+    with pytest.raises(InvalidArgument, match=f"more than {members.MAX_MEMBER_BYTES} bytes of events"):
         list(read(io.BytesIO(forged(deflated(content) + trailer(content)))))
     largest = content[:-1]
     assert list(read(io.BytesIO(pack([largest])))) == [largest, 0]
@@ -143,7 +143,7 @@ def test_cut_events_are_an_error(events: list[RecordedEvent], data: st.DataObjec
     encoded = b"".join(map(encode, events))
     cut = data.draw(st.integers(1, len(encoded) - 1))
     if cut not in {sum(len(encode(event)) for event in events[:count]) for count in range(len(events))}:
-        with pytest.raises(InvalidRecording):
+        with pytest.raises(InvalidArgument):
             list(split(encoded[:cut]))
 
 
@@ -151,14 +151,14 @@ def test_cut_events_are_an_error(events: list[RecordedEvent], data: st.DataObjec
 def test_other_bytes_are_an_error_or_events(data: bytes) -> None:
     try:
         found = list(split(data))
-    except InvalidRecording:
+    except InvalidArgument:
         return
     assert sum(map(len, found)) <= len(data)
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x80", b"\x0a" + b"\xff" * 9, b"\x12\x00", b"\x0a\xff\xff\x03"])
 def test_lengths_that_cannot_be(data: bytes) -> None:
-    with pytest.raises(InvalidRecording):
+    with pytest.raises(InvalidArgument):
         list(split(data))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from logitport import InvalidArgument, RecordOptions
+from logitport import InvalidArgument
+from logitport.recording import RecordOptions
 from logitport.recording.options import VARIABLE, _options_of_environment, options_of
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport.core.row_edits import EditKind
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording import checks, members
 from logitport.recording.checks import MAX_VOCAB_SIZE
 from logitport.recording.members import pack
@@ -63,7 +63,7 @@ def row_with(where: str, token_id: int) -> RecordedRow:
 @pytest.mark.parametrize("where", ["edits", "before", "after"])
 def test_ids_outside_of_a_row_are_an_error(file: Path, where: str, token_id: int) -> None:
     read(file, opened(), began(0), stepped(0, 0, rows=[row_with(where, 99)]))
-    with pytest.raises(InvalidRecording, match="step 0 of request 0"):
+    with pytest.raises(InvalidArgument, match="step 0 of request 0"):
         read(file, opened(), began(0), stepped(0, 0, rows=[row_with(where, token_id)]))
 
 
@@ -115,13 +115,13 @@ BIAS_WITHOUT_VALUES = Edits(rows=bytes(4), kinds=b"\x04", offsets=column([0, 1])
 )
 def test_values_that_cannot_be(file: Path, event: RecordedEvent) -> None:
     first = [] if event.HasField("session_began") else [opened(), began(0)]
-    with pytest.raises(InvalidRecording, match=str(file)):
+    with pytest.raises(InvalidArgument, match=str(file)):
         read(file, *first, event)
 
 
 @pytest.mark.parametrize("event", [began(0), stepped(0, 0), RecordedEvent(steps_dropped=StepsDropped(steps=1))])
 def test_a_session_begins_with_its_opening(file: Path, event: RecordedEvent) -> None:
-    with pytest.raises(InvalidRecording, match="a session has events before its first one"):
+    with pytest.raises(InvalidArgument, match="a session has events before its first one"):
         read(file, event)
 
 
@@ -144,7 +144,7 @@ def test_forged_bytes_are_a_recording_or_one_error(
     file.write_bytes(pack([bytes(forged)]))
     try:
         recording = read_recording(file)
-    except InvalidRecording:
+    except InvalidArgument:
         return
     assert len([*content_lines(recording)]) >= 3 * len(recording.sessions)
     for session in recording.sessions:
@@ -159,7 +159,7 @@ def test_the_events_of_all_members_have_a_limit(file: Path) -> None:
     file.write_bytes(b"".join(member(event) for event in (opened(), later, later, later)))
     total = len(content(opened())) + 3 * len(content(later))
     assert read_recording(file, max_bytes=total).sessions[0].began.opening.vocab_size == 100
-    with pytest.raises(InvalidRecording, match=f"more than {total - 1} bytes of events.*max_bytes="):
+    with pytest.raises(InvalidArgument, match=f"more than {total - 1} bytes of events.*max_bytes="):
         read_recording(file, max_bytes=total - 1)
 
 
@@ -170,7 +170,7 @@ def test_a_small_file_expands_to_a_limit_by_default(file: Path, monkeypatch: pyt
     file.write_bytes(bomb * count)
     assert read_recording(file).sessions == []
     file.write_bytes(bomb * (count + 1))
-    with pytest.raises(InvalidRecording, match=f"more than {members.MAX_TOTAL_BYTES} bytes of events"):
+    with pytest.raises(InvalidArgument, match=f"more than {members.MAX_TOTAL_BYTES} bytes of events"):
         read_recording(file)
 
 
@@ -190,14 +190,14 @@ def steps_of(key: int, count: int, row: RecordedRow) -> list[RecordedEvent]:
 
 MEASURE = """
 import re, sys
-from logitport.errors import InvalidRecording
+from logitport.errors import InvalidArgument
 from logitport.recording.reader import read_recording
 def peak(): return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 before, limit, kept = peak(), int(sys.argv[2]), None
 try:
     kept = [(one.began, [*one.parts]) for session in read_recording(sys.argv[1], max_memory_bytes=limit).sessions
         for one in session.requests]
-except InvalidRecording as error:
+except InvalidArgument as error:
     print(error)
 print(peak() - before)
 """
@@ -258,14 +258,14 @@ def test_events_are_kept_as_they_are_in_the_file(file: Path, row: RecordedRow) -
         tracemalloc.stop()
     assert len(recording.sessions[0].requests[0].steps) == 1000
     assert read_recording(file, max_memory_bytes=3 * taken).sessions[0].requests
-    with pytest.raises(InvalidRecording, match="memory"):
+    with pytest.raises(InvalidArgument, match="memory"):
         read_recording(file, max_memory_bytes=taken // 2)
 
 
 def test_memory_is_refused_before_an_event_is_parsed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "check_step", None)
     file.write_bytes(pack([content(opened(), began(0)), field(0x0A, HEAD + field(0x22, b"\x32\x00" * 100_000))]))
-    with pytest.raises(InvalidRecording, match=r"than 8 MiB of memory: read one request.*--request ID.*--max-memory"):
+    with pytest.raises(InvalidArgument, match=r"than 8 MiB of memory: read one request.*--request ID.*--max-memory"):
         read_recording(file, max_memory_bytes=8 << 20)
 
 
@@ -273,7 +273,7 @@ def test_only_the_events_of_one_request_are_kept(file: Path) -> None:
     events = [event for key in range(20) for event in steps_of(key, 100, BIAS)]
     file.write_bytes(member(opened(), *events, RecordedEvent(request_ended=RequestEnded(key=3))))
     limit = 200 << 10
-    with pytest.raises(InvalidRecording, match="memory"):
+    with pytest.raises(InvalidArgument, match="memory"):
         read_recording(file, max_memory_bytes=limit)
     (session,) = read_recording(file, request_id="request 3", max_memory_bytes=limit).sessions
     (request,) = session.requests
@@ -284,5 +284,5 @@ def test_only_the_events_of_one_request_are_kept(file: Path) -> None:
 @pytest.mark.parametrize("vocab_size", [MAX_VOCAB_SIZE + 1, (1 << 31) - 1])
 def test_a_huge_vocabulary_is_an_error(file: Path, vocab_size: int) -> None:
     assert read(file, opened(MAX_VOCAB_SIZE)).sessions[0].began.opening.vocab_size == MAX_VOCAB_SIZE
-    with pytest.raises(InvalidRecording, match=f"a vocabulary of {vocab_size} ids"):
+    with pytest.raises(InvalidArgument, match=f"a vocabulary of {vocab_size} ids"):
         read(file, opened(vocab_size))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import Client, InternalError, InvalidParams, InvalidProgram, LimitExceeded, Request
+from logitport import Client, InvalidArgument, LimitExceeded, LogitportError, Request
 from logitport.programs.program import Program, Value
 from logitport.session import chain_programs
 from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
@@ -86,7 +86,7 @@ def test_programs_that_do_not_fit_into_one_reply() -> None:
 
 def test_a_wrong_digest_is_shown_in_one_line() -> None:
     forged = processing_pb2.AdmittedChain(processors=["key"], programs=["\n\x1b[2J" * 1000])
-    with pytest.raises(InvalidProgram) as refused:
+    with pytest.raises(InvalidArgument) as refused:
         ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), forged, Server(reply=[b""]))
     assert refused.value.message.isprintable()
     assert len(refused.value.message) < 200
@@ -106,11 +106,11 @@ UNVERIFIED = Program("wrong", (Value("logits"), Value("sum", (0,), axis=1)))
 @pytest.mark.parametrize(
     ("program", "reply", "error", "message"),
     [
-        (MIN_P, [], InternalError, "0 programs instead of 1"),
-        (MIN_P, [b"", b""], InternalError, "2 programs instead of 1"),
-        (MIN_P, [TEMPERATURE.to_bytes()], InvalidProgram, f"another digest than '{MIN_P.digest}'"),
-        (UNVERIFIED, None, InvalidProgram, "the result of program 'wrong'"),
-        (build.top_k(200).program, None, InvalidProgram, "for 100 logits"),
+        (MIN_P, [], LogitportError, "0 programs instead of 1"),
+        (MIN_P, [b"", b""], LogitportError, "2 programs instead of 1"),
+        (MIN_P, [TEMPERATURE.to_bytes()], InvalidArgument, f"another digest than '{MIN_P.digest}'"),
+        (UNVERIFIED, None, InvalidArgument, "the result of program 'wrong'"),
+        (build.top_k(200).program, None, InvalidArgument, "for 100 logits"),
     ],
 )
 def test_programs_that_are_refused(program: Program, reply: Any, error: Any, message: str) -> None:
@@ -121,12 +121,12 @@ def test_programs_that_are_refused(program: Program, reply: Any, error: Any, mes
 
 
 def test_a_chain_of_another_length() -> None:
-    with pytest.raises(InternalError, match="2 programs for a chain of 1"):
+    with pytest.raises(LogitportError, match="2 programs for a chain of 1"):
         ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({}), chain(MIN_P, None), Server(MIN_P))
 
 
 def test_parameters_are_checked_here_too() -> None:
-    with pytest.raises(InvalidParams, match="min_p"):
+    with pytest.raises(InvalidArgument, match="min_p"):
         ChainPrograms(100, ProgramTrust("all"), with_torch=True).bind(handle({"min_p": 7}), chain(MIN_P), Server(MIN_P))
 
 

@@ -10,17 +10,13 @@ import pytest
 
 from logitport import (
     InvalidArgument,
-    InvalidLogits,
-    InvalidTokenId,
     LimitExceeded,
     LogitportError,
-    NeedSync,
+    NotFound,
     Request,
     RequestsFailed,
     SessionClosed,
     StateLost,
-    UnknownProcessor,
-    UnknownRequest,
 )
 from logitport.errors import to_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -80,12 +76,12 @@ def test_a_refused_request_takes_no_slot(opened: Any) -> None:
     session, script = opened()
     script.answer = lambda frame: {
         "added": processing_pb2.RequestsAdded(
-            failures=[failure(0, UnknownProcessor("none"))],
+            failures=[failure(0, NotFound("none"))],
             reads_logits=b"\0",
             chains=[processing_pb2.AdmittedChain()],
         )
     }
-    with pytest.raises(UnknownProcessor):
+    with pytest.raises(NotFound):
         session.add(Request())
     script.answer = script.correct
     assert session.add(Request()).slot == 0
@@ -94,7 +90,7 @@ def test_a_refused_request_takes_no_slot(opened: Any) -> None:
 
 def test_a_request_that_cannot_be_sent_takes_no_slot(opened: Any) -> None:
     session, script = opened()
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         session.add(Request([2**40]))
     assert kinds(script) == ["open"]
 
@@ -106,7 +102,7 @@ def test_invalid_ids_fail_only_their_request(opened: Any, wrong: Any, as_drafts:
     bad, good = session.add(Request([1])), session.add(Request([1]))
 
     def accept_requests(frame: Any) -> dict[str, Any]:
-        return edits_reply(failures=[failure(0, UnknownRequest("slot 0 holds no request"))])
+        return edits_reply(failures=[failure(0, NotFound("slot 0 holds no request"))])
 
     script.answer = lambda frame: accept_requests(frame) if frame.HasField("step") else script.correct(frame)
     if as_drafts:
@@ -117,10 +113,10 @@ def test_invalid_ids_fail_only_their_request(opened: Any, wrong: Any, as_drafts:
     assert script.frames[-2].remove.slots == int32(0)
     assert script.frames[-1].step.new_token_ids == int32(2)
     result = pending.apply(zeros(2 + as_drafts * (len(wrong) + 1)), check=False)
-    assert {handle: type(error) for handle, error in result.failures.items()} == {bad: InvalidTokenId}
+    assert {handle: type(error) for handle, error in result.failures.items()} == {bad: InvalidArgument}
     assert (bad.history.token_ids.tolist(), good.history.token_ids.tolist()) == ([1], [1, 2])
     again = session.step({bad: [2], good: [3]}).apply(zeros(2), check=False)
-    assert isinstance(again.failures[bad], InvalidTokenId), "its history is not what the engine has"
+    assert isinstance(again.failures[bad], InvalidArgument), "its history is not what the engine has"
 
 
 def test_edits_are_returned_and_not_applied(opened: Any) -> None:
@@ -147,7 +143,7 @@ def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None
     prompt, params, drafts = [1, 2], {"token_ids": [1]}, [3]
     handle = session.add(Request(prompt, processors=[("disallowed_tokens", params)]))
     first = common_pb2.Request.FromString(script.frames[-1].add.requests[0].request.SerializeToString())
-    differs = edits_reply(failures=[failure(0, NeedSync("differs"))])
+    differs = edits_reply(failures=[failure(0, LogitportError("differs", code=LogitportError.NEED_SYNC))])
     answers = iter([differs])
     script.answer = lambda frame: (
         next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
@@ -165,7 +161,9 @@ def test_later_changes_to_the_engine_s_lists_have_no_effect(opened: Any) -> None
 def test_large_requests_are_sent_again_in_several_frames(opened: Any) -> None:
     session, script = opened()
     handles = [session.add(Request([1], [2] * 600_000)) for _ in range(3)]
-    differs = edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in range(3)])
+    differs = edits_reply(
+        failures=[failure(slot, LogitportError("differs", code=LogitportError.NEED_SYNC)) for slot in range(3)]
+    )
     answers = iter([differs])
     script.answer = lambda frame: (
         next(answers, script.correct(frame)) if frame.HasField("step") else script.correct(frame)
@@ -202,7 +200,7 @@ def test_handles_that_are_not_in_this_session(opened: Any) -> None:
             lambda handle: session.step({handle: []}),
             lambda handle: session.rewind(handle, 0),
         ):
-            with pytest.raises(UnknownRequest, match=r"is not in this session: |is not a handle: "):
+            with pytest.raises(NotFound, match=r"is not in this session: |is not a handle: "):
                 call(wrong)  # type: ignore[operator]
     session.step({here: []}).apply(zeros())
 
@@ -273,7 +271,7 @@ def test_requests_may_be_added_and_removed_between_a_step_and_its_logits(opened:
 def test_logits_that_do_not_fit(opened: Any, logits: Any) -> None:
     session, _ = opened()
     pending = session.step({session.add(Request()): []})
-    with pytest.raises(InvalidLogits):
+    with pytest.raises(InvalidArgument):
         pending.apply(logits)
     pending.apply(zeros())
 
@@ -326,7 +324,9 @@ def with_reconnect(script: Any, refusals: dict[int, LogitportError]) -> Callable
             slots = [
                 slot for slot in np.frombuffer(frame.step.slots, "<i4").tolist() if slot < 2 and slot not in synced
             ]
-            return edits_reply(failures=[failure(slot, NeedSync("differs")) for slot in slots])
+            return edits_reply(
+                failures=[failure(slot, LogitportError("differs", code=LogitportError.NEED_SYNC)) for slot in slots]
+            )
         return script.correct(frame)
 
     return answer
@@ -364,4 +364,4 @@ def test_a_request_that_was_removed_is_not_sent_again(opened: Any) -> None:
     session.remove(first)
     result = pending.apply(zeros(2), check=False)
     assert [entry.slot for entry in script.frames[-2].add.requests] == [second.slot]
-    assert {handle: type(error) for handle, error in result.failures.items()} == {first: NeedSync}
+    assert {handle: type(error) for handle, error in result.failures.items()} == {first: LogitportError}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitport import Handle, InvalidArgument, InvalidTokenId, Request, UnknownRequest
+from logitport import InvalidArgument, NotFound, Request
+from logitport.session import Handle
 from logitport.session.frames import place_rows, step_frame
 
 
@@ -36,7 +37,7 @@ def test_explicit_rows_are_kept() -> None:
 
 
 def test_a_row_of_a_request_that_is_not_in_the_step() -> None:
-    with pytest.raises(UnknownRequest, match=r"'r0' slot 0 .* is not in the step"):
+    with pytest.raises(NotFound, match=r"'r0' slot 0 .* is not in the step"):
         place_rows({A: []}, {}, [A, B])
 
 
@@ -47,7 +48,7 @@ def test_a_row_beyond_the_drafts(offset: int) -> None:
 
 
 def test_drafts_of_a_request_that_is_not_in_the_step() -> None:
-    with pytest.raises(UnknownRequest, match=r"drafts .*'r0' slot 0 .* is not in the step"):
+    with pytest.raises(NotFound, match=r"drafts .*'r0' slot 0 .* is not in the step"):
         place_rows({A: []}, {B: [5]}, None)
 
 
@@ -105,5 +106,5 @@ def test_ids_of_any_integer_kind(ids: Any) -> None:
 @pytest.mark.parametrize("as_drafts", [False, True])
 def test_invalid_ids_are_refused(ids: list[Any], message: str, as_drafts: bool) -> None:
     new_ids, drafts = ({A: []}, {A: ids}) if as_drafts else ({A: ids}, {})
-    with pytest.raises(InvalidTokenId, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         step_frame(new_ids, drafts, [(A, 0)], 10)

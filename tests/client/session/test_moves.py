@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import (
-    DeadlineExceeded,
-    InternalError,
-    LimitExceeded,
-    LogitportError,
-    Request,
-    ServerUnavailable,
-    Session,
-    UnknownProcessor,
-)
-from logitport.session import moves
+from logitport import LimitExceeded, LogitportError, NotFound, Request, ServerUnavailable
+from logitport.session import Session, moves
 from logitport.session.moves import OtherServer
 from logitport_proto import processing_pb2
 from tests.client.conftest import Script
@@ -111,7 +102,7 @@ def refusing(kind: str, error: LogitportError) -> Script:
     def answer(frame: Any) -> dict[str, Any]:
         if frame.WhichOneof("frame") != kind:
             return Script.correct(frame)
-        if isinstance(error, UnknownProcessor):
+        if isinstance(error, NotFound):
             added = Script.correct(frame)["added"]
             added.failures.append(failure(1, error))
             return {"added": added}
@@ -135,13 +126,13 @@ def test_the_session_moves_with_all_requests(fleet: Fleet) -> None:
 
 
 REFUSALS = [
-    ("add", UnknownProcessor("not read yet")),
+    ("add", NotFound("not read yet")),
     ("add", LimitExceeded("the frame is too large")),
     ("add", ServerUnavailable("gone")),
-    ("add", DeadlineExceeded("no answer")),
-    ("add", InternalError("a defect")),
+    ("add", ServerUnavailable("no answer", timed_out=True)),
+    ("add", LogitportError("a defect")),
     ("open", LimitExceeded("full")),
-    ("open", ServerUnavailable.after_connection("gone")),
+    ("open", ServerUnavailable("gone", was_connected=True)),
 ]
 
 
@@ -170,7 +161,7 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
 
     def answer(frame: Any) -> dict[str, Any]:
         if frame.HasField("add") and frame.add.in_background:
-            return {"added": processing_pb2.RequestsAdded(failures=[failure(2, UnknownProcessor(""))])}
+            return {"added": processing_pb2.RequestsAdded(failures=[failure(2, NotFound(""))])}
         if frame.HasField("add"):
             chains = [processing_pb2.AdmittedChain()] * 2
             return {"added": processing_pb2.RequestsAdded(reads_logits=b"\1\1", chains=chains)}
@@ -210,7 +201,7 @@ def test_registrations_come_first(fleet: Fleet) -> None:
 
 def test_a_registry_that_does_not_answer(fleet: Fleet) -> None:
     def restore() -> dict[str, LogitportError]:
-        raise DeadlineExceeded("no answer")
+        raise ServerUnavailable("no answer", timed_out=True)
 
     fleet.restore, other = restore, Script()
     fleet.others = [other]

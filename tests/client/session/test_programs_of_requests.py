@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import (
-    InternalError,
-    InvalidParams,
-    Request,
-    RequestsFailed,
-    ServerUnavailable,
-    Session,
-    UnknownProcessor,
-)
-from logitport.errors import UnknownRequest, to_proto
+from logitport import InvalidArgument, LogitportError, NotFound, Request, RequestsFailed, ServerUnavailable
+from logitport.errors import to_proto
+from logitport.session import Session
 from logitport.session.program_trust import ProgramTrust
 from logitport_proto import processing_pb2
 from tests.client.programs.runtime import build
@@ -52,7 +45,7 @@ class Server:
             return {"added": self.add(frame.add)}
         if kind == "get_programs":
             if not self.on_engine or {*frame.get_programs.digests} != {self.program.digest}:
-                return {"error": to_proto(UnknownProcessor("the engine runs no such program"))}
+                return {"error": to_proto(NotFound("the engine runs no such program"))}
             return {"programs": processing_pb2.Programs(programs=[self.program.to_bytes()])}
         if kind == "remove":
             gone = {*np.frombuffer(frame.remove.slots, "<i4").tolist()}
@@ -62,7 +55,7 @@ class Server:
             slots = np.frombuffer(frame.step.slots, "<i4").tolist()
             unknown = [slot for slot in slots if slot not in self.on_engine | self.on_server]
             rows = [row for row, slot in enumerate(slots) if slot in self.on_server]
-            failures = [failure(slot, UnknownRequest("no such slot")) for slot in unknown]
+            failures = [failure(slot, NotFound("no such slot")) for slot in unknown]
             return {"edits": processing_pb2.StepEdits(logits_rows=int32(*rows), failures=failures)}
         return dict(self.script.correct(frame))
 
@@ -171,8 +164,8 @@ def test_a_program_that_is_refused_after_a_reconnect(opened_on: Any) -> None:
     first.end()
     result, _ = run(session, handle, other, check=False)
     assert {one: type(error) for one, error in result.failures.items()} == {
-        handle: InvalidParams,
-        other: InvalidParams,
+        handle: InvalidArgument,
+        other: InvalidArgument,
     }
     assert second.on_engine == set()
 
@@ -218,7 +211,7 @@ def test_edits_after_more_programs_than_a_request_has(opened_on: Any) -> None:
     server.script.answer = lambda frame: (
         {"edits": processing_pb2.StepEdits(later_edits=later)} if frame.HasField("step") else correct(frame)
     )
-    with pytest.raises(InternalError, match="later_edits"):
+    with pytest.raises(LogitportError, match="later_edits"):
         run(session, handle)
 
 

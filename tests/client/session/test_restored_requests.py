@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import InvalidParams, InvalidTokenId, ProcessorTimedOut, Request, ServerUnavailable
-from logitport.errors import NeedSync, UnknownRequest
+from logitport import InvalidArgument, ProcessorFailed, Request, ServerUnavailable
+from logitport.errors import LogitportError, NotFound
 from logitport_proto import processing_pb2
 from tests.client.scripted import VOCAB, Background, Reconnecting, edits_reply, failure, int32, kinds, zeros
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FAST = Request([1], processors=[("disallowed_tokens", {"token_ids": [3]})])
 SLOW = Request([1], processors=[("team/slow", {})])
 SKIPPING = Request([1], processors=[("team/slow", {})], on_error="skip")
-UNKNOWN = UnknownRequest("no request")
+UNKNOWN = NotFound("no request")
 
 
 class Restoring(Background):
@@ -67,7 +67,7 @@ def test_only_the_slow_request_fails(two: Reconnecting) -> None:
     fast, slow = two.session.add(FAST), two.session.add(SLOW)
     lose_first(two)
     result = two.session.step({fast: [2], slow: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
-    assert {handle: type(error) for handle, error in result.failures.items()} == {slow: ProcessorTimedOut}
+    assert {handle: type(error) for handle, error in result.failures.items()} == {slow: ProcessorFailed}
     assert "add the request again" in str(result.failures[slow])
     first, *_ = (frame.add for frame in two.scripts[1].frames if frame.HasField("add"))
     assert first.in_background
@@ -100,9 +100,9 @@ def test_a_request_that_is_refused_fails(two: Reconnecting, monkeypatch: pytest.
     monkeypatch.setattr("logitport.session.recovery.QUIET_SECONDS", 60.0)
     fast, slow = two.session.add(FAST), two.session.add(SLOW)
     lose_first(two)
-    two.servers[1].on_collect = lambda: two.servers[1].end(1, 1, InvalidParams("refuse is set"))
+    two.servers[1].on_collect = lambda: two.servers[1].end(1, 1, InvalidArgument("refuse is set"))
     result = two.session.step({fast: [2], slow: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
-    assert {handle: type(error) for handle, error in result.failures.items()} == {slow: InvalidParams}
+    assert {handle: type(error) for handle, error in result.failures.items()} == {slow: InvalidArgument}
 
 
 def test_a_request_without_a_step_is_restored_later(two: Reconnecting) -> None:
@@ -127,13 +127,16 @@ def test_a_request_that_skips_errors_goes_on_and_is_restored(two: Reconnecting) 
     fast, skipping = two.session.add(FAST), two.session.add(SKIPPING)
     lose_first(two)
     result = two.session.step({fast: [2], skipping: [2]}).apply(np.zeros((2, VOCAB), np.float32))
-    assert {handle: type(error) for handle, error in result.skipped.items()} == {skipping: ProcessorTimedOut}
+    assert {handle: type(error) for handle, error in result.skipped.items()} == {skipping: ProcessorFailed}
     assert "remove" not in kinds(two.scripts[1])
     two.session.step({fast: [3], skipping: [3]}).apply(np.zeros((2, VOCAB), np.float32))
     two.servers[1].end(1, 1)
     two.session.poll()
     # The server's history ends before the ids of the steps meanwhile.
-    differs = [edits_reply(failures=[failure(1, NeedSync("differs"))]), edits_reply()]
+    differs = [
+        edits_reply(failures=[failure(1, LogitportError("differs", code=LogitportError.NEED_SYNC))]),
+        edits_reply(),
+    ]
     answer = two.scripts[1].answer
     two.scripts[1].answer = lambda frame: differs.pop(0) if frame.HasField("step") else answer(frame)
     result = two.session.step({fast: [0], skipping: [0]}).apply(np.zeros((2, VOCAB), np.float32))
@@ -214,6 +217,6 @@ def test_a_request_with_a_wrong_id_is_restored_no_longer(two: Reconnecting) -> N
     two.session.step({fast: [3], skipping: [VOCAB]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
     sent = len(two.scripts[1].frames)
     result = two.session.step({fast: [0], skipping: [3]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
-    assert isinstance({**result.failures, **result.skipped}[skipping], InvalidTokenId)
+    assert isinstance({**result.failures, **result.skipped}[skipping], InvalidArgument)
     sent_now = [frame.WhichOneof("frame") for frame in two.scripts[1].frames[sent:]]
     assert sent_now == ["step"], "results of admissions are still collected"

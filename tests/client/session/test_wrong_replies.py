@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitport import (
-    InternalError,
-    InvalidArgument,
-    LogitportError,
-    Request,
-)
+from logitport import InvalidArgument, LogitportError, Request
 from logitport_proto import common_pb2, processing_pb2
 from tests.client.scripted import VOCAB, edits_reply, failure, int32, zeros
 
@@ -69,7 +64,7 @@ def test_wrong_logits_are_refused(opened: Any, logits: common_pb2.Tensor) -> Non
 def test_wrong_replies_to_an_admission_are_refused(opened: Any, answer: dict[str, Any]) -> None:
     session, script = opened()
     script.answer = lambda frame: answer
-    with pytest.raises(InternalError):
+    with pytest.raises(LogitportError):
         session.add(Request())
 
 
@@ -78,9 +73,9 @@ def test_replies_that_are_no_messages(opened: Any, reply: bytes) -> None:
     session, script = opened()
     handle = session.add(Request())
     script.receive = lambda: reply
-    with pytest.raises(InternalError, match="the reply to frame 3 cannot be parsed; close the session"):
+    with pytest.raises(LogitportError, match="the reply to frame 3 cannot be parsed; close the session"):
         session.step({handle: []}).apply(zeros())
-    with pytest.raises(InternalError, match="the reply to frame 4 cannot be parsed; close the session"):
+    with pytest.raises(LogitportError, match="the reply to frame 4 cannot be parsed; close the session"):
         session.add(Request())
 
 
@@ -91,7 +86,7 @@ def test_a_region_without_a_descriptor(opened: Any) -> None:
         processing_pb2.SessionResponse(seq=script.frames[-1].seq, region_opened={"region_id": 1}).SerializeToString(),
         None,
     )
-    with pytest.raises(InternalError, match="no descriptor arrived"):
+    with pytest.raises(LogitportError, match="no descriptor arrived"):
         session.logits_buffer(1)
 
 

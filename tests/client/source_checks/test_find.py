@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logitport import InDialect
+from logitport.dialects import InDialect
 from logitport.source_checks import CHANGES, DISCARD, DRAW, find
 from tests.client.source_checks import suspects
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, Float, InDialect, InvalidParams, TensorProcessor
+from logitport import CustomLogitProcessor, EditProcessor, Float, InvalidArgument, TensorProcessor
+from logitport.dialects import InDialect
 from logitport_builtins import BUILTIN_PROGRAMS, DisallowedTokens
 
 
@@ -16,9 +17,9 @@ class DeniesSeen(EditProcessor):
     @classmethod
     def validate_params(cls, params):
         if set(params) - {"allowed"} or not isinstance(params.get("allowed", []), list):
-            raise InvalidParams("allowed must be a list of ids")
+            raise InvalidArgument("allowed must be a list of ids")
         if any(type(token_id) is not int for token_id in params.get("allowed", [])):
-            raise InvalidParams("allowed must be a list of ids")
+            raise InvalidArgument("allowed must be a list of ids")
 
     def start(self, request):
         request.state = request.history.output_token_ids.tolist()
@@ -39,7 +40,7 @@ class Sharpens(CustomLogitProcessor):
     @classmethod
     def validate_params(cls, params):
         if type(params.get("alpha")) is not float or params["alpha"] <= 0:
-            raise InvalidParams("alpha must be a number above 0")
+            raise InvalidArgument("alpha must be a number above 0")
 
     def __call__(self, logits, custom_param_list=None):
         return logits * torch.tensor([[params["alpha"]] for params in custom_param_list])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor, InvalidParams
+from logitport import CustomLogitProcessor, EditProcessor, InvalidArgument
 
 HERE = __file__
 
@@ -113,7 +113,7 @@ class ChecksTooLittle(EditProcessor):
     @classmethod
     def validate_params(cls, params):
         if not isinstance(params.get("period"), int) or isinstance(params["period"], bool):
-            raise InvalidParams("period must be an integer")
+            raise InvalidArgument("period must be an integer")
 
     def edit(self, request, edits):
         if request.history.length % request.params["period"] == 0:
@@ -126,7 +126,7 @@ class RefusesWithTypeError(EditProcessor):
     @classmethod
     def validate_params(cls, params):
         if params["factor"] < 0:
-            raise InvalidParams("factor must be 0 or more")
+            raise InvalidArgument("factor must be 0 or more")
 
     def edit(self, request, edits):
         edits.bias([1], float(request.params["factor"]))
@@ -154,7 +154,7 @@ class MultipliesByZero(CustomLogitProcessor):
     @classmethod
     def validate_params(cls, params):
         if not isinstance(params.get("factor"), float):
-            raise InvalidParams("factor must be a number")
+            raise InvalidArgument("factor must be a number")
 
     def __call__(self, logits, custom_param_list=None):
         return logits * torch.tensor([params["factor"] for params in custom_param_list])[:, None]

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    InvalidArgument,
-    LogitportError,
-    NotInstalled,
-    SuspectCodeWarning,
-    UnknownProcessor,
-)
+from logitport import CustomLogitProcessor, EditProcessor, InvalidArgument, LogitportError, NotFound, ProcessorWarning
+from logitport.errors import NotInstalled
 from logitport.testing import LAWS, LawBroken, StoryModel, check
 from logitport.testing.stopwatch import Measured
 from tests.client.testing.correct import CORRECT
@@ -97,8 +90,8 @@ def test_only_the_named_laws_are_tested() -> None:
             InvalidArgument,
             "pass a vocab_size with all ids",
         ),
-        (lambda: check("no_such_name"), UnknownProcessor, "no built-in is called 'no_such_name'"),
-        (lambda: check("team/ours"), UnknownProcessor, "team/ours"),
+        (lambda: check("no_such_name"), NotFound, "no built-in is called 'no_such_name'"),
+        (lambda: check("team/ours"), NotFound, "team/ours"),
         (lambda: check(CountsInAdvance, options={"max_moons": 3}), InvalidArgument, "max_moons"),
         (lambda: check(3), LogitportError, "int"),
     ],
@@ -218,5 +211,5 @@ class HalvesNothing(CustomLogitProcessor):
 
 
 def test_a_line_without_an_effect_is_named() -> None:
-    with pytest.warns(SuspectCodeWarning, match=r"test_check.py:\d+: `row = row / 2"):
+    with pytest.warns(ProcessorWarning, match=r"test_check.py:\d+: `row = row / 2"):
         check(HalvesNothing, laws=["nan"], max_examples=1)

@@ -14,17 +14,15 @@ import torch
 
 from logitport import (
     CustomLogitProcessor,
-    EditKind,
     EditProcessor,
     Float,
     InvalidArgument,
-    InvalidLogits,
-    InvalidParams,
-    PayloadNotPortable,
+    PayloadError,
     ProcessorFailed,
-    SuspectCodeWarning,
+    ProcessorWarning,
     TensorProcessor,
 )
+from logitport.edits import EditKind
 from logitport.testing import ToyModel, simulate
 from tests.tokenizer_files import write_trained
 
@@ -277,12 +275,12 @@ def test_recorded_logits_of_torch(dtype: torch.dtype) -> None:
     [
         (([], ToyModel(), [1]), InvalidArgument, "steps is None"),
         (([], RISING, [], 2), InvalidArgument, "2 steps, but logits of 1"),
-        (([], RISING[0]), InvalidLogits, r"shape \[8\]"),
-        (([], "model"), InvalidLogits, "or a model"),
-        (([], lambda ids: [[1.0]], [], 1), InvalidLogits, r"shape \[1, 1\]"),
-        (([], lambda ids: [0.0] * (2 + len(ids)), [], 2), InvalidLogits, "3 logits, and 2 before"),
-        (([("disallowed_tokens", {})], RISING), InvalidParams, "token_ids is missing"),
-        (([(3, {})], RISING), PayloadNotPortable, "int"),
+        (([], RISING[0]), InvalidArgument, r"shape \[8\]"),
+        (([], "model"), InvalidArgument, "or a model"),
+        (([], lambda ids: [[1.0]], [], 1), InvalidArgument, r"shape \[1, 1\]"),
+        (([], lambda ids: [0.0] * (2 + len(ids)), [], 2), InvalidArgument, "3 logits, and 2 before"),
+        (([("disallowed_tokens", {})], RISING), InvalidArgument, "token_ids is missing"),
+        (([(3, {})], RISING), PayloadError, "int"),
         (([Forces], RISING), InvalidArgument, "pairs"),
     ],
 )
@@ -294,7 +292,7 @@ def test_arguments_that_cannot_be_used(arguments: Any, error: type[Exception], m
 def test_an_instance_with_attributes_is_refused_as_by_a_server() -> None:
     instance = Forces()
     instance.token_id = 3  # type: ignore[attr-defined]
-    with pytest.raises(PayloadNotPortable, match="attributes"):
+    with pytest.raises(PayloadError, match="attributes"):
         simulate([(instance, {})], RISING)
 
 
@@ -333,7 +331,7 @@ def test_processors_have_the_given_tokenizer(tmp_path: Path) -> None:
     for tokenizer_id in ("", "org/model"):
         result = simulate([(ForcesText, {})], ToyModel(313), [5], 3, tokenizer=tmp_path, tokenizer_id=tokenizer_id)
         assert library.decode(list(result.output_token_ids)) == "{{{"
-    with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured"):
         simulate([(ForcesText, {})], ToyModel(313), [5], 3)
     with pytest.raises(InvalidArgument, match="options has a tokenizer, too"):
         simulate([], ToyModel(313), [5], 3, tokenizer=tmp_path, options={"tokenizer": ["a=/b"]})
@@ -396,5 +394,5 @@ def test_an_error_of_broadcasting_shows() -> None:
 
 
 def test_a_line_without_an_effect_is_named() -> None:
-    with pytest.warns(SuspectCodeWarning, match=r"test_simulate.py:\d+: `row = row / 2"):
+    with pytest.warns(ProcessorWarning, match=r"test_simulate.py:\d+: `row = row / 2"):
         simulate([(HalvesNothing, {})], ToyModel(), steps=1)

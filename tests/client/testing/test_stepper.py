@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    InvalidArgument,
-    InvalidLogits,
-    InvalidParams,
-    ProcessorFailed,
-)
+from logitport import CustomLogitProcessor, EditProcessor, InvalidArgument, ProcessorFailed
 from logitport.testing import Stepper, ToyModel, simulate
 
 if TYPE_CHECKING:
@@ -61,7 +54,7 @@ class ReaderFails(CustomLogitProcessor):
 class Refuses(EditProcessor):
     @classmethod
     def validate_params(cls, params: Any) -> None:
-        raise InvalidParams("no parameters please")
+        raise InvalidArgument("no parameters please")
 
     def edit(self, request: Any, edits: Any) -> None: ...
 
@@ -102,7 +95,7 @@ def test_a_given_id_must_exist() -> None:
 def test_the_width_must_not_change() -> None:
     with Stepper([], lambda ids: np.zeros(4 + len(ids), np.float32)) as stepper:
         stepper.step()
-        with pytest.raises(InvalidLogits, match="one width"):
+        with pytest.raises(InvalidArgument, match="one width"):
             stepper.step()
 
 

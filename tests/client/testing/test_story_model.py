@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.testing import StoryModel, ToyModel, simulate
 from tests.client.testing.story_tokenizer import files
 
@@ -76,5 +76,5 @@ def test_processors_have_its_tokenizer() -> None:
     assert result.ended == "eos"
     prefixed = simulate([("force_prefix", {"force_prefix": " slept and"})], model, model.encode("The fox"), 2)
     assert model.decode(prefixed.output_token_ids) == " slept and"
-    with pytest.raises(InvalidParams, match="the argument `tokenizer` that of `simulate`"):
+    with pytest.raises(InvalidArgument, match="the argument `tokenizer` that of `simulate`"):
         simulate([("grammar", {"choice": ["a"]})], ToyModel(64), [1], 1)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from logitport import InvalidArgument, InvalidParams, LoadFailed, operator_tokenizer, tokenizers
-from logitport.tokenizers import Tokenizer, TokenizerFile
+from logitport import InvalidArgument, PayloadError, tokenizers
+from logitport.tokenizers import Tokenizer, TokenizerFile, operator_tokenizer
 from tests.tokenizer_files import EOS, PAD, write_pieces, write_trained
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def test_it_is_copied_and_pickled_by_reference(trained: Tokenizer) -> None:
     assert copy.deepcopy([trained])[0] is copy.copy(trained) is trained
     data = pickle.dumps(trained)
     assert len(data) < 300
-    with pytest.raises(LoadFailed, match=r"holds the tokenizer 't' with 313 ids.*configured: none.*--tokenizer NAME="):
+    with pytest.raises(
+        PayloadError, match=r"holds the tokenizer 't' with 313 ids.*configured: none.*--tokenizer NAME="
+    ):
         pickle.loads(data)
     tokenizers.configure({"mine": trained})
     assert pickle.loads(data).encode("name") == trained.encode("name")
@@ -131,36 +133,36 @@ def test_a_decoder_that_is_not_known_is_refused_where_bytes_are_needed(tmp_path:
     write_pieces(tmp_path, PIECES, decoders.BPEDecoder())
     tokenizer = load(tmp_path)
     assert tokenizer.decode([2]) == "Hello"
-    with pytest.raises(LoadFailed, match=r"tokenizer 't': its decoder is BPEDecoder.*use encode and decode"):
+    with pytest.raises(PayloadError, match=r"tokenizer 't': its decoder is BPEDecoder.*use encode and decode"):
         tokenizer.token_bytes(0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": {}}'])
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(LoadFailed, match=r"tokenizer 't': .*give a tokenizer.json"):
+    with pytest.raises(PayloadError, match=r"tokenizer 't': .*give a tokenizer.json"):
         load(tmp_path)
-    with pytest.raises(LoadFailed, match=r"No such file"):
+    with pytest.raises(PayloadError, match=r"No such file"):
         load(tmp_path / "other")
 
 
 def test_without_the_library_the_error_names_the_extra(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(LoadFailed, match=r"pip install '\.\[tokenizers\]'"):
+    with pytest.raises(PayloadError, match=r"pip install '\.\[tokenizers\]'"):
         Tokenizer("t", TokenizerFile(b"{}"))
 
 
 def test_the_tokenizer_is_found_by_name(trained: Tokenizer) -> None:
-    with pytest.raises(InvalidParams, match=r"no tokenizer is named .none is configured.*--tokenizer NAME=PATH"):
+    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .none is configured.*--tokenizer NAME=PATH"):
         operator_tokenizer()
     tokenizers.configure({"a": trained})
     assert operator_tokenizer() is operator_tokenizer("a") is trained
-    with pytest.raises(InvalidParams, match=r"tokenizer 'b' is not configured .configured: 'a'.*--tokenizer b=PATH"):
+    with pytest.raises(InvalidArgument, match=r"tokenizer 'b' is not configured .configured: 'a'.*--tokenizer b=PATH"):
         operator_tokenizer("b")
-    tokenizers.configure({"a": trained, "b": LoadFailed("not here")})
-    with pytest.raises(InvalidParams, match=r"no tokenizer is named .configured: 'a', 'b'"):
+    tokenizers.configure({"a": trained, "b": PayloadError("not here")})
+    with pytest.raises(InvalidArgument, match=r"no tokenizer is named .configured: 'a', 'b'"):
         operator_tokenizer()
-    with pytest.raises(LoadFailed, match=r"^not here$"):
+    with pytest.raises(PayloadError, match=r"^not here$"):
         operator_tokenizer("b")
 
 

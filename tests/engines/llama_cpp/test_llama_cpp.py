@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import Client, CustomLogitProcessor, RequestsFailed, UnknownProcessor
+from logitport import Client, CustomLogitProcessor, NotFound, RequestsFailed
 from logitport.integrations.llama_cpp import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
@@ -137,7 +137,7 @@ def test_a_failure_is_raised_by_the_completion(
 
 
 def test_a_refusal_is_raised_by_a_completion_of_one_id(client: Client, complete: Callable[..., list[int]]) -> None:
-    with pytest.raises(UnknownProcessor, match="no_such_thing"):
+    with pytest.raises(NotFound, match="no_such_thing"):
         complete([20], RemoteLogitsProcessor(client, [("no_such_thing", {})]), length=1)
 
 

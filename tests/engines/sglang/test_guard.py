@@ -116,9 +116,7 @@ def test_the_scheduler_refuses_it_too(checkpoint: Path, tmp_path: Path) -> None:
         timeout=1200,
         check=False,
     )
-    assert ran.stdout.count("refused: logitport: PayloadNotAllowed: this server accepts one") == 2, (
-        ran.stdout + ran.stderr
-    )
+    assert ran.stdout.count("refused: logitport: PayloadError: this server accepts one") == 2, ran.stdout + ran.stderr
     assert "still serves: 8" in ran.stdout
     assert not (tmp_path / "touched").exists()
 

@@ -55,10 +55,10 @@ def test_a_batch_in_one_call_and_a_chain_as_text(guarded: Engine) -> None:
 @pytest.mark.parametrize(
     ("custom", "message"),
     [
-        ({"logitport": [["nonsense", {}]]}, "UnknownProcessor: no built-in is called 'nonsense'"),
+        ({"logitport": [["nonsense", {}]]}, "NotFound: no built-in is called 'nonsense'"),
         ({"logitport": 7}, "expected a list of [processor, parameters]"),
         ({"logitport": "[["}, "not JSON"),
-        (banning(VOCAB_SIZE), "InvalidTokenId"),
+        (banning(VOCAB_SIZE), "InvalidArgument"),
         (banning(*range(VOCAB_SIZE)), "deny every id"),
     ],
 )

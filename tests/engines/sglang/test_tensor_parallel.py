@@ -74,6 +74,6 @@ def test_the_same_tokens(engine: Engine, expected: list[list[Any]], case: int) -
 
 
 def test_a_request_that_fails_ends_on_both_ranks(engine: Engine) -> None:
-    with pytest.raises(Refused, match="UnknownProcessor"):
+    with pytest.raises(Refused, match="NotFound"):
         engine.generate(PROMPTS[0], REMOTE, {"logitport": [["nonsense", {}]]})
     assert len(engine.generate(PROMPTS[0])) == 64

@@ -98,7 +98,7 @@ def test_refusals_of_streams_have_a_status_and_no_traceback(url: str, log: Path)
         status, text = post(url, vllm_xargs={"logitport": '[["nope"]]'}, stream=stream)
         assert status == 400, text
         assert json.loads(text)["error"]["type"] == "BadRequestError"
-        assert "UnknownProcessor" in json.loads(text)["error"]["message"]
+        assert "NotFound" in json.loads(text)["error"]["message"]
     assert "Traceback" not in (log / "vllm").read_text()[logged:]
 
 

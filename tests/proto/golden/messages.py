@@ -24,8 +24,8 @@ from logitport_proto.common_pb2 import (
     EDIT_KIND_FORCE,
     ERROR_CODE_NAME_TAKEN,
     ERROR_CODE_NEED_SYNC,
+    ERROR_CODE_NOT_FOUND,
     ERROR_CODE_PROCESSOR_FAILED,
-    ERROR_CODE_UNKNOWN_PROCESSOR,
     ON_ERROR_SKIP,
     Edits,
     Error,
@@ -220,7 +220,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
         "added": _reply(
             2,
             added={
-                "failures": [{"slot": 5, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}}],
+                "failures": [{"slot": 5, "error": {"code": ERROR_CODE_NOT_FOUND}}],
                 "reads_logits": bytes([1, 0]),
                 "chains": [
                     {
@@ -257,7 +257,7 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "pending": bytes([1]),
                 "ended": [
                     {"slot": 7, "generation": 1, "reads_logits": True, "chain": {"processors": [DIGEST]}},
-                    {"slot": 8, "generation": 2, "error": {"code": ERROR_CODE_UNKNOWN_PROCESSOR}},
+                    {"slot": 8, "generation": 2, "error": {"code": ERROR_CODE_NOT_FOUND}},
                 ],
             },
         ),

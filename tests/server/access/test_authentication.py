@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import NotAuthenticated
+from logitport import AccessDenied
 from logitport_server.access import Authenticator, TokenFile, new_token
 from logitport_server.access.tokens import Grant
 from logitport_server.principals import ANONYMOUS, CUDA, SCOPES, Principal
@@ -100,7 +100,7 @@ def test_a_wrong_token_is_refused_despite_a_valid_certificate(
     tokens: TokenFile, metadata: Metadata, certificates: bool
 ) -> None:
     authenticator = Authenticator(tokens, certificates=certificates)
-    with pytest.raises(NotAuthenticated) as refused:
+    with pytest.raises(AccessDenied) as refused:
         authenticator.authenticate(metadata, certificate("engine.example"))
     assert str(refused.value) == (
         "this token is unknown, expired or revoked; ask the server's operator for a valid one"
@@ -108,7 +108,7 @@ def test_a_wrong_token_is_refused_despite_a_valid_certificate(
 
 
 def test_a_call_without_a_token_is_refused(tokens: TokenFile) -> None:
-    with pytest.raises(NotAuthenticated, match=r"has no token; pass one as Client\(token=...\)"):
+    with pytest.raises(AccessDenied, match=r"has no token; pass one as Client\(token=...\)"):
         Authenticator(tokens, certificates=False).authenticate([], certificate("engine.example"))
 
 
@@ -128,11 +128,11 @@ def test_a_token_takes_precedence_over_a_certificate(tokens: TokenFile) -> None:
 
 
 def test_a_certificate_without_scopes_is_refused(tokens: TokenFile) -> None:
-    with pytest.raises(NotAuthenticated, match="this certificate is unknown, expired or revoked"):
+    with pytest.raises(AccessDenied, match="this certificate is unknown, expired or revoked"):
         Authenticator(tokens, certificates=True).authenticate([], certificate("banned.example"))
 
 
 @pytest.mark.parametrize("nameless", [{}, certificate(), certificate("")])
 def test_a_certificate_without_a_name_is_refused(nameless: dict[str, list[bytes]]) -> None:
-    with pytest.raises(NotAuthenticated, match="neither a subject alternative name nor a common name"):
+    with pytest.raises(AccessDenied, match="no subject alternative name and no common name"):
         Authenticator(None, certificates=True).authenticate([], nameless)

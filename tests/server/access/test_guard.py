@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from logitport import NotAuthenticated
+from logitport import AccessDenied
 from logitport_server import log_limit
 from logitport_server.access.guard import Guard
 from logitport_server.metrics import Metrics
@@ -24,7 +24,7 @@ class Refuses:
     """Authenticates no caller."""
 
     def authenticate(self, metadata: object, auth_context: object) -> None:
-        raise NotAuthenticated("no token")
+        raise AccessDenied("no token", code=AccessDenied.NOT_AUTHENTICATED)
 
 
 class FakeContext:
@@ -52,7 +52,7 @@ def test_callers_without_a_token_cannot_fill_the_log(
     async def call() -> None:
         task = asyncio.current_task()
         assert task is not None
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(AccessDenied):
             await guard._admit(task, METHOD, cast("Context", FakeContext()))
 
     def calls(count: int) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import Client, CustomLogitProcessor, EditProcessor, RecordOptions, Request
+from logitport import Client, CustomLogitProcessor, EditProcessor, Request
+from logitport.recording import RecordOptions
 from logitport_proto.recording_pb2 import RecordedProcessor
 from logitport_server.cli.root import run
 from tests.client.recording.build import began, member, opened, stepped
@@ -411,7 +412,7 @@ def test_processors_have_the_tokenizer(path: Path, tmp_path: Path, replay: Any) 
     assert found.output.startswith("request chat-edits: differs in ")
     del sys.modules["with_text"]
     without = replay(None, *options)
-    assert "the new version fails: no tokenizer is named" in without.output
+    assert "no tokenizer is named" in without.output
     assert "the option --tokenizer PATH that of `logitport replay`" in without.output
     del sys.modules["with_text"]
 

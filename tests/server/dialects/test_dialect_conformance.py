@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidParams, RowEdits
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidArgument, RowEdits
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.stubs.dynamo.logits_processing import BaseLogitsProcessor
 from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
@@ -31,7 +31,7 @@ class RecordsLogits(CustomLogitProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bad" in params:
-            raise InvalidParams("bad")
+            raise InvalidArgument("bad")
         if "wrong" in params:
             raise ValueError("wrong is no parameter")
 
@@ -282,9 +282,9 @@ def test_parameters_are_not_modified(processor: type[Any]) -> None:
 def test_parameters_are_checked_by_the_processor(processor: type[Any]) -> None:
     dialect = dialect_of(processor)
     dialect.validate({"good": 1}, {})
-    with pytest.raises(InvalidParams):
+    with pytest.raises(InvalidArgument):
         dialect.validate({"bad": 1}, {})
-    with pytest.raises(InvalidParams, match=f"{dialect.name}: wrong is no parameter"):
+    with pytest.raises(InvalidArgument, match=f"{dialect.name}: wrong is no parameter"):
         dialect.validate({"wrong": 1}, {})
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import History, InDialect, InvalidParams, StateLost
+from logitport import History, InvalidArgument, StateLost
+from logitport.dialects import InDialect
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.stubs.dynamo.logits_processing import BaseLogitsProcessor
 
@@ -71,12 +72,12 @@ def test_an_instance_is_copied_and_takes_no_parameters() -> None:
     states = [started(dialect, [0])[0] for _ in range(2)]
     assert dialect.process(states, torch.zeros(2, VOCAB)).argmax(-1).tolist() == [1, 1]
     assert processor.place == 0
-    with pytest.raises(InvalidParams, match="takes no parameters"):
+    with pytest.raises(InvalidArgument, match="takes no parameters"):
         started(dialect, [0], {"ids": [1]})
 
 
 def test_unknown_parameters_are_refused() -> None:
-    with pytest.raises(InvalidParams, match="unexpected keyword argument 'bye'"):
+    with pytest.raises(InvalidArgument, match="unexpected keyword argument 'bye'"):
         started(make_dialect(Divides, "its name", shipped=True), [0], {"bye": 1})
 
 

@@ -11,16 +11,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from logitport import (
+    AccessDenied,
     EditProcessor,
     EditRequest,
-    InvalidTokenId,
+    InvalidArgument,
     LimitExceeded,
-    LoadFailed,
-    NotPermitted,
-    PayloadNotAllowed,
+    PayloadError,
     ProcessorFailed,
     RowEdits,
-    SignatureRefused,
 )
 from logitport_builtins import BUILTINS
 from logitport_server.dialects.failures import of_processor, of_sandboxed
@@ -61,7 +59,7 @@ def test_a_worker_without_descriptors_is_a_failure_of_the_processor() -> None:
 
 def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:
     error = converted(partial(Careless().edit_batch, [None], [RowEdits()]))  # type: ignore[list-item]
-    assert isinstance(error, InvalidTokenId)
+    assert isinstance(error, InvalidArgument)
     assert error.processor == "its name"
     assert error.remote_traceback.startswith("Traceback")
     assert 'edits.deny(["x"])' in error.remote_traceback
@@ -81,7 +79,7 @@ def test_a_logitport_error_raised_by_logitport_has_no_traceback(call: Callable[[
     assert converted(call).remote_traceback == ""
 
 
-@pytest.mark.parametrize("refusal", [LimitExceeded, NotPermitted, SignatureRefused, PayloadNotAllowed])
+@pytest.mark.parametrize("refusal", [LimitExceeded, AccessDenied, PayloadError])
 def test_errors_of_admission_keep_type_and_message(refusal: type[LogitportError]) -> None:
     error = of_processor(refusal("why"), "its name")
     assert type(error) is refusal
@@ -130,7 +128,7 @@ def loaded() -> None:
     try:
         refused_by_a_file()
     except OSError as error:
-        raise LoadFailed("creating a Ban raised FileNotFoundError") from error
+        raise PayloadError("creating a Ban raised FileNotFoundError") from error
 
 
 HINT = (
@@ -170,19 +168,19 @@ def lacks_a_module_while_loading() -> None:
     try:
         lacks_a_module()
     except ImportError as error:
-        raise LoadFailed(f"creating a Ban raised ModuleNotFoundError: {error}") from error
+        raise PayloadError(f"creating a Ban raised ModuleNotFoundError: {error}") from error
 
 
 @pytest.mark.parametrize("call", [lacks_a_module, lacks_a_module_while_loading])
 def test_a_missing_module_in_a_worker_gets_an_installation_hint(call: Callable[[], Any]) -> None:
-    with pytest.raises((ImportError, LoadFailed)) as raised:
+    with pytest.raises((ImportError, PayloadError)) as raised:
         call()
     failure = of_sandboxed(raised.value, "its name").message
     assert failure.endswith("No module named 'no_such_module'; install it on the server, in logitport's environment")
 
 
 def test_the_installation_hint_appears_once() -> None:
-    with pytest.raises(LoadFailed) as raised:
+    with pytest.raises(PayloadError) as raised:
         lacks_a_module_while_loading()
     raised.value.message += "; install it on the server"
     assert of_sandboxed(raised.value, "its name").message.count("install") == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import InvalidParams, InvalidProgram, LimitExceeded, ProcessorTimedOut
+from logitport import InvalidArgument, LimitExceeded, ProcessorFailed
 from logitport.core.history import History
 from logitport.programs.columns import Columns
 from logitport.programs.parameters import MAX_TOKEN_ID
@@ -134,7 +134,7 @@ def test_single_rows_fail() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"min_p": 2.0}, {"min_p": "x"}, {"min_p": 0.5, "other": 1}])
 def test_parameters_are_checked(params: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParams):
+    with pytest.raises(InvalidArgument):
         make_program_dialect(build.min_p(), "x").validate(params, {})
     make_program_dialect(build.min_p(), "x").validate({"min_p": 0.5}, {})
 
@@ -146,7 +146,7 @@ def test_a_width_that_does_not_fit(deferred: bool) -> None:
         dialect = dialect.for_engine() or dialect
     dialect.start(context(History(), 40), {})
     for width in (39, 39):
-        with pytest.raises(InvalidProgram, match="39 logits"):
+        with pytest.raises(InvalidArgument, match="39 logits"):
             dialect.start(context(History(), width), {})
 
 
@@ -161,7 +161,7 @@ def test_the_place_of_a_program_that_the_engine_runs() -> None:
     assert deferred.engine_program == build.min_p().program
     assert (dialect.engine_program, dialect.on_server) == (None, dialect)
     assert deferred.for_engine() is None
-    with pytest.raises(InvalidParams):
+    with pytest.raises(InvalidArgument):
         deferred.validate({}, {})
 
 
@@ -199,7 +199,7 @@ def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
     shared = SharedRunner(max_work=1)
     failed = shared.apply(verified, logits, Columns(verified, [()] * 5).part, (), "", seconds=0.0)
     assert list(failed)[-1] == 4
-    assert {type(error) for error in failed.values()} == {ProcessorTimedOut}
+    assert {type(error) for error in failed.values()} == {ProcessorFailed}
     first = min(failed)
     assert first >= 1, "the first part always runs"
     assert torch.equal(logits[first:], random_logits(5)[first:])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from logitport import EditProcessor, History, InvalidParams, ProcessorTimedOut
+from logitport import EditProcessor, History, InvalidArgument, ProcessorFailed
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import States, by_row
 from logitport_server.dialects.failures import WorkerLost
@@ -41,7 +41,7 @@ class Checks(EditProcessor):
     @classmethod
     def validate_params(cls, params: Any) -> None:
         if "bad" in params:
-            raise InvalidParams("bad")
+            raise InvalidArgument("bad")
         if "check" in params:
             time.sleep(FOREVER)
 
@@ -174,7 +174,7 @@ def test_a_class_that_loads_quickly_runs_beside_the_others(
     assert other.worker is running.worker
     assert admission_worker(running)._process.alive
     assert denied(other, states) == [7]
-    with pytest.raises(InvalidParams):
+    with pytest.raises(InvalidArgument):
         other.validate({"bad": 1}, {})
 
 
@@ -250,7 +250,7 @@ def test_a_start_beside_other_requests_has_the_time_of_a_call(
     monkeypatch.setattr(admission, "_QUICK_PART", math.inf)
     executor = make_executor(Deadlines(1.0, 200.0))
     running, _ = admitted(executor, ship(Checks))
-    with pytest.raises(ProcessorTimedOut, match=r"its start took over 1 s \(--processor-timeout-seconds\)"):
+    with pytest.raises(ProcessorFailed, match=r"its start took over 1 s \(--processor-timeout-seconds\)"):
         running.start(context(), {"start": 1})
 
 

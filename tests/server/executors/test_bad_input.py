@@ -14,18 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    InvalidParams,
-    InvalidTokenId,
-    LoadFailed,
-    LogitportError,
-    MalformedPayload,
-    ProcessorFailed,
-    PythonMismatch,
-    Request,
-    UnknownProcessor,
-    payload,
-)
+from logitport import InvalidArgument, LogitportError, NotFound, PayloadError, ProcessorFailed, Request, payload
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
@@ -63,56 +52,56 @@ LABELLED = json.dumps({**json.loads(AddTwo.to_str()), "python": "3.9"})
 REFUSED: dict[str, tuple[dict[str, Any], type[LogitportError], str]] = {
     "unknown built-in": (
         {"processors": [("unknown", {})]},
-        UnknownProcessor,
+        NotFound,
         "'unknown'; installed are .*thinking_budget",
     ),
-    "unknown name": ({"processors": [("team/unknown", {})]}, UnknownProcessor, "'team/unknown'; register it first"),
-    "unknown digest": ({"processors": [("0" * 64, {})]}, UnknownProcessor, "register it first"),
-    "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, MalformedPayload, '"callable" must hold hexadecimal'),
-    "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, MalformedPayload, "not a pickle"),
-    "not JSON": ({"processors": [("{callable", {})]}, MalformedPayload, "not JSON"),
-    "no callable": ({"processors": [('{"klass": ""}', {})]}, MalformedPayload, 'no "callable": make it with .*to_str'),
+    "unknown name": ({"processors": [("team/unknown", {})]}, NotFound, "'team/unknown'; register it first"),
+    "unknown digest": ({"processors": [("0" * 64, {})]}, NotFound, "register it first"),
+    "bad hex": ({"processors": [('{"callable": "zz"}', {})]}, PayloadError, '"callable" must hold hexadecimal'),
+    "no pickle": ({"processors": [('{"callable": "00ff"}', {})]}, PayloadError, "not a pickle"),
+    "not JSON": ({"processors": [("{callable", {})]}, PayloadError, "not JSON"),
+    "no callable": ({"processors": [('{"klass": ""}', {})]}, PayloadError, 'no "callable": make it with .*to_str'),
     "not a class": (
         {"processors": [(json.dumps({"callable": pickle.dumps(7).hex()}), {})]},
-        LoadFailed,
+        PayloadError,
         "a int is no processor",
     ),
     "no such module": (
         {"processors": [(json.dumps({"callable": b"cnowhere\nNobody\n.".hex()}), {})]},
-        LoadFailed,
+        PayloadError,
         r"nowhere\.Nobody, which is not here .* install it on the server",
     ),
-    "raising __init__": ({"processors": [(RaisesInInit, {})]}, LoadFailed, "RaisesInInit raised .*no table for me"),
+    "raising __init__": ({"processors": [(RaisesInInit, {})]}, PayloadError, "RaisesInInit raised .*no table for me"),
     "another Python, labelled": (
         {"processors": [(LABELLED, {})]},
-        PythonMismatch,
+        PayloadError,
         r"Python 3\.9 .*ship it from Python",
     ),
     "another Python, no label": (
         {"processors": [(code_of_another_python(), {})]},
-        PythonMismatch,
+        PayloadError,
         "ship it from Python",
     ),
-    "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidParams, "token_ids"),
-    "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidParams, "token_ids"),
+    "parameters": ({"processors": [("disallowed_tokens", {"token_ids": "x"})]}, InvalidArgument, "token_ids"),
+    "parameters that are missing": ({"processors": [("disallowed_tokens", {})]}, InvalidArgument, "token_ids"),
     "parameters that a class refuses": (
         {"processors": [(RequiresFloat, {"strength": 1})]},
-        InvalidParams,
+        InvalidArgument,
         "strength must be a number",
     ),
     "parameters that a class refuses with a ValueError": (
         {"processors": [(RequiresFloat, {"strength": -1.0})]},
-        InvalidParams,
+        InvalidArgument,
         "RequiresFloat.*: strength must not be negative",
     ),
     "validate_params that raises": ({"processors": [(RequiresFloat, {})]}, ProcessorFailed, "KeyError: 'strength'"),
     "a parameter outside the vocabulary": (
         {"processors": [("disallowed_tokens", {"token_ids": [VOCAB]})]},
-        InvalidTokenId,
+        InvalidArgument,
         str(VOCAB),
     ),
-    "id outside the vocabulary": ({"prompt_token_ids": [1, VOCAB]}, InvalidTokenId, r"prompt_token_ids\[1\] is 32"),
-    "id -1": ({"output_token_ids": [-1]}, InvalidTokenId, r"output_token_ids\[0\] is -1: .*\[0, 32\)"),
+    "id outside the vocabulary": ({"prompt_token_ids": [1, VOCAB]}, InvalidArgument, r"prompt_token_ids\[1\] is 32"),
+    "id -1": ({"output_token_ids": [-1]}, InvalidArgument, r"output_token_ids\[0\] is -1: .*\[0, 32\)"),
 }
 refused = pytest.mark.parametrize("name", REFUSED)
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from logitport import (
     CustomLogitProcessor,
-    EditKind,
     EditProcessor,
     EditRequest,
     History,
-    InvalidParams,
-    LoadFailed,
+    InvalidArgument,
     LogitportError,
+    PayloadError,
     ProcessorFailed,
     RowEdits,
     StateLost,
 )
+from logitport.edits import EditKind
 from logitport_builtins import BUILTIN_EDITS
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
@@ -49,7 +49,7 @@ class DeniesHistory(EditProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if "bad" in params:
-            raise InvalidParams("bad is not good")
+            raise InvalidArgument("bad is not good")
         if "worse" in params:
             raise KeyError("worse")
 
@@ -238,7 +238,7 @@ def test_edits_arrive_unchanged(executor: Executor, ship: Ship, kind: str) -> No
 
 def test_errors_of_one_request(executor: Executor, ship: Ship) -> None:
     dialect = executor.host(ship(DeniesHistory))
-    with pytest.raises(InvalidParams, match="bad is not good"):
+    with pytest.raises(InvalidArgument, match="bad is not good"):
         dialect.validate({"bad": 1}, {})
     with pytest.raises((KeyError, ProcessorFailed), match="worse"):
         dialect.validate({"worse": 1}, {})
@@ -331,7 +331,7 @@ def test_state_in_the_instance(executor: Executor, ship: Ship) -> None:
 
 
 def test_a_class_that_cannot_be_instantiated(executor: Executor, ship: Ship) -> None:
-    with pytest.raises(LoadFailed, match=r"RaisesInInit raised .*no table"):
+    with pytest.raises(PayloadError, match=r"RaisesInInit raised .*no table"):
         executor.host(ship(RaisesInInit))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import EditProcessor, History, ProcessorFailed, ProcessorTimedOut
+from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import States
 from logitport_server.dialects.failures import WorkerLost
@@ -184,7 +184,7 @@ def test_a_call_that_waits_for_a_busy_worker_times_out(impatient: ProcessExecuto
     failures = impatient.quarantine.failures
     with dialect.worker.lock:
         outcome = step([request], 0.05)
-    with pytest.raises(ProcessorTimedOut, match=r"the worker of its trust domain was busy for 0\.05 s"):
+    with pytest.raises(ProcessorFailed, match=r"the worker of its trust domain was busy for 0\.05 s"):
         raise outcome.failures[0].error
     assert impatient.quarantine.failures == failures
 
@@ -235,7 +235,7 @@ def test_many_processors_that_hang_take_one_deadline(
     ]
     good = request_of([impatient.host(ship(DenyGiven, tenant="good"))], number, {"ids": [5]})
     outcome = step([*requests, good], SHORT_CALL_SECONDS)
-    assert {type(failure.error) for failure in outcome.failures.values()} == {ProcessorTimedOut}
+    assert {type(failure.error) for failure in outcome.failures.values()} == {ProcessorFailed}
     assert sorted(outcome.failures) == list(range(number))
     assert denied(outcome) == {number: [5]}
     assert granted[0] == SHORT_CALL_SECONDS
@@ -273,7 +273,7 @@ def test_a_start_that_hangs_in_a_new_worker_fails_its_request_only(impatient: Pr
     dialects[0].worker._close_process()  # type: ignore[attr-defined]
     for request in (bad, good):
         request.synchronize(1, request.crc, [2])
-    assert type(step([bad, good], SHORT_CALL_SECONDS).failures[0].error) is ProcessorTimedOut
+    assert type(step([bad, good], SHORT_CALL_SECONDS).failures[0].error) is ProcessorFailed
     good.synchronize(2, good.crc, [3])
     assert denied(step([good])) == {0: [5]}
 

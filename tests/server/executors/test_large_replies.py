@@ -16,7 +16,7 @@ import pytest
 from logitport import EditProcessor, History, LimitExceeded
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
-from logitport_server.dialects.failures import NON_RETRYABLE, ReplyTooLarge, WorkerLost
+from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost, is_retryable
 from logitport_server.executors import Deadlines
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
@@ -128,7 +128,7 @@ def test_a_row_that_does_not_fit_fails_alone(worker: Worker, ship: Ship) -> None
 
 
 def test_the_error_can_be_retried_with_fewer_rows(worker: Worker, ship: Ship) -> None:
-    assert not issubclass(ReplyTooLarge, NON_RETRYABLE)
+    assert is_retryable(ReplyTooLarge("too large"))
     dialect = RemoteDialect(ship(Biases), DomainWorkers(lambda: worker))
     context = RequestContext("r", History([1]), {}, VOCAB)
     states = [dialect.start(context, {"ids": 300}) for _ in range(2)]

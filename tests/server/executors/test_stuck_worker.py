@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import EditProcessor, EditRequest, History, ProcessorTimedOut, RowEdits
+from logitport import EditProcessor, EditRequest, History, ProcessorFailed, RowEdits
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import ProcessExecutor, worker_process
 
@@ -48,12 +48,12 @@ def a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "STACK_SECONDS", 60.0)
 
 
-def error_of(executor: ProcessExecutor, source: Source, how: str) -> ProcessorTimedOut:
+def error_of(executor: ProcessExecutor, source: Source, how: str) -> ProcessorFailed:
     try:
         dialect = executor.host(source)
         state: Any = dialect.start(RequestContext("r", History([1]), {}, 8), {"how": how})
         dialect.edit([state])
-    except ProcessorTimedOut as error:
+    except ProcessorFailed as error:
         return error
     raise AssertionError("it has returned")
 

@@ -10,17 +10,11 @@ import pytest
 import torch
 
 import logitport_builtins
-from logitport import (
-    CustomLogitProcessor,
-    EditProcessor,
-    History,
-    InDialect,
-    LoadFailed,
-    operator_tokenizer,
-    tokenizers,
-)
+from logitport import CustomLogitProcessor, EditProcessor, History, PayloadError, tokenizers
+from logitport.dialects import InDialect
 from logitport.errors import LogitportError
 from logitport.payload import dumps, loads, parse
+from logitport.tokenizers import operator_tokenizer
 from logitport_server.config import ServerConfig
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.base import by_row
@@ -190,7 +184,7 @@ def test_a_tokenizer_that_the_workers_python_lacks_fails_its_requests_only(
     try:
         executor.ready()
         dialect = executor.host_shipped(ship(Edits))
-        with pytest.raises(LoadFailed, match=r"tokenizer 'broken': .*give a tokenizer.json"):
+        with pytest.raises(PayloadError, match=r"tokenizer 'broken': .*give a tokenizer.json"):
             allowed(dialect, start(dialect, "broken"))
     finally:
         executor.close()
@@ -288,7 +282,8 @@ def test_a_tokenizer_that_the_operator_lacks_is_refused_at_the_admission(
     own = of_transformers(tmp_path)
     own.add_tokens(["<think>"])
     with pytest.raises(
-        LoadFailed, match=r"with 314 ids, and no tokenizer .*'org/json' with 313 ids, 'small' with 290 ids.*--tokenizer"
+        PayloadError,
+        match=r"with 314 ids, and no tokenizer .*'org/json' with 313 ids, 'small' with 290 ids.*--tokenizer",
     ):
         executor.host_shipped(ship(encloses(own), tenant="lacks"))
 

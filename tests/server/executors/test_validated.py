@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from logitport import EditProcessor, InvalidParams
+from logitport import EditProcessor, InvalidArgument
 from logitport_server.executors.validated import ValidatedParams
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class AcceptsOnce(EditProcessor):
     @classmethod
     def validate_params(cls, params: Any) -> None:
         if params in cls.checked:
-            raise InvalidParams("checked before")
+            raise InvalidArgument("checked before")
         cls.checked.append(params)
         if params.get("bad"):
-            raise InvalidParams("bad")
+            raise InvalidArgument("bad")
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         pass
@@ -76,7 +76,7 @@ def test_sampling_parameters_that_the_check_does_not_get_make_no_difference(
 def test_a_refusal_is_not_remembered(workers: ProcessExecutor, ship: Ship) -> None:
     dialect = workers.host(ship(AcceptsOnce, tenant="refusal"))
     for message in ("bad", "checked before"):
-        with pytest.raises(InvalidParams, match=message):
+        with pytest.raises(InvalidArgument, match=message):
             dialect.validate({"bad": 1}, {})
 
 

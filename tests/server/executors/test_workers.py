@@ -26,7 +26,6 @@ from logitport import (
     LimitExceeded,
     LogitportError,
     ProcessorFailed,
-    ProcessorTimedOut,
     RowEdits,
 )
 from logitport_server.dialects import RequestContext
@@ -253,7 +252,7 @@ def test_the_deadline_holds_if_bytes_arrive_slowly(untrusted: UntrustedWorker) -
     thread = threading.Thread(target=send_slowly)
     thread.start()
     try:
-        with pytest.raises(ProcessorTimedOut):
+        with pytest.raises(ProcessorFailed):
             untrusted.exchange(EDIT, b"", 0.3)
     finally:
         stopped.set()
@@ -284,7 +283,7 @@ def test_a_stack_of_a_worker_that_has_ended(untrusted: UntrustedWorker) -> None:
 
 
 def test_a_worker_that_does_not_read(untrusted: UntrustedWorker) -> None:
-    with pytest.raises(ProcessorTimedOut):
+    with pytest.raises(ProcessorFailed):
         untrusted.exchange(HOST, bytes(1 << 24), 0.2)
 
 
@@ -400,7 +399,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
         monkeypatch.setattr(worker._process, "flush", end_in_call)
         with pytest.raises(WorkerLost, match="ended with the process that forks workers"):
             dialect.edit([state])
-        with pytest.raises(ProcessorTimedOut, match=r"no worker for .* was started within"):
+        with pytest.raises(ProcessorFailed, match=r"no worker for .* was started within"):
             dialect.edit([state])
         may_launch.set()
         assert worker.process(60.0).alive
@@ -432,7 +431,7 @@ def test_the_error_of_a_deadline_names_the_call_and_the_option(
         ship(CountsCallsInWorker), call, [], messages.EditReply, Mock(), errors.append, at_admission=at_admission
     )
     worker.time_out()
-    with pytest.raises(ProcessorTimedOut, match=message):
+    with pytest.raises(ProcessorFailed, match=message):
         raise errors[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport import LimitExceeded, NotAuthenticated
+from logitport import AccessDenied, LimitExceeded
 from logitport_proto import common_pb2
 from logitport_server.metrics.refusals import RefusalMetrics
 
@@ -25,7 +25,7 @@ def counts(refusals: RefusalMetrics, name: str) -> dict[tuple[str, str], float]:
 
 
 def test_calls_by_error_and_principal(refusals: RefusalMetrics) -> None:
-    refusals.call(NotAuthenticated("no token"))
+    refusals.call(AccessDenied("no token", code=AccessDenied.NOT_AUTHENTICATED))
     refusals.call(LimitExceeded("too many"), "alice")
     refusals.call(LimitExceeded("too many"), "alice")
     assert counts(refusals, "calls") == {("NOT_AUTHENTICATED", ""): 1, ("LIMIT_EXCEEDED", "alice"): 2}
@@ -35,14 +35,14 @@ def test_calls_by_error_and_principal(refusals: RefusalMetrics) -> None:
 def test_requests_by_error_and_principal(refusals: RefusalMetrics) -> None:
     failures = [
         common_pb2.Failure(error=common_pb2.Error(code=code))
-        for code in (common_pb2.ERROR_CODE_INVALID_PARAMS, common_pb2.ERROR_CODE_LOAD_FAILED)
+        for code in (common_pb2.ERROR_CODE_INVALID_ARGUMENT, common_pb2.ERROR_CODE_INVALID_PAYLOAD)
     ]
     refusals.requests(failures, "alice")
     refusals.requests(failures[:1], "bob")
     assert counts(refusals, "requests") == {
-        ("INVALID_PARAMS", "alice"): 1,
-        ("LOAD_FAILED", "alice"): 1,
-        ("INVALID_PARAMS", "bob"): 1,
+        ("INVALID_ARGUMENT", "alice"): 1,
+        ("INVALID_PAYLOAD", "alice"): 1,
+        ("INVALID_ARGUMENT", "bob"): 1,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport import LoadFailed, compiled, payload
+from logitport import PayloadError, compiled, payload
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.executors import Gpu
 from logitport_server.metrics import Metrics
@@ -129,18 +129,18 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
 
 def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None:
     for at in range(20):
-        unknown = failure(common_pb2.ERROR_CODE_UNKNOWN_PROCESSOR, f"made-up-{at}")
+        unknown = failure(common_pb2.ERROR_CODE_NOT_FOUND, f"made-up-{at}")
         metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary", "alice")
     name = "logitport_requests_failed_total"
-    assert value(metrics, name, processor="", code="UNKNOWN_PROCESSOR") == 20
-    assert value(metrics, name, processor="made-up-0", code="UNKNOWN_PROCESSOR") is None
+    assert value(metrics, name, processor="", code="NOT_FOUND") == 20
+    assert value(metrics, name, processor="made-up-0", code="NOT_FOUND") is None
 
 
 def test_hits_and_misses_of_the_loader() -> None:
     loader = Loader(1)
     metrics = Metrics(loader)
     broken = payload.parse('{"callable": "' + b"cnowhere\nNobody\n.".hex() + '"}')
-    with pytest.raises(LoadFailed):
+    with pytest.raises(PayloadError):
         loader.load(broken)
     assert (value(metrics, "logitport_loader_hits_total"), value(metrics, "logitport_loader_misses_total")) == (0, 1)
 

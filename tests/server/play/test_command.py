@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from logitport import NotInstalled
+from logitport.errors import NotInstalled
 from logitport_server.cli import play
 from logitport_server.play import serving
 from tests.server.play.conftest import FILE, Client

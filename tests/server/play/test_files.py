@@ -37,7 +37,8 @@ def test_the_processors_of_a_file(tmp_path: Path) -> None:
         + """
 import functools
 from abc import abstractmethod
-from logitport import CustomLogitProcessor, InDialect
+from logitport import CustomLogitProcessor
+from logitport.dialects import InDialect
 
 class Base(EditProcessor):
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import InvalidArgument, InvalidParams
+from logitport import InvalidArgument
 from logitport.testing import ToyModel, simulate
 from logitport_server.play.export import export_test
 from logitport_server.play.files import Files
@@ -116,7 +116,7 @@ def test_a_grammar_on_the_story() -> None:
     assert not any(record.error for step in simulation.steps for record in step.processors)
     other = finished(runs, RunSpec("b", "story", "One day", grammar("", "").chain, 4))
     assert other.simulation.steps[0].processors[0].forced is not None, "the second chain has the tokenizer, too"
-    with pytest.raises(InvalidParams, match="no tokenizer is named"):  # it is no default of other sessions
+    with pytest.raises(InvalidArgument, match="no tokenizer is named"):  # it is no default of other sessions
         simulate([("grammar", {"choice": ["a"]})], ToyModel(300), [1], 1)
     made: dict[str, Any] = {}
     exec(export_test(grammar("story", "One day"), runs, Files([])), made)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InvalidArgument, LoadFailed
+from logitport import InvalidArgument, PayloadError
 from logitport.recording.reader import Recording, read_recording
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.replay import replay
@@ -245,5 +245,5 @@ def _ended(replays: Replays) -> RequestReplay:
 def test_what_cannot_be_opened(folder: Path) -> None:
     with pytest.raises(InvalidArgument, match="no request"):
         Replays(Recording([]), Files([]))
-    with pytest.raises(LoadFailed, match=r"engine\.lprec"):
+    with pytest.raises(PayloadError, match=r"engine\.lprec"):
         Replays(read_recording(folder / "engine.lprec"), Files([]), folder / "engine.lprec")

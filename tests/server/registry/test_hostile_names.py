@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InvalidName, UnknownProcessor
+from logitport import InvalidArgument, NotFound
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
@@ -64,7 +64,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])
 def test_no_such_name_is_bound(registry: Registry, name: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidArgument):
         registry.register(IDLE, name, replace=False)
     assert all(name not in info.names for info in registry.describe_all())
 
@@ -72,8 +72,8 @@ def test_no_such_name_is_bound(registry: Registry, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_such_name_is_looked_up(registry: Registry, name: str) -> None:
     for call in (registry.describe, registry.delete):
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             call(name)
     for by in ("name", "digest", "builtin"):
-        with pytest.raises(UnknownProcessor):
+        with pytest.raises(NotFound):
             registry.resolve(common_pb2.Processor(**{by: name}))

@@ -18,7 +18,7 @@ from tests.conftest import COMMAND
 if TYPE_CHECKING:
     from pathlib import Path
 
-from logitport import CustomLogitProcessor, MalformedPayload, payload
+from logitport import CustomLogitProcessor, PayloadError, payload
 from logitport_server.registry.inspection import Function, inspect_pickle
 
 
@@ -89,7 +89,7 @@ def test_bytes_and_long_strings_are_abbreviated() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04", b"nonsense", b"."])
 def test_an_invalid_pickle(data: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="do not run it"):
+    with pytest.raises(PayloadError, match="do not run it"):
         inspect_pickle(data)
 
 

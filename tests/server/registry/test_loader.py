@@ -11,7 +11,7 @@ import pytest
 
 import logitport
 import logitport_server
-from logitport import CustomLogitProcessor, LoadFailed, payload
+from logitport import CustomLogitProcessor, PayloadError, payload
 from logitport_server.registry.loader import Loader
 
 
@@ -55,7 +55,7 @@ def test_a_failed_load_is_retried() -> None:
     loader = Loader(2)
     broken = payload.parse(json.dumps({"callable": b"cnowhere\nMissing\n.".hex()}))
     for _ in range(2):
-        with pytest.raises(LoadFailed):
+        with pytest.raises(PayloadError):
             loader.load(broken)
     assert loader.load.cache_info().currsize == 0
 

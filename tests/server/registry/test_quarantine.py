@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport import ProcessorQuarantined
+from logitport import ProcessorFailed
 from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from tests.clock import Clock
@@ -32,7 +32,7 @@ def caller(principal: str, tenant: str = "") -> TrustDomain:
 def is_quarantined(breaker: Quarantine, domain: TrustDomain | None, digest: str = DIGEST) -> bool:
     try:
         breaker.check(domain, digest, "a name")
-    except ProcessorQuarantined:
+    except ProcessorFailed:
         return True
     return False
 
@@ -125,9 +125,7 @@ def test_a_processor_that_three_principals_have_in_quarantine_is_quarantined_for
     for principal in ("a", "b", "c"):
         assert not is_quarantined(breaker, caller("other"))
         quarantine(breaker, caller(principal))
-    with pytest.raises(
-        ProcessorQuarantined, match=r"quarantined for 3 principals, for the last one because: .*crashed"
-    ):
+    with pytest.raises(ProcessorFailed, match=r"quarantined for 3 principals, for the last one because: .*crashed"):
         breaker.check(caller("other"), DIGEST, "a name")
     assert not is_quarantined(breaker, caller("other"), "another")
     assert breaker.lift(DIGEST)
@@ -181,9 +179,7 @@ def test_principals_are_bounded(breaker: Quarantine) -> None:
 def test_the_message_names_the_remedy(domain: TrustDomain) -> None:
     breaker = Quarantine(1, CALL_SECONDS)
     breaker.record_failure(domain, DIGEST, "its worker ended with status 3")
-    with pytest.raises(
-        ProcessorQuarantined, match=r"status 3; fix it, or have an operator lift the quarantine"
-    ) as raised:
+    with pytest.raises(ProcessorFailed, match=r"status 3; fix it, or have an operator lift the quarantine") as raised:
         breaker.check(domain, DIGEST, "Ban (sha256:0123)")
     assert raised.value.processor == "Ban (sha256:0123)"
     assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")

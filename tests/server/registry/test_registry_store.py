@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import UnknownProcessor
+from logitport import NotFound
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
@@ -58,7 +58,7 @@ def test_registrations_and_names_survive(restart: Restart) -> None:
     source = after.resolve(common_pb2.Processor(name="team/x"), BOB)
     assert source == before.resolve(common_pb2.Processor(name="team/x"), BOB)
     assert source.domain == TrustDomain("ann", Party("bob"))
-    with pytest.raises(UnknownProcessor):
+    with pytest.raises(NotFound):
         after.describe("team/uno", ANN)
 
 

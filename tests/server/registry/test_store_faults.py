@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InternalError
+from logitport import LogitportError
 from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry import registry
 from logitport_server.registry.policy import PayloadPolicy
@@ -81,7 +81,7 @@ def with_fault(folder: Path, change: Change, disk: FaultyDisk) -> tuple[list[Any
     with disk.mounted():
         try:
             change(opened)
-        except InternalError:
+        except LogitportError:
             raised = True
     in_memory = content(opened)
     opened.poll()
@@ -113,7 +113,7 @@ def test_the_error_and_the_next_change(base: Path) -> None:
     opened, store = open_registry(base)
     with (
         FaultyDisk(1, "stays full").mounted(),
-        pytest.raises(InternalError, match=r"store cannot be used: .*registry.db: .* full; nothing has changed"),
+        pytest.raises(LogitportError, match=r"store cannot be used: .*registry.db: .* full; nothing has changed"),
     ):
         opened.register(THREE, "team/three", ANN, replace=False)
     opened.register(THREE, "team/three", ANN, replace=False)

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from logitport import SignatureRefused, payload
+from logitport import PayloadError, payload
 from logitport_proto import common_pb2
 from logitport_server.config import StartupError
 from logitport_server.principals import ANONYMOUS
@@ -71,10 +71,10 @@ def tampered() -> str:
     ],
 )
 def test_refused_payloads(registry: Registry, refused: str, message: str) -> None:
-    with pytest.raises(SignatureRefused, match=message):
+    with pytest.raises(PayloadError, match=message):
         registry.register(refused, "team/one", replace=False)
     if "signed for" not in message:
-        with pytest.raises(SignatureRefused, match=message):
+        with pytest.raises(PayloadError, match=message):
             registry.resolve(common_pb2.Processor(payload=refused))
 
 
@@ -90,7 +90,7 @@ def test_an_expired_signature_disables_the_processor(registry: Registry, monkeyp
     later = time.time() + 40 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
     named = common_pb2.Processor(name="team/one")
-    with pytest.raises(SignatureRefused, match="expired"):
+    with pytest.raises(PayloadError, match="expired"):
         registry.resolve(named)
     registry.register(payload.sign(ONE, KEY, name="team/one"), "team/one", replace=False)
     assert registry.resolve(named)
@@ -101,7 +101,7 @@ def test_removing_a_key_disables_its_processors(registry: Registry, keys: Truste
     trust(tmp_path, OTHER_KEY)
     assert registry.resolve(common_pb2.Processor(name="team/one"))
     keys.refresh()
-    with pytest.raises(SignatureRefused, match="does not trust"):
+    with pytest.raises(PayloadError, match="does not trust"):
         registry.resolve(common_pb2.Processor(name="team/one"))
 
 
@@ -120,7 +120,7 @@ def test_changed_files_are_reloaded(keys: TrustedKeys, tmp_path: Path, caplog: p
     keys.check(shipped)
     (tmp_path / "other.pub").unlink()
     keys.refresh(if_changed=True)
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(PayloadError):
         keys.check_current(shipped)
     (tmp_path / "new.pub").write_text("nonsense")
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_a_name_from_the_store_is_checked(keys: TrustedKeys) -> None:
     registry = Registry(policy, max_registered=8, max_owned=8, store=store)
     assert registry.resolve(common_pb2.Processor(name="team/one")).key == digest
     assert registry.resolve(common_pb2.Processor(digest=digest)).key == digest
-    with pytest.raises(SignatureRefused, match="was signed for 'team/one', not for 'team/other'"):
+    with pytest.raises(PayloadError, match="was signed for 'team/one', not for 'team/other'"):
         registry.resolve(common_pb2.Processor(name="team/other"))
 
 

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import (
-    InvalidArgument,
-    InvalidLogits,
-    InvalidTokenId,
-    LimitExceeded,
-    LogitportError,
-    Request,
-    UnknownProcessor,
-)
+from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, Request
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.session.apply import apply
@@ -59,7 +51,7 @@ def test_rows_and_parameters_are_repeated(apply_with_toys: Apply) -> None:
 def test_one_request_is_refused_and_the_others_are_served(apply_with_toys: Apply, open_engine: Any) -> None:
     requests = [Request(processors=[("Unknown", {})]), Request([3], processors=DENY), Request([-1], on_error="skip")]
     response = apply_with_toys(message_of(torch.zeros(3, VOCAB), requests))
-    assert open_engine.failures(response) == {0: (UnknownProcessor, False), 2: (InvalidTokenId, True)}
+    assert open_engine.failures(response) == {0: (NotFound, False), 2: (InvalidArgument, True)}
     logits = tensors.to_torch(response.logits)
     assert logits[1].tolist() == [0, 0, 0, -INF, *[0.0] * 6]
     assert not logits[2].any()
@@ -97,10 +89,10 @@ def test_too_much_work_is_refused_before_any_request_is_admitted(open_engine: An
         ([2, VOCAB], 3, 1, InvalidArgument, "2 rows of logits for 3 requests of 1 each; send 3 rows"),
         ([2, VOCAB], 2, 2, InvalidArgument, "send 4 rows"),
         ([2, VOCAB], 2, -1, InvalidArgument, "num_tokens_in_batch is -1"),
-        ([2, VOCAB, 1], 2, 1, InvalidLogits, r"shape \[2, 10, 1\]; send \[rows, vocab_size\]"),
-        ([2], 2, 1, InvalidLogits, "send"),
+        ([2, VOCAB, 1], 2, 1, InvalidArgument, r"shape \[2, 10, 1\]; send \[rows, vocab_size\]"),
+        ([2], 2, 1, InvalidArgument, "send"),
         ([0, 0], 0, 1, InvalidArgument, "vocab_size is 0"),
-        ([0, 2**40], 0, 1, InvalidLogits, "the width is 2147483647 at most"),
+        ([0, 2**40], 0, 1, InvalidArgument, "the width is 2147483647 at most"),
         ([258, VOCAB], 1, 258, LimitExceeded, "258; the server accepts 257 rows .* send fewer"),
         ([5, VOCAB], 5, 1, LimitExceeded, "5 requests .* accepts 4: send fewer, or raise --max-requests-per-session"),
     ],
@@ -122,9 +114,9 @@ def test_invalid_messages_are_refused(
     ("tensor", "error"),
     [
         (common_pb2.Tensor(datatype="FP64", shape=[1, 2], raw=bytes(16)), InvalidArgument),
-        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], raw=bytes(7)), InvalidLogits),
-        (common_pb2.Tensor(datatype="FP32", shape=[1, 2]), InvalidLogits),
-        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], region=common_pb2.Region(region_id=1)), InvalidLogits),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], raw=bytes(7)), InvalidArgument),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2]), InvalidArgument),
+        (common_pb2.Tensor(datatype="FP32", shape=[1, 2], region=common_pb2.Region(region_id=1)), InvalidArgument),
     ],
 )
 def test_invalid_logits_are_refused(

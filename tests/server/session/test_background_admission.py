@@ -10,19 +10,14 @@ import pytest
 
 from logitport import (
     CustomLogitProcessor,
-    DuplicateRequest,
     EditProcessor,
     EditRequest,
-    InternalError,
     InvalidArgument,
-    InvalidParams,
-    InvalidTokenId,
     LimitExceeded,
     LogitportError,
+    NotFound,
     Request,
     RowEdits,
-    UnknownProcessor,
-    UnknownRequest,
 )
 from logitport_proto import processing_pb2
 from logitport_server.session import pending_admissions
@@ -42,7 +37,7 @@ class Checked(CustomLogitProcessor):
     @classmethod
     def validate_params(cls, params: Mapping[str, Any]) -> None:
         if params.get("refuse"):
-            raise InvalidParams("refuse is set")
+            raise InvalidArgument("refuse is set")
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         return logits.add_(1)
@@ -79,9 +74,9 @@ def test_steps_are_answered_while_an_admission_is_pending(open_engine: Any, subm
 def test_a_pending_request_cannot_be_stepped(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     new, _ = engine.begin_add(0, ADD)
-    assert engine.failures(engine.step({new: []})) == {0: (UnknownRequest, False)}
+    assert engine.failures(engine.step({new: []})) == {0: (NotFound, False)}
     submitted.run()
-    assert engine.failures(engine.step({new: []})) == {0: (UnknownRequest, False)}, "it was not reported"
+    assert engine.failures(engine.step({new: []})) == {0: (NotFound, False)}, "it was not reported"
     engine.poll()
     assert engine.failures(engine.step({new: []})) == {}
 
@@ -109,12 +104,12 @@ def test_the_columns_of_a_frame_with_several_requests(open_engine: Any, submitte
     reply = engine.send_add(*known, in_background=True)
     assert reply.pending == b"\0\0\1\0"
     assert [*map(len, (one.processors for one in reply.chains))] == [1, 0, 0, 0]
-    assert engine.failures(reply) == {1: (InvalidTokenId, False), 3: (InvalidParams, False)}
+    assert engine.failures(reply) == {1: (InvalidArgument, False), 3: (InvalidArgument, False)}
 
 
 @pytest.mark.parametrize(
     ("processors", "error"),
-    [([("Unknown", {}), *ADD], UnknownProcessor), ([("Checked", {"refuse": 1})], InvalidParams)],
+    [([("Unknown", {}), *ADD], NotFound), ([("Checked", {"refuse": 1})], InvalidArgument)],
 )
 def test_the_errors_are_those_of_a_synchronous_admission(
     open_engine: Any, submitted: Any, processors: Any, error: type[LogitportError]
@@ -134,7 +129,7 @@ def test_the_errors_are_those_of_a_synchronous_admission(
 
 def test_an_invalid_message_is_refused_at_once(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
-    for slot, prompt, error in [(0, [VOCAB], InvalidTokenId), (4, [1], InvalidArgument)]:
+    for slot, prompt, error in [(0, [VOCAB], InvalidArgument), (4, [1], InvalidArgument)]:
         _, reply = engine.begin_add(slot, ADD, prompt)
         assert engine.failures(reply) == {slot: (error, False)}
         assert reply.pending == b""
@@ -184,7 +179,7 @@ def test_a_refused_request_keeps_no_memory_until_it_is_reported(open_engine: Any
     engine.begin_add(0, [("Checked", {"refuse": True})], [1] * 100_000)
     submitted.run()
     assert engine.session.admissions._account.held == 0
-    assert engine.poll() == {(0, 0): InvalidParams}
+    assert engine.poll() == {(0, 0): InvalidArgument}
 
 
 def test_a_pending_request_does_not_keep_its_frame(open_engine: Any, submitted: Any) -> None:
@@ -230,9 +225,9 @@ def test_a_removed_request_is_not_admitted(open_engine: Any, submitted: Any) -> 
 def test_a_reused_slot_gets_the_right_request(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     first, _ = engine.begin_add(0, ADD, tenant="a")
-    with pytest.raises(DuplicateRequest, match="slot 0 holds generation 0; remove that request first"):
+    with pytest.raises(InvalidArgument, match="slot 0 holds generation 0; remove that request first"):
         engine.add(0, DENY, generation=1)
-    assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (DuplicateRequest, False)}
+    assert engine.failures(engine.begin_add(0, ADD, generation=1)[1]) == {0: (InvalidArgument, False)}
     work, end = submitted.begin()
     engine.remove(first)
     second, _ = engine.begin_add(0, COUNT, generation=1, tenant="b")
@@ -241,7 +236,7 @@ def test_a_reused_slot_gets_the_right_request(open_engine: Any, submitted: Any) 
     assert engine.poll() == {}, "the first one was removed"
     submitted.run()
     assert engine.poll() == {(0, 1): None}
-    assert engine.failures(engine.step({first: []})) == {0: (UnknownRequest, False)}
+    assert engine.failures(engine.step({first: []})) == {0: (NotFound, False)}
     assert engine.failures(engine.step({second: []})) == {}
     assert engine.process(1)[0][0, 0] == 1
 
@@ -266,7 +261,7 @@ def test_the_same_generation_again_replaces_a_pending_request(
 def test_a_refused_replacement_leaves_the_pending_request(open_engine: Any, submitted: Any) -> None:
     engine = open_engine(VOCAB, submit=submitted)
     known, _ = engine.begin_add(0, ADD)
-    with pytest.raises(InvalidTokenId):
+    with pytest.raises(InvalidArgument):
         engine.add(0, ADD, [VOCAB])
     submitted.run()
     assert engine.poll() == {(0, 0): None}
@@ -401,7 +396,7 @@ def test_a_defect_ends_one_admission(open_engine: Any, submitted: Any, caplog: p
 
     engine.session._pending._by_slot[0].load = broken
     submitted.run()
-    assert engine.poll() == {(0, 0): InternalError}
+    assert engine.poll() == {(0, 0): LogitportError}
     assert "the admission of slot 0 failed because of a defect of the server" in caplog.text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from logitport import History, InvalidParams, Request
+from logitport import History, InvalidArgument, Request
 from logitport.errors import from_proto
 from logitport_builtins import BUILTIN_EDITS, BUILTINS, DisallowedTokens, NoRepeatNGram
 from logitport_proto import common_pb2, processing_pb2
@@ -150,6 +150,6 @@ def test_each_request_with_wrong_parameters_is_refused(open_engine: Any) -> None
         *(EngineRequest(slot, 0, wrong, [1]) for slot in range(2)), in_background=False
     )
     assert [(failure.slot, type(from_proto(failure.error))) for failure in reply.failures] == [
-        (0, InvalidParams),
-        (1, InvalidParams),
+        (0, InvalidArgument),
+        (1, InvalidArgument),
     ]

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from logitport import (
-    InvalidArgument,
-    InvalidTokenId,
-    LimitExceeded,
-    LogitportError,
-    NeedSync,
-    Request,
-    UnknownRequest,
-)
+from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, Request
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
 from logitport_server.session.apply import apply
@@ -112,7 +104,7 @@ def test_the_frame_is_refused_and_changes_nothing(engine: Any, name: str) -> Non
 def test_one_request_fails(engine: Any, name: str) -> None:
     reply = send(engine, VALID | ONE_FAILS[name])
     (failure,) = reply.failures
-    assert type(from_proto(failure.error)) in (NeedSync, UnknownRequest, InvalidTokenId, LimitExceeded)
+    assert type(from_proto(failure.error)) in (LogitportError, NotFound, InvalidArgument, LimitExceeded)
     assert engine.denied(reply, 2) == [[], list(PROMPT)]
 
 
@@ -141,7 +133,7 @@ def test_slots_outside_the_session(engine: Any, slot: int) -> None:
 def test_invalid_sessions_are_refused(open_engine: Any, opening: dict[str, Any]) -> None:
     with pytest.raises(LogitportError) as raised:
         open_engine(**{"vocab_size": VOCAB, **opening})
-    assert type(raised.value) in (InvalidArgument, InvalidTokenId, LimitExceeded)
+    assert type(raised.value) in (InvalidArgument, LimitExceeded)
 
 
 @pytest.mark.parametrize(("shape", "each"), [([2**31 - 1, 1], 2**31 - 1), ([2**28, 1], 2**28), ([2**20, VOCAB], 2**20)])

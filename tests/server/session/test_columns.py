@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import Handle, InvalidArgument, LimitExceeded, Request
+from logitport import InvalidArgument, LimitExceeded, Request
+from logitport.session import Handle
 from logitport.session.frames import place_rows, step_frame
 from logitport_proto import processing_pb2
 from logitport_server.session.columns import StepColumns, StepLayout, unpack_int32

@@ -14,16 +14,12 @@ from logitport import (
     Edits,
     History,
     InvalidArgument,
-    InvalidParams,
-    InvalidProgram,
-    InvalidTokenId,
     LimitExceeded,
-    NeedSync,
+    LogitportError,
+    NotFound,
     ProcessorFailed,
-    ProcessorTimedOut,
     Request,
     RowEdits,
-    UnknownProcessor,
 )
 from logitport.core import tensors
 from logitport.ops import apply_edits
@@ -252,7 +248,7 @@ def test_invalid_edits_fail_only_their_request(open_session: Any) -> None:
     failing, _ = admit(engine, 0, deny(4), P, deny(VOCAB))
     other, _ = admit(engine, 1, deny(6), P, deny(7))
     step = engine.step({failing: [], other: []})
-    assert engine.failures(step) == {0: (InvalidTokenId, False)}
+    assert engine.failures(step) == {0: (InvalidArgument, False)}
     assert denied(step.edits, 2) == [[], [6]]
     assert [denied(edits, 2) for edits in step.later_edits] == [[[], [7]]]
 
@@ -262,7 +258,7 @@ def test_a_replaced_request_keeps_its_programs(open_session: Any) -> None:
     known, reply = admit(engine, 0, DENY, R, deny(9))
     before = reply.chains[0]
     known.history.append(4)
-    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
     engine.registry.toys.clear()
     chain = zip(before.processors, known.request.processors, strict=True)
     known.request = Request([1, 2], processors=[(name, params) for name, (_, params) in chain])  # type: ignore[misc]
@@ -313,9 +309,9 @@ def test_an_admission_in_the_background(open_session: Any, submitted: Any) -> No
 @pytest.mark.parametrize(
     ("chain", "vocab_size", "error"),
     [
-        ([("min_p", {"min_p": 2})], VOCAB, InvalidParams),
-        ([("min_p", {})], VOCAB, InvalidParams),
-        ([("top_k", {})], 3, InvalidProgram),
+        ([("min_p", {"min_p": 2})], VOCAB, InvalidArgument),
+        ([("min_p", {})], VOCAB, InvalidArgument),
+        ([("top_k", {})], 3, InvalidArgument),
     ],
 )
 def test_refused_requests(
@@ -354,7 +350,7 @@ def test_programs_have_the_time_of_shipped_code(open_session: Any, monkeypatch: 
     monkeypatch.setattr("logitport_server.session.step_time._GRACE_SECONDS", 0.0)
     engine.step({slow: [], later: []})
     logits, reply = engine.process(2)
-    assert engine.failures(reply) == {1: (ProcessorTimedOut, False)}
+    assert engine.failures(reply) == {1: (ProcessorFailed, False)}
     assert logits[0].tolist() == [0.0] * VOCAB
 
 
@@ -384,10 +380,10 @@ def test_get_programs(open_session: Any) -> None:
     assert Program.from_bytes(get(engine, one.digest)[0]) == one
     assert get(engine) == []
     for unknown in ("0" * 64, "", "min_p", TEMPERATURE.program.digest, one.digest.upper()):
-        with pytest.raises(UnknownProcessor, match="runs no program"):
+        with pytest.raises(NotFound, match="runs no program"):
             get(engine, one.digest, unknown)
     engine.remove(known)
-    with pytest.raises(UnknownProcessor):
+    with pytest.raises(NotFound):
         get(engine, one.digest)
 
 

@@ -12,19 +12,15 @@ import pytest
 
 from logitport import (
     CustomLogitProcessor,
-    DuplicateRequest,
     EditProcessor,
     EditRequest,
     InvalidArgument,
-    InvalidParams,
-    InvalidTokenId,
     LimitExceeded,
     LogitportError,
-    ProcessorTimedOut,
+    NotFound,
+    ProcessorFailed,
     Request,
     RowEdits,
-    UnknownProcessor,
-    UnknownRequest,
 )
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -43,10 +39,10 @@ def int32(*values: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"processors": [("Unknown", {})]}, UnknownProcessor, "no Unknown"),
-        ({"prompt_token_ids": [1, -1]}, InvalidTokenId, r"prompt_token_ids\[1\] is -1: .*\[0, 10\)"),
-        ({"output_token_ids": [VOCAB]}, InvalidTokenId, r"output_token_ids\[0\] is 10"),
-        ({"processors": [("DenyHistory", {"refuse": 1})]}, InvalidParams, "refuse is set"),
+        ({"processors": [("Unknown", {})]}, NotFound, "no Unknown"),
+        ({"prompt_token_ids": [1, -1]}, InvalidArgument, r"prompt_token_ids\[1\] is -1: .*\[0, 10\)"),
+        ({"output_token_ids": [VOCAB]}, InvalidArgument, r"output_token_ids\[0\] is 10"),
+        ({"processors": [("DenyHistory", {"refuse": 1})]}, InvalidArgument, "refuse is set"),
         ({"request_id": "é" * 129}, InvalidArgument, "request_id is longer than 256 bytes"),
         ({"tenant": "é" * 129}, InvalidArgument, "tenant is longer than 256 bytes"),
     ],
@@ -93,8 +89,8 @@ def test_a_history_is_read_from_lists_and_columns(
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"prompt_ids": int32(1, VOCAB)}, InvalidTokenId, r"prompt_token_ids\[1\] is 10"),
-        ({"output_ids": int32(-1)}, InvalidTokenId, r"output_token_ids\[0\] is -1"),
+        ({"prompt_ids": int32(1, VOCAB)}, InvalidArgument, r"prompt_token_ids\[1\] is 10"),
+        ({"output_ids": int32(-1)}, InvalidArgument, r"output_token_ids\[0\] is -1"),
         ({"prompt_ids": b"12345"}, InvalidArgument, "prompt_ids has 5 bytes; send 4 for each id"),
         (
             {"output_ids": int32(1), "output_token_ids": [1]},
@@ -124,7 +120,7 @@ def test_parameters_must_be_an_object(open_engine: Any, params: bytes, message: 
     requested = processing_pb2.SlottedRequest(request=common_pb2.Request(processors=[call]))
     reply = processing_pb2.RequestsAdded()
     open_engine(VOCAB).session.admissions.add(processing_pb2.AddRequests(requests=[requested]), reply)
-    with pytest.raises(InvalidParams, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         raise from_proto(reply.failures[0].error)
 
 
@@ -135,7 +131,7 @@ def test_sampling_params_must_be_an_object(open_engine: Any) -> None:
     engine.session.admissions.add(
         processing_pb2.AddRequests(requests=[processing_pb2.SlottedRequest(request=request)]), reply
     )
-    assert engine.failures(reply) == {0: (InvalidParams, False)}
+    assert engine.failures(reply) == {0: (InvalidArgument, False)}
 
 
 @pytest.mark.parametrize("slot", [-1, 4])
@@ -147,7 +143,7 @@ def test_a_slot_outside_the_session(open_engine: Any, slot: int) -> None:
 def test_an_occupied_slot_is_refused(open_engine: Any) -> None:
     engine = open_engine(VOCAB)
     engine.add(0, DENY)
-    with pytest.raises(DuplicateRequest, match="slot 0 holds generation 0; remove that request first"):
+    with pytest.raises(InvalidArgument, match="slot 0 holds generation 0; remove that request first"):
         engine.add(0, DENY, generation=1)
 
 
@@ -159,7 +155,7 @@ def test_a_reused_slot_starts_with_new_state(open_engine: Any) -> None:
     new = engine.add(0, DENY, [7], generation=1)
     reply = engine.step({new: []})
     assert engine.denied(reply, 1) == [[7]]
-    assert engine.failures(engine.step({old: []})) == {0: (UnknownRequest, False)}
+    assert engine.failures(engine.step({old: []})) == {0: (NotFound, False)}
 
 
 def test_replayed_requests_are_counted(open_engine: Any) -> None:
@@ -221,7 +217,7 @@ def test_a_request_over_a_limit_fails_alone(open_engine: Any, requested: dict[st
 
 
 def test_an_error_abbreviates_a_long_name(open_engine: Any) -> None:
-    with pytest.raises(UnknownProcessor) as raised:
+    with pytest.raises(NotFound) as raised:
         open_engine(VOCAB).add(0, [("x" * (1 << 20), {})])
     assert len(str(raised.value)) + len(raised.value.processor) < 5000
 
@@ -267,7 +263,7 @@ def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: 
 
     engine = open_engine(VOCAB, Slow)
     engine.add(0, [("Slow", {})] * 3)
-    with pytest.raises(ProcessorTimedOut, match=r"not loaded within 10 s \(--load-timeout-seconds\)"):
+    with pytest.raises(ProcessorFailed, match=r"not loaded within 10 s \(--load-timeout-seconds\)"):
         engine.add(1, [("Slow", {})] * 4)
     assert now[0] == 24.0
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from logitport import NeedSync, ProcessorFailed, StateLost
+from logitport import LogitportError, ProcessorFailed, StateLost
 from tests.server.conftest import Submitted
 from tests.tiers import examples
 
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
         if model.on_server[: len(model.known.history)] == model.known.history:
             return  # after a rewind, the server may have exactly these ids
         failures = self.engine.failures(self.engine.step({model.known: []}))
-        assert failures == {model.known.slot: (NeedSync, True)}
+        assert failures == {model.known.slot: (LogitportError, True)}
         model.on_server = list(model.known.history)
         if model.calls:
             with pytest.raises(StateLost):
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
             model.on_server = list(model.known.history)
             if model.lost:
                 # STATE_LOST where the cut was; a length that the server cannot cut back to is NEED_SYNC.
-                assert failures.pop(model.known.slot)[0] in (StateLost, NeedSync)
+                assert failures.pop(model.known.slot)[0] in (StateLost, LogitportError)
             elif "DenyHistory" in model.names and BOMB in sampled[model.known]:
                 assert failures.pop(model.known.slot) == (ProcessorFailed, True)
             else:

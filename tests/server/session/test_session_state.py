@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitport import NeedSync, ProcessorFailed, Request, StateLost
+from logitport import LogitportError, ProcessorFailed, Request, StateLost
 from logitport_proto import processing_pb2
 
 VOCAB = 10
@@ -73,7 +73,7 @@ def test_state_that_cannot_be_rebuilt_is_lost_when_a_history_is_replaced(open_en
     engine.step({known: [2]})
     engine.process(1)
     known.history.append(9)
-    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
     with pytest.raises(StateLost, match="remove the request and add it again"):
         engine.add_again(known)
     engine.remove(known)
@@ -98,7 +98,7 @@ def test_a_request_keeps_the_processor_that_its_name_had_at_admission(open_engin
     known = engine.add(0, [("team/x", {})], [1])
     toys["team/x"] = toys["DenyHistory"]
     known.history.append(2)
-    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
     engine.add_again(known)
     assert engine.step({known: []}).logits_rows == int32(0)
     assert engine.process(1)[0][0, 0] == 1

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    CustomLogitProcessor,
-    InvalidArgument,
-    InvalidLogits,
-    InvalidTokenId,
-    NeedSync,
-    ProcessorFailed,
-    UnknownRequest,
-)
+from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, NotFound, ProcessorFailed
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
 
@@ -62,7 +54,7 @@ def test_an_unknown_slot_does_not_affect_other_requests(open_engine: Any) -> Non
     engine = open_engine(VOCAB)
     here, unknown = engine.add(0, DENY, [1]), engine.unknown(2)
     reply = engine.step({unknown: [], here: [2]})
-    assert engine.failures(reply) == {2: (UnknownRequest, False)}
+    assert engine.failures(reply) == {2: (NotFound, False)}
     assert engine.denied(reply, 2) == [[], [1, 2]]
 
 
@@ -77,7 +69,7 @@ def test_an_invalid_id_fails_only_its_request(open_engine: Any, wrong: int, draf
         {failing: [wrong]} if drafted else {},
         **({} if drafted else {"new_token_ids": int32(wrong, 6)}),
     )
-    assert engine.failures(reply) == {0: (InvalidTokenId, False)}
+    assert engine.failures(reply) == {0: (InvalidArgument, False)}
     assert engine.denied(reply, 2) == [[], [2, 4, 6]]
 
 
@@ -90,7 +82,7 @@ def test_a_batch_that_changes_after_equal_steps(open_engine: Any) -> None:
     assert engine.denied(engine.step({first: [6]}), 1) == [[1, 3, 4, 5, 6]]
     engine.remove(first)
     reply = engine.step({first: [7], second: [7]})
-    assert engine.failures(reply) == {0: (UnknownRequest, False)}
+    assert engine.failures(reply) == {0: (NotFound, False)}
     again = engine.add(0, DENY, [9], generation=1)
     assert engine.denied(engine.step({again: [], second: [8]}), 2) == [[9], [2, 3, 4, 5, 7, 8]]
 
@@ -114,7 +106,7 @@ def test_a_history_that_differs_needs_sync_and_can_be_sent_again(
     correct = list(known.history)
     break_it(known)
     reply = engine.step({known: [4], other: [6]})
-    assert engine.failures(reply) == {0: (NeedSync, on_error == "skip")}
+    assert engine.failures(reply) == {0: (LogitportError, on_error == "skip")}
     assert engine.denied(reply, 2) == [[], [5, 6]]
     known.history = [*correct, 4]
     engine.add_again(known)
@@ -136,7 +128,7 @@ def test_a_rewind_to_other_ids_needs_sync(open_engine: Any) -> None:
     known = engine.add(0, DENY, [1, 2])
     engine.step({known: [3, 4, 5]})
     known.history[2:] = [9, 9]
-    assert engine.failures(engine.step({known: []})) == {0: (NeedSync, False)}
+    assert engine.failures(engine.step({known: []})) == {0: (LogitportError, False)}
 
 
 def test_logits_are_requested_for_chains_that_read_them(open_engine: Any) -> None:
@@ -169,7 +161,7 @@ def test_logits_that_do_not_fit_can_be_sent_again(open_engine: Any, logits: torc
     engine.step({engine.add(0, ADD): [1], engine.add(1, ADD): [1]})
     message = processing_pb2.StepLogits()
     tensors.write(message.logits, logits)
-    with pytest.raises(InvalidLogits, match=r"send FP32\[2, 10\]"):
+    with pytest.raises(InvalidArgument, match=r"send FP32\[2, 10\]"):
         engine.session.steps.edit_logits(message, processing_pb2.StepLogitsEdited())
     assert engine.process(2)[0].tolist() == [[1.0] * VOCAB] * 2
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import (
-    EditProcessor,
-    EditRequest,
-    InvalidTokenId,
-    LogitportError,
-    ProcessorFailed,
-    RowEdits,
-)
+from logitport import EditProcessor, EditRequest, InvalidArgument, LogitportError, ProcessorFailed, RowEdits
 from logitport.ops import apply_edits
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
@@ -56,11 +49,11 @@ def failed(outcome: StepOutcome) -> dict[int, tuple[type[LogitportError], bool]]
 @pytest.mark.parametrize(
     ("act", "error"),
     [
-        (lambda _, edits: edits.deny([1, VOCAB]), InvalidTokenId),
-        (lambda _, edits: edits.force(-1), InvalidTokenId),
-        (lambda _, edits: edits.allow([2**40]), InvalidTokenId),
-        (lambda _, edits: edits.deny(["x"]), InvalidTokenId),
-        (lambda _, edits: edits.deny(range(100)), InvalidTokenId),
+        (lambda _, edits: edits.deny([1, VOCAB]), InvalidArgument),
+        (lambda _, edits: edits.force(-1), InvalidArgument),
+        (lambda _, edits: edits.allow([2**40]), InvalidArgument),
+        (lambda _, edits: edits.deny(["x"]), InvalidArgument),
+        (lambda _, edits: edits.deny(range(100)), InvalidArgument),
         (lambda _, edits: edits.bitmask([0, 0]), LogitportError),
         (lambda _, edits: edits.bias([1], [INF]), LogitportError),
         (lambda _, edits: edits.bias([1], [1, 2]), LogitportError),
@@ -107,7 +100,7 @@ def test_a_skipped_request_has_no_edits_in_any_row(admission: Any) -> None:
     run(Rows(rows), {request: [6]}, VOCAB, None, outcome, StepTime(60.0))
     edits = outcome.pack(VOCAB)
     assert edits.rows.tolist() == [2]
-    assert failed(outcome) == {0: (InvalidTokenId, True)}
+    assert failed(outcome) == {0: (InvalidArgument, True)}
 
 
 class ChangesLists(EditProcessor):

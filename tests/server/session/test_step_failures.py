@@ -12,7 +12,7 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     EditRequest,
-    InvalidParams,
+    InvalidArgument,
     LogitportError,
     ProcessorFailed,
     RowEdits,
@@ -128,7 +128,7 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
-class Bare(InvalidParams):
+class Bare(InvalidArgument):
     def __init__(self) -> None:
         pass
 
@@ -144,7 +144,7 @@ ERRORS = [
     ValueError("long " * 100_000),
     ValueError(b"\xff", None),
     Bare(),
-    InvalidParams({"not": "text"}),  # type: ignore[arg-type]
+    InvalidArgument({"not": "text"}),  # type: ignore[arg-type]
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import InvalidArgument, InvalidLogits, LimitExceeded, LogitportError
+from logitport import InvalidArgument, LimitExceeded, LogitportError
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.shared_memory import device_regions
 from logitport_server.shared_memory.regions import Regions
@@ -70,22 +70,22 @@ def test_a_region_is_the_memory_of_the_engine(gpu: RecordedGpu, regions: Regions
     [
         ({"memory_handle": b""}, InvalidArgument, "memory_handle has 0 bytes; send CUDA's 64"),
         ({"memory_handle": bytes(65)}, InvalidArgument, "memory_handle has 65 bytes"),
-        ({"memory_handle": b"\xff" * 64}, InvalidLogits, "CUDA_ERROR_INVALID_VALUE; share host memory"),
+        ({"memory_handle": b"\xff" * 64}, InvalidArgument, "CUDA_ERROR_INVALID_VALUE; share host memory"),
         ({"ready_event": bytes(63)}, InvalidArgument, "ready_event has 63 bytes"),
-        ({"ready_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
+        ({"ready_event": b"\xff" * 64}, InvalidArgument, "invalid resource handle"),
         ({"edited_event": b""}, InvalidArgument, "edited_event has 0 bytes"),
-        ({"edited_event": b"\xff" * 64}, InvalidLogits, "invalid resource handle"),
+        ({"edited_event": b"\xff" * 64}, InvalidArgument, "invalid resource handle"),
         ({"device_uuid": bytes(16)}, InvalidArgument, "is on GPU 0{32}, but the server uses GPU (07){16}"),
         ({"device_uuid": b""}, InvalidArgument, "share host memory"),
         ({"size_bytes": 0}, InvalidArgument, "send 1 byte or more"),
         ({"size_bytes": -1}, InvalidArgument, "send 1 byte or more"),
         ({"size_bytes": -(1 << 63)}, InvalidArgument, "send 1 byte or more"),
-        ({"size_bytes": ALLOCATED + 1}, InvalidLogits, f"are not inside the allocation's {ALLOCATED}"),
+        ({"size_bytes": ALLOCATED + 1}, InvalidArgument, f"are not inside the allocation's {ALLOCATED}"),
         ({"size_bytes": (1 << 63) - 1}, LimitExceeded, "max_region_bytes"),
-        ({"byte_offset": 16}, InvalidLogits, f"{ALLOCATED} bytes at offset 16 are not inside"),
+        ({"byte_offset": 16}, InvalidArgument, f"{ALLOCATED} bytes at offset 16 are not inside"),
         ({"byte_offset": 8, "size_bytes": 8}, InvalidArgument, "at a multiple of 16"),
         ({"byte_offset": -16}, InvalidArgument, "at offset -16"),
-        ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidLogits, "are not inside"),
+        ({"byte_offset": ((1 << 63) - 1) & ~15}, InvalidArgument, "are not inside"),
     ],
 )
 def test_invalid_fields_are_refused(
@@ -96,13 +96,13 @@ def test_invalid_fields_are_refused(
     with pytest.raises(error, match=expected):
         regions.share(message)
     assert gpu.record.count("server: open_memory") <= gpu.record.count("server: closes the memory") + 1
-    with pytest.raises(InvalidLogits, match="no region 1"):
+    with pytest.raises(InvalidArgument, match="no region 1"):
         regions.tensor(tensor_in(1))
 
 
 def test_an_allocation_that_is_too_small_is_closed_again(gpu: RecordedGpu, regions: Regions, message: Any) -> None:
     message.size_bytes = ALLOCATED + 16
-    with pytest.raises(InvalidLogits):
+    with pytest.raises(InvalidArgument):
         regions.share(message)
     assert gpu.record[-1] == "server: closes the memory"
 
@@ -132,13 +132,13 @@ def test_one_limit_for_both_kinds_of_memory(regions: Regions, message: Any) -> N
 def test_a_view_outside_its_region_is_refused(regions: Regions, message: Any, rows: int, byte_offset: int) -> None:
     region_id = regions.share(message)
     assert len(regions.tensor(tensor_in(region_id, ALLOCATED // 32))) == ALLOCATED // 32
-    with pytest.raises(InvalidLogits, match="are not inside"):
+    with pytest.raises(InvalidArgument, match="are not inside"):
         regions.tensor(tensor_in(region_id, rows, byte_offset=byte_offset))
 
 
 def test_a_region_of_another_session_is_unknown(server: Any, regions: Regions, message: Any) -> None:
     region_id = regions.share(message)
-    with pytest.raises(InvalidLogits, match=f"no region {region_id}"):
+    with pytest.raises(InvalidArgument, match=f"no region {region_id}"):
         Regions(LIMIT, server).tensor(tensor_in(region_id))
 
 
@@ -171,7 +171,7 @@ def test_memory_stays_open_if_its_work_does_not_end(
     region_id = regions.share(message)
     server.idle = False
     server.fails = {"query"} if how == "fails" else set()
-    with pytest.raises(InvalidLogits, match="do not free its memory"):
+    with pytest.raises(InvalidArgument, match="do not free its memory"):
         regions.close_region(region_id)
     regions.share(message)
     regions.close()
@@ -195,7 +195,7 @@ def test_nothing_runs_if_waiting_for_the_event_fails(
 ) -> None:
     region_id = regions.share(message)
     server.fails = {"ready.wait"}
-    with pytest.raises(InvalidLogits, match="share host memory"), regions.lent(tensor_in(region_id)):
+    with pytest.raises(InvalidArgument, match="share host memory"), regions.lent(tensor_in(region_id)):
         pytest.fail("this must not run")
     assert "server: records edited on a stream" not in gpu.record
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.errors import InvalidArgument, InvalidLogits, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
 from logitport_server.shared_memory.regions import Region, Regions
 
@@ -68,7 +68,7 @@ def check_view(regions: Regions, rows: int, width: int, byte_offset: int, dataty
     if fits:
         assert regions.tensor(message).shape == (rows, width)
     else:
-        with pytest.raises(InvalidLogits, match="are not inside"):
+        with pytest.raises(InvalidArgument, match="are not inside"):
             regions.tensor(message)
     regions.close()
 
@@ -76,14 +76,14 @@ def check_view(regions: Regions, rows: int, width: int, byte_offset: int, dataty
 def test_the_last_element_is_inside_and_the_next_is_not(regions: Regions) -> None:
     number, _ = regions.open(SIZE, 0)
     assert regions.tensor(tensor_in(number, 1, 1, byte_offset=SIZE - 4)).shape == (1, 1)
-    with pytest.raises(InvalidLogits):
+    with pytest.raises(InvalidArgument):
         regions.tensor(tensor_in(number, 1, 1, byte_offset=SIZE))
 
 
 def test_a_region_of_another_session_is_unknown(regions: Regions) -> None:
     number, _ = regions.open(SIZE, 0)
     other = Regions(SIZE)
-    with pytest.raises(InvalidLogits, match=f"no region {number}"):
+    with pytest.raises(InvalidArgument, match=f"no region {number}"):
         other.tensor(tensor_in(number, 1, 1))
 
 
@@ -99,7 +99,7 @@ def test_the_bytes_of_a_session_are_limited(regions: Regions) -> None:
     with pytest.raises(LimitExceeded, match="max_region_bytes"):
         regions.open(1, 0)
     third, _ = regions.open(SIZE, first)
-    with pytest.raises(InvalidLogits):
+    with pytest.raises(InvalidArgument):
         regions.tensor(tensor_in(first, 1, 1))
     assert regions.tensor(tensor_in(third, 1, 1)).dtype == torch.float32
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import History, LoadFailed
+from logitport import History, PayloadError
 from logitport_server import stubs
 from logitport_server.dialects import RequestContext
 from logitport_server.executors import Executor, InlineExecutor
@@ -83,7 +83,7 @@ def test_a_worker_has_the_stubs_and_this_process_does_not(workers: Executor, bat
 
 def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Source) -> None:
     with pytest.raises(
-        LoadFailed, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
+        PayloadError, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
     ):
         start(InlineExecutor(Loader(8)), batch_processor, 1)
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
@@ -98,7 +98,7 @@ def test_any_other_error_is_reported_unchanged(ship: Ship) -> None:
         def apply(self, logits: torch.Tensor) -> torch.Tensor:
             return logits
 
-    with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
+    with pytest.raises(PayloadError, match="vllm_config, device, is_pin_memory"):
         start(InlineExecutor(Loader(8)), ship(NeedsArgument), 1)
 
 
@@ -114,7 +114,7 @@ def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) ->
             pass
 
         source = ship(MinP)
-    with pytest.raises(LoadFailed, match=r"vllm\.v1\.sample\.logits_processor\.builtin\.MinPLogitsProcessor"):
+    with pytest.raises(PayloadError, match=r"vllm\.v1\.sample\.logits_processor\.builtin\.MinPLogitsProcessor"):
         start(workers, source, 1)
 
 

@@ -9,15 +9,13 @@ import pytest
 
 from logitport import (
     CustomLogitProcessor,
-    DuplicateRequest,
     EditProcessor,
     InvalidArgument,
-    InvalidTokenId,
+    NotFound,
     ProcessorFailed,
     Request,
     RowEdits,
     StateLost,
-    UnknownRequest,
 )
 from logitport.testing.runner import RowStep
 from logitport_server.testing import open_runner
@@ -105,8 +103,8 @@ def test_a_request_fails_with_those_that_share_its_call(batch: Batch) -> None:
 def test_ids_outside_the_vocabulary(batch: Batch) -> None:
     batch.add(0, Request([1]))
     (result,) = batch.step([RowStep(0, 1, [VOCAB])], ZEROS[:1])
-    assert isinstance(result.error, InvalidTokenId)
-    with pytest.raises(InvalidTokenId):
+    assert isinstance(result.error, InvalidArgument)
+    with pytest.raises(InvalidArgument):
         batch.add(1, Request([VOCAB]))
 
 
@@ -144,7 +142,7 @@ def test_an_invalid_edit_has_the_line_that_made_it(place: Place) -> None:
             batch = runner.open(VOCAB)
             batch.add(0, Request([1], processors=[(Mistaken, {"mistake": mistake})]))
             error = batch.step([RowStep(0, 1)], ZEROS[:1])[0].error
-            assert isinstance(error, InvalidArgument if mistake == "bitmask" else InvalidTokenId)
+            assert isinstance(error, InvalidArgument)
             *_, frame, line, last = error.remote_traceback.splitlines()
             assert "test_in_process.py" in frame
             assert frame.endswith("in make")
@@ -154,11 +152,11 @@ def test_an_invalid_edit_has_the_line_that_made_it(place: Place) -> None:
 
 def test_slots(batch: Batch) -> None:
     batch.add(0, Request([1]))
-    with pytest.raises(DuplicateRequest, match="slot 0 is taken"):
+    with pytest.raises(InvalidArgument, match="slot 0 is taken"):
         batch.add(0, Request([1]))
     batch.remove(0)
     batch.add(0, Request([2]))
-    with pytest.raises(UnknownRequest, match="slot 1 holds no request"):
+    with pytest.raises(NotFound, match="slot 1 holds no request"):
         batch.step([RowStep(1, 1)], ZEROS[:1])
 
 

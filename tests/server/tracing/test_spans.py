@@ -210,8 +210,8 @@ def test_a_refused_request(exported: InMemorySpanExporter, caplog: pytest.LogCap
     stream = Stream()
     stream.add(0, "DenyHistory", b'{"refuse": "secret"}', traceparent=TRACEPARENT)
     (admitted,) = named(exported, "request admission")
-    assert (admitted.status.status_code, admitted.status.description) == (StatusCode.ERROR, "INVALID_PARAMS")
-    assert (admitted.attributes or {})["error.type"] == "INVALID_PARAMS"
+    assert (admitted.status.status_code, admitted.status.description) == (StatusCode.ERROR, "INVALID_ARGUMENT")
+    assert (admitted.attributes or {})["error.type"] == "INVALID_ARGUMENT"
     assert not admitted.events, "an event would have the message, which may quote parameters"
     assert below(exported, admitted) == [("processor load", "DenyHistory", True)]
     (refused,) = [one for one in caplog.records if getattr(one, "event", "") == "requests_refused"]

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from logitport import compiled
-from logitport.errors import InternalError, LimitExceeded, from_proto
+from logitport.errors import LimitExceeded, LogitportError, from_proto
 from logitport_proto import processing_pb2
 from logitport_server import tracing
 from tests.server.conftest import int32
@@ -176,7 +176,7 @@ def test_a_defect_fails_the_frame(
     with monkeypatch.context() as patched:
         patched.setattr(stream._opened.session.steps, "step_compiled", fail)
         reply = Reply.FromString(stream.reply(step(3), "local"))
-    assert type(from_proto(reply.error)) is InternalError
+    assert type(from_proto(reply.error)) is LogitportError
     assert "MemoryError" in caplog.text
     assert stream.reply_compiled(step(4), "local") is not None
 

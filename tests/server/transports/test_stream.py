@@ -12,14 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport import (
-    CustomLogitProcessor,
-    InternalError,
-    InvalidArgument,
-    LogitportError,
-    SessionClosed,
-    UnknownProcessor,
-)
+from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, NotFound, SessionClosed
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
@@ -257,7 +250,7 @@ def test_a_defect_fails_only_one_frame(stream: SessionStream, monkeypatch: pytes
     answer(stream, 2, **add("DenyHistory"))
     with monkeypatch.context() as patch:
         patch.setattr(stream._opened.session.steps, "step", broken)
-        assert type(refusal(answer(stream, 3, **step()))) is InternalError
+        assert type(refusal(answer(stream, 3, **step()))) is LogitportError
     assert answer(stream, 4, **step()).HasField("edits")
 
 
@@ -427,6 +420,6 @@ def test_programs_are_sent_to_the_engine_that_runs_them(open_engine: Any) -> Non
     frame = {"get_programs": processing_pb2.GetPrograms(digests=[digest])}
     assert [*answer(stream, 3, **frame).programs.programs] == [verified.program.to_bytes()]
     wrong = {"get_programs": processing_pb2.GetPrograms(digests=[digest, "0" * 64])}
-    assert isinstance(refusal(answer(stream, 4, **wrong)), UnknownProcessor)
+    assert isinstance(refusal(answer(stream, 4, **wrong)), NotFound)
     assert answer(stream, 5, get_programs=processing_pb2.GetPrograms()).WhichOneof("frame") == "programs"
     assert answer(stream, 6, **step(2)).edits.logits_rows == b""

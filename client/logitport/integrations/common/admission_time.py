@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from logitport.errors import DeadlineExceeded, ProcessorTimedOut
+from logitport.errors import ProcessorFailed, ServerUnavailable
 
 if TYPE_CHECKING:
     from logitport.session.frames import Handle
@@ -34,7 +34,7 @@ class AdmissionTime:
         """Wait for the end of an admission. When the time is over, cancel it.
 
         Raises:
-            ProcessorTimedOut: the admission was cancelled.
+            ProcessorFailed: the admission was cancelled.
             LogitportError: as `PendingRequest.result` and `PendingRequest.cancel`.
         """
         while True:
@@ -42,13 +42,16 @@ class AdmissionTime:
                 self._begin()
             try:
                 return pending.result(max(0.0, self._deadline - time.monotonic()))
-            except DeadlineExceeded:
+            except ServerUnavailable as error:
+                if not error.timed_out:
+                    raise
                 if not self._has_reconnected():
                     break
         pending.cancel()  # raises if it is the server that does not reply
-        raise ProcessorTimedOut(
+        raise ProcessorFailed(
             f"its processors took more than {MAX_SECONDS:g} s to admit it again in the engine; move slow work from "
-            "validate_params and start to __init__"
+            "validate_params and start to __init__",
+            code=ProcessorFailed.TIMED_OUT,
         )
 
     def _begin(self) -> None:

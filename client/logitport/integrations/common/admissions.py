@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.circuit_breaker import is_session_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,13 +25,13 @@ def begin_together(
         The pending requests, and the errors of those that cannot be sent.
 
     Raises:
-        ServerUnavailable, SessionClosed, …: those of SESSION_ERRORS.
+        ServerUnavailable, SessionClosed: the session failed, see `is_session_error`.
     """
     try:
         return dict(zip(requests, session.begin_add_all(requests.values()))), {}  # noqa: B905
-    except SESSION_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001 - raising would end the engine
+    except Exception as error:
+        if is_session_error(error):
+            raise
         if len(requests) == 1:
             return {}, dict.fromkeys(requests, error)
     begun: dict[_K, PendingRequest] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.integrations.common.permitted import require_permitted
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def chain_of(extra_args: Mapping[str, Any] | None, default: Chain = ()) -> Chain
         default: the chain of requests without the key.
 
     Raises:
-        InvalidParams: the value has neither form.
+        InvalidArgument: the value has neither form.
         InvalidArgument: the operator does not permit requests to name one of these processors.
     """
     value = (extra_args or {}).get(KEY)
@@ -40,15 +40,15 @@ def read_chain(value: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Parse a list of [processor, parameters], or JSON text of one.
 
     Raises:
-        InvalidParams: the value has neither form; the message names `where`.
+        InvalidArgument: the value has neither form; the message names `where`.
     """
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError as error:
-            raise InvalidParams(f"{where}: not JSON ({error}); {_EXPECTED}") from error
+            raise InvalidArgument(f"{where}: not JSON ({error}); {_EXPECTED}") from error
     if not isinstance(value, list | tuple):
-        raise InvalidParams(f"{where}: got {type(value).__name__}; {_EXPECTED}")
+        raise InvalidArgument(f"{where}: got {type(value).__name__}; {_EXPECTED}")
     return [_entry(entry, where, place) for place, entry in enumerate(value)]
 
 
@@ -60,4 +60,4 @@ def _entry(entry: Any, where: str, place: int) -> tuple[str, Mapping[str, Any]]:
         params = entry[1] if len(entry) == 2 else {}
         if isinstance(params, Mapping):
             return entry[0], params
-    raise InvalidParams(f"{where}[{place}]: {_EXPECTED}")
+    raise InvalidArgument(f"{where}[{place}]: {_EXPECTED}")

@@ -6,15 +6,20 @@ import random
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from logitport.errors import DeadlineExceeded, InternalError, ServerUnavailable, SessionClosed
+from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _T = TypeVar("_T")
 
-# Errors of the service or of the session, not of the request that met them.
-SESSION_ERRORS = (ServerUnavailable, DeadlineExceeded, InternalError, SessionClosed)
+
+def is_session_error(error: BaseException) -> bool:
+    """Return whether this is an error of the service or of the session, not of the request that met it."""
+    return isinstance(error, ServerUnavailable | SessionClosed) or (
+        isinstance(error, LogitportError) and error.code == LogitportError.INTERNAL
+    )
+
 
 # A pause lasts as long as the failed call, and at least this long. Each further failure doubles it, up to a bound.
 _MIN_PAUSE_SECONDS = 1.0
@@ -33,7 +38,7 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._failures = 0
         self._retry_at = 0.0
 
@@ -41,7 +46,7 @@ class Breaker:
         """Return the result of `call`, such as a session. Success does not close the breaker: use `record_success`.
 
         Raises:
-            Exception: whatever `call` raises; SESSION_ERRORS open the breaker.
+            Exception: whatever `call` raises; an error of the session opens the breaker.
             LogitportError: while the breaker is open, the error that opened it; nothing is called.
         """
         began = monotonic()
@@ -49,26 +54,27 @@ class Breaker:
             raise self._failure.with_traceback(None)
         try:
             return call()
-        except SESSION_ERRORS as error:
-            self._open(error, monotonic() - began)
+        except LogitportError as error:
+            if is_session_error(error):
+                self._open(error, monotonic() - began)
             raise
 
-    def record_failure(self, error: Exception, timeout: float) -> None:
+    def record_failure(self, error: BaseException, timeout: float) -> None:
         """Open the breaker because the result of `attempt` failed later. Ignores an error that `attempt` itself raised.
 
         Args:
             error: the failure.
-            timeout: how long the engine was blocked if the error is DeadlineExceeded; seconds.
+            timeout: how long the engine was blocked if the error is a timeout; seconds.
         """
         if error is not self._failure:
-            self._open(error, timeout if isinstance(error, DeadlineExceeded) else 0.0)
+            self._open(error, timeout if isinstance(error, ServerUnavailable) and error.timed_out else 0.0)
 
     def record_success(self) -> None:
         """Close the breaker and forget earlier failures."""
         self._failure = None
         self._failures = 0
 
-    def _open(self, error: Exception, blocked_seconds: float) -> None:
+    def _open(self, error: BaseException, blocked_seconds: float) -> None:
         self._failure = error.with_traceback(None)  # a traceback would keep frames and their tensors alive
         pause = max(_MIN_PAUSE_SECONDS, blocked_seconds) * 2 ** min(self._failures, _MAX_DOUBLINGS)
         self._retry_at = monotonic() + pause * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311 - no secret

@@ -45,7 +45,7 @@ def client() -> Client:
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
-        LoadFailed: a plugin of ops cannot be imported.
+        PayloadError: a plugin of ops cannot be imported.
         ServerUnavailable: a document or a name in LOGITPORT_TARGET cannot be read now.
     """
     warn_about_misspelled()
@@ -85,7 +85,7 @@ def default_chain() -> Chain:
     """Return the default chain: LOGITPORT_DEFAULT_PROCESSORS, a JSON list of [processor, parameters].
 
     Raises:
-        InvalidParams: the variable holds no such list.
+        InvalidArgument: the variable holds no such list.
     """
     return read_chain(os.environ.get(DEFAULT_PROCESSORS) or "[]", DEFAULT_PROCESSORS)
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS, Breaker
+from logitport.integrations.common.circuit_breaker import Breaker, is_session_error
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -63,5 +63,5 @@ class SequenceHook:
     def _record_failure(self, key: object, error: BaseException) -> None:
         """End the sequence after its step raised this error."""
         self._end(key)
-        if isinstance(error, SESSION_ERRORS):
+        if is_session_error(error):
             self._breaker.record_failure(error, self._client.timeout)

@@ -9,32 +9,22 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from logitport.errors import (
-    DeadlineExceeded,
+    AccessDenied,
     InvalidArgument,
     LimitExceeded,
     LogitportError,
-    NotAuthenticated,
+    NotFound,
     PayloadError,
     ProcessorFailed,
-    ProcessorQuarantined,
-    RegistryError,
     ServerUnavailable,
     SessionClosed,
     StateLost,
 )
 
 # The caller can send another chain, other parameters or another payload.
-_REQUEST_ERRORS = (InvalidArgument, RegistryError, PayloadError)
+_REQUEST_ERRORS = (InvalidArgument, NotFound, PayloadError)
 # A later attempt may succeed.
-_TEMPORARY_ERRORS = (
-    ServerUnavailable,
-    DeadlineExceeded,
-    LimitExceeded,
-    SessionClosed,
-    StateLost,
-    NotAuthenticated,
-    ProcessorQuarantined,
-)
+_TEMPORARY_ERRORS = (ServerUnavailable, LimitExceeded, SessionClosed, StateLost, AccessDenied)
 # Their messages describe what the caller sent or its processor did, and come from the service without its address.
 _SHOWN_ERRORS = (*_REQUEST_ERRORS, ProcessorFailed, LimitExceeded, StateLost)
 _UNREACHABLE = "the logitport service is unavailable; the engine's log has the reason; try again later"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.errors import InvalidParams, LogitportError, ProcessorTimedOut
+from logitport.errors import InvalidArgument, LogitportError, ProcessorFailed
 from logitport.integrations.common import environment
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.circuit_breaker import is_session_error
 from logitport.integrations.common.fair_slots import FairSlots
 from logitport.integrations.common.session_holder import SessionHolder
 
@@ -76,7 +76,7 @@ class Trials:
             options: those of `Client.session`.
 
         Raises:
-            ProcessorTimedOut: the engine would wait too long for the chain.
+            ProcessorFailed: the engine would wait too long for the chain.
             LogitportError: as `Session.add`, and for a service that is unavailable as `Client.session`.
         """
         digest = _digest(request)
@@ -92,11 +92,11 @@ class Trials:
             holder = self._idle.pop() if self._idle else SessionHolder(self._connect)
         try:
             _admit(holder.ensure_open(lambda: options), request)
-        except SESSION_ERRORS as error:
-            holder.discard(error)
-            raise
-        except LogitportError:
-            holder.record_success()
+        except LogitportError as error:
+            if is_session_error(error):
+                holder.discard(error)
+            else:
+                holder.record_success()
             raise
         else:
             holder.record_success()
@@ -120,7 +120,7 @@ class Trials:
 
 
 def _admit(session: Session, request: Request) -> None:
-    """Admit the request and remove it. Raises ProcessorTimedOut if the engine would wait too long for the same.
+    """Admit the request and remove it. Raises ProcessorFailed if the engine would wait too long for the same.
 
     The first admission loads the processors and checks the parameters. The second may load the processors into another
     worker. The service does not check the parameters again.
@@ -136,9 +136,10 @@ def _admit(session: Session, request: Request) -> None:
     finally:
         for handle in handles:
             session.remove(handle)
-    raise ProcessorTimedOut(
+    raise ProcessorFailed(
         f"the request's processors take {seconds:.1f} s to admit a request after they are loaded, and the engine waits "
-        f"for at most {_MAX_ADMISSION_SECONDS:g} s; move slow work from validate_params and start to __init__"
+        f"for at most {_MAX_ADMISSION_SECONDS:g} s; move slow work from validate_params and start to __init__",
+        code=ProcessorFailed.TIMED_OUT,
     )
 
 
@@ -148,5 +149,5 @@ def _digest(request: Request) -> bytes:
             [request.processors, request.sampling_params, request.tenant], option=orjson.OPT_SERIALIZE_NUMPY
         )
     except TypeError as error:
-        raise InvalidParams(f"processors or sampling parameters are not JSON: {error}") from error
+        raise InvalidArgument(f"processors or sampling parameters are not JSON: {error}") from error
     return hashlib.blake2b(data).digest()

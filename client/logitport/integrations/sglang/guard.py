@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import MalformedPayload, PayloadNotAllowed
+from logitport.errors import PayloadError
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang.requests import end, request_of
 from logitport.payload.envelope import parse
@@ -50,7 +50,7 @@ def names_hook(serialized: object) -> bool:
 def _names_hook(serialized: str) -> bool:
     try:
         contents = read(parse(serialized).data)
-    except MalformedPayload:
+    except PayloadError:
         return False
     return contents.globals == {_HOOK} and not contents.codes and not contents.marshalled
 
@@ -69,7 +69,7 @@ class Refusal:
             except AttributeError:  # of another version of SGLang
                 ended = False
             if not ended:
-                end(req, PayloadNotAllowed(REFUSED))
+                end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
         return logits
 
 

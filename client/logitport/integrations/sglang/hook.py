@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from logitport.errors import InternalError, InvalidArgument, LogitportError, SessionClosed
+from logitport.errors import InvalidArgument, LogitportError, SessionClosed
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.circuit_breaker import is_session_error
 from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.common.session_holder import SessionHolder
@@ -140,7 +140,7 @@ class Hook:
             if active:
                 self._step(logits, reqs, active, result)
         except Exception as error:  # noqa: BLE001 - an exception would end the engine
-            failure = error if isinstance(error, LogitportError) else InternalError(f"the hook failed: {error!r}")
+            failure = error if isinstance(error, LogitportError) else LogitportError(f"the hook failed: {error!r}")
             _log.error("logitport: ending %d requests: %s", len(active), failure, exc_info=failure is not error)
             self._tracked.mark_session_lost(failure)
             self._holder.discard(failure)
@@ -208,9 +208,9 @@ def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _Hook
     for row, pending in begun.items():
         try:
             active[row].handle = limited.result(pending)
-        except SESSION_ERRORS:
-            raise
         except LogitportError as error:
+            if is_session_error(error):
+                raise
             result.failures[row] = error
     return {row: it.handle for row, it in active.items() if it.handle is not None and row not in result.failures}
 

@@ -6,13 +6,11 @@ import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InternalError
+from logitport.errors import LogitportError
 from logitport.integrations.common.statuses import status_of, text_for_caller
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from logitport.errors import LogitportError
 
 
 _log = logging.getLogger(__name__)
@@ -38,9 +36,9 @@ def awaits_token(req: Any) -> bool:
     return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
 
 
-def unreadable(error: Exception) -> InternalError:
+def unreadable(error: Exception) -> LogitportError:
     """Make the error for a request of a version of SGLang whose requests have other attributes."""
-    return InternalError(
+    return LogitportError(
         f"the request of this SGLang cannot be read ({type(error).__name__}: {error}); 0.5.23 is known to work"
     )
 

@@ -59,7 +59,7 @@ class TrackedRequests:
         self._tracked: dict[int, TrackedRequest] = {}
 
     def track(self, req: Any, custom_params: Mapping[str, Any]) -> TrackedRequest:
-        """Return the tracked request, parsing its chain at the first call. Raises InvalidParams."""
+        """Return the tracked request, parsing its chain at the first call. Raises InvalidArgument."""
         tracked = self._tracked.get(id(req))
         if tracked is None or tracked.req() is not req:
             chain = chain_of(custom_params, self._default)

@@ -18,7 +18,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.circuit_breaker import is_session_error
 from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.history_batch import require_chain
 from logitport.integrations.common.session_holder import SessionHolder
@@ -183,9 +183,9 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         for row, state in active.items():
             try:
                 running[row] = self._track(state, session)
-            except SESSION_ERRORS:
-                raise
             except LogitportError as error:
+                if is_session_error(error):
+                    raise
                 self._fail([state], error)
         if not running:
             return None
@@ -205,7 +205,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         }
 
     def _track(self, state: RequestState, session: Session) -> _Running:
-        """Return the tracked request of this state, admitting a new one. Raises as `Session.add`, and InvalidParams."""
+        """Return the tracked request of this state, admitting a new one. Raises as `Session.add`."""
         running = self._running.get(state.request_id)
         if running is not None and running.matches(state):
             running.state = state
@@ -231,7 +231,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
 
     def _fail(self, states: Iterable[RequestState], error: LogitportError) -> None:
         """End these requests. An error of the session ends all its requests; the next request opens another session."""
-        if isinstance(error, SESSION_ERRORS):
+        if is_session_error(error):
             _fail([running.state for running in self._running.values()], error)
             self._running.clear()
             self._holder.discard(error)

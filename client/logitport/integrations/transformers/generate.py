@@ -93,9 +93,9 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         Raises:
             InvalidArgument: the batch does not fit `processors` or attention_mask, a row continues after its end, or
                 the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
-            InvalidLogits: the scores require gradients, and grad mode is on.
+            InvalidArgument: the scores require gradients, and grad mode is on.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            InvalidParams: the processors of a row deny every id.
+            InvalidArgument: the processors of a row deny every id.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server is unreachable.
         """

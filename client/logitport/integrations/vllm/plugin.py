@@ -33,7 +33,7 @@ def install() -> None:
 def _wrap(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def wrapped(arguments: Any, *args: Any, **keywords: Any) -> Any:
-        """Check the variables. Raises InvalidArgument or InvalidParams, which end vLLM."""
+        """Check the variables. Raises InvalidArgument, which end vLLM."""
         if any(_is_ours(processor) for processor in arguments.logits_processors or ()):
             environment.warn_about_misspelled()
             environment.target()

@@ -10,7 +10,7 @@ import torch
 from logitport.integrations.common import environment
 from logitport.integrations.common.admission_time import AdmissionTime
 from logitport.integrations.common.admissions import begin_together
-from logitport.integrations.common.circuit_breaker import SESSION_ERRORS
+from logitport.integrations.common.circuit_breaker import is_session_error
 from logitport.integrations.common.denied_rows import all_denied
 from logitport.integrations.common.session_holder import SessionHolder
 from logitport.integrations.vllm.failures import record
@@ -168,7 +168,7 @@ class RemoteBatch:
                 self.fail(request, refusal)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self.fail_all(entering, error)
-            if isinstance(error, SESSION_ERRORS):
+            if is_session_error(error):
                 self._discard_session(error)
 
     def rewind(self, request: RemoteRequest, outputs: int) -> None:
@@ -220,12 +220,11 @@ class RemoteBatch:
                 continue
             try:
                 request.handle = limited.result(pending)
-            except SESSION_ERRORS as error:
-                self.fail(request, error)
-                self._discard_session(error)
-                return
             except Exception as error:  # noqa: BLE001 - raising would end the engine
                 self.fail(request, error)
+                if is_session_error(error):
+                    self._discard_session(error)
+                    return
 
     def finish(self, step: Step, logits: torch.Tensor) -> None:
         """Process the step's rows of float[rows, vocab_size], in place."""

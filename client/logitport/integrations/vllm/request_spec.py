@@ -23,14 +23,14 @@ def has_chain(params: Any, default: Chain) -> bool:
 
 
 def chain(params: Any, default: Chain) -> Chain:
-    """Return the chain in the `extra_args` of a `SamplingParams`, or the default. Raises InvalidParams."""
+    """Return the chain in the `extra_args` of a `SamplingParams`, or the default. Raises InvalidArgument."""
     return chain_of(params.extra_args, default)
 
 
 def make_request(
     params: Any, default: Chain, prompt_ids: Sequence[int], output_ids: Sequence[int], request_id: str
 ) -> Request:
-    """Make the request that is sent to the service. Raises InvalidParams."""
+    """Make the request that is sent to the service. Raises InvalidArgument."""
     return Request(
         prompt_ids,
         output_ids,

@@ -29,7 +29,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
             any strides. Ids past the words of a BITMASK are denied.
 
     Raises:
-        InvalidLogits: another dtype, a read-only array, or a gradient is required (`tensors.check_gradient`).
+        InvalidArgument: another dtype, a read-only array, or a gradient is required (`tensors.check_gradient`).
     """
     tensors.check_gradient(logits)
     LogitOp.get("apply_edits")(edits, logits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidLogits
+from logitport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import torch
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def check_tensor(logits: torch.Tensor) -> None:
-    """Raise InvalidLogits unless the tensor is float32, float16 or bfloat16."""
+    """Raise InvalidArgument unless the tensor is float32, float16 or bfloat16."""
     import torch
 
     if logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise InvalidLogits(f"logits are a tensor of {logits.dtype}; pass one of float32, float16 or bfloat16")
+        raise InvalidArgument(f"logits are a tensor of {logits.dtype}; pass one of float32, float16 or bfloat16")
 
 
 def check_array(logits: NDArray[Any]) -> NDArray[Any]:
-    """Return the array. Raises InvalidLogits unless it is writable float32, float16 or ml_dtypes' bfloat16."""
+    """Return the array. Raises InvalidArgument unless it is writable float32, float16 or ml_dtypes' bfloat16."""
     if logits.dtype.name not in ("float32", "float16", "bfloat16"):
-        raise InvalidLogits(f"logits are an array of {logits.dtype}; pass one of float32, float16 or bfloat16")
+        raise InvalidArgument(f"logits are an array of {logits.dtype}; pass one of float32, float16 or bfloat16")
     if not logits.flags.writeable:
-        raise InvalidLogits("logits are a read-only array; pass a writable one, such as a copy")
+        raise InvalidArgument("logits are a read-only array; pass a writable one, such as a copy")
     return logits

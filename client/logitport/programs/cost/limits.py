@@ -33,7 +33,7 @@ def milliseconds(verified: Verified, vocab_size: int, rows: int = 1, *, priced: 
         priced: prices of the runtime.
 
     Raises:
-        InvalidProgram, LimitExceeded: as `Verified.check_width`.
+        InvalidArgument, LimitExceeded: as `Verified.check_width`.
     """
     return sum(_by_operator(verified, vocab_size, rows, priced).values()) / 1e6
 
@@ -50,7 +50,7 @@ def check_cost(
         priced: prices of the runtime.
 
     Raises:
-        InvalidProgram: as `Verified.check_width`.
+        InvalidArgument: as `Verified.check_width`.
         LimitExceeded: it takes longer; or as `Verified.check_width`.
     """
     total = _by_operator(verified, vocab_size, 1, priced)

@@ -28,7 +28,7 @@ class Operator(NamedTuple):
     Attributes:
         inputs: the number of its inputs; None for one or more.
         fields: the fields of `Value` that it uses, besides `operator` and `inputs`.
-        rule: returns the type of the result, or raises InvalidProgram.
+        rule: returns the type of the result, or raises InvalidArgument.
     """
 
     inputs: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from logitport.errors import InvalidProgram
+from logitport.errors import InvalidArgument
 from logitport.programs.types import ONE, Element, Type
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class Context(NamedTuple):
 
 
 def refuse(value: Value, reason: str) -> NoReturn:
-    """Raise InvalidProgram for a value."""
-    raise InvalidProgram(f"{value.operator}: {reason}")
+    """Raise InvalidArgument for a value."""
+    raise InvalidArgument(f"{value.operator}: {reason}")
 
 
 def broadcast(value: Value, inputs: Sequence[Type]) -> Type:
@@ -54,7 +54,7 @@ def _common(value: Value, first: Shape, second: Shape) -> Shape:
 
 
 def check_float(value: Value, source: Type) -> None:
-    """Raise InvalidProgram for a value of another type than floats."""
+    """Raise InvalidArgument for a value of another type than floats."""
     if not source.element.is_float:
         refuse(value, f"an input is {source}: cast it to float32")
 
@@ -74,7 +74,7 @@ def check_number(value: Value, element: Element) -> None:
 
 
 def check_window(value: Value, context: Context) -> None:
-    """Raise InvalidProgram if the program has no window."""
+    """Raise InvalidArgument if the program has no window."""
     if not context.window:
         refuse(value, "the program has no window: set one")
 

@@ -20,7 +20,7 @@ def check_sizes(value: Value, source: Sequence[int], size_of: Callable[[Size], i
     """Check what depends on the width of the logits, for the first input's sizes without its rows.
 
     Raises:
-        InvalidProgram: a slice or `top_k` exceeds its input, or a padding is negative.
+        InvalidArgument: a slice or `top_k` exceeds its input, or a padding is negative.
     """
     if value.operator == "slice":
         begin, end, size = size_of(given_size(value, "begin")), size_of(given_size(value, "end")), source[-value.axis]

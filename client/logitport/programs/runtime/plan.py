@@ -113,7 +113,7 @@ def make_plan(
         max_bytes: limit of the memory.
 
     Raises:
-        InvalidProgram: a size does not fit logits of this width.
+        InvalidArgument: a size does not fit logits of this width.
         LimitExceeded: the run would need more memory, or a row of a value is too long.
     """
     planned = _Planner(verified, rows, vocab_size, dtype, copied=copied).plan()

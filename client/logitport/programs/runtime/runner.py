@@ -17,7 +17,7 @@ from logitport.core.tensors import (
     rows_with_nan,
     take_rows,
 )
-from logitport.errors import InvalidArgument, InvalidLogits, ProcessorFailed
+from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport.programs.columns import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
@@ -150,9 +150,9 @@ class Runner:
 
         Raises:
             InvalidArgument: the rows are not ascending, or another number of params or histories is passed.
-            InvalidLogits: not a matrix, another dtype, or the logits require gradients while grad mode is on.
-            InvalidParams: as `check_params`.
-            InvalidProgram: the program does not fit the logits' width.
+            InvalidArgument: not a matrix, another dtype, or the logits require gradients while grad mode is on.
+            InvalidArgument: as `check_params`.
+            InvalidArgument: the program does not fit the logits' width.
             LimitExceeded: the run would need too much memory.
         """
         indices = _indices(rows, _height(logits))
@@ -323,7 +323,7 @@ def _failures(
 
 def _height(logits: torch.Tensor) -> int:
     if not isinstance(logits, torch.Tensor):
-        raise InvalidLogits(f"logits are a {type(logits).__name__}; programs run on a torch tensor")
+        raise InvalidArgument(f"logits are a {type(logits).__name__}; programs run on a torch tensor")
     datatype_of(logits.dtype)
     return check_matrix(logits)[0]
 

@@ -33,7 +33,7 @@ class Transport(ABC):
         shares_memory: whether `receive_region` works, so that logits need not be sent.
         max_message_bytes: the largest frame that may be sent.
         reply_limit: seconds without a reply to the next frame after which the connection counts as lost; set before
-            `send`. A timeout of the transport that is not longer comes first, and raises DeadlineExceeded.
+            `send`. A timeout of the transport that is not longer comes first, and raises ServerUnavailable.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Transport(ABC):
         """Receive the next reply, a serialized `SessionResponse`.
 
         Raises:
-            DeadlineExceeded: it did not arrive in time; the transport cannot be used any more.
+            ServerUnavailable: it did not arrive in time; the transport cannot be used any more.
             SessionClosed, ServerUnavailable: as `send`.
             LogitportError: the server ended the session; this is its error.
         """
@@ -118,15 +118,17 @@ class Transport(ABC):
 
     def _no_reply(self, seconds: float) -> ServerUnavailable:
         """Make the error for a frame without a reply within `reply_limit`."""
-        return ServerUnavailable.after_connection(
+        return ServerUnavailable(
             f"{self.target} did not reply to a frame within {seconds:.3g} s, although a running server would: it has "
-            "stopped, or the connection was lost"
+            "stopped, or the connection was lost",
+            was_connected=True,
         )
 
     def _stopped(self) -> ServerUnavailable:
         """Make the error for a connection that `lose` has ended."""
-        return ServerUnavailable.after_connection(
-            f"{self.target} answers neither a frame nor calls: it has stopped, or the connection was lost"
+        return ServerUnavailable(
+            f"{self.target} answers neither a frame nor calls: it has stopped, or the connection was lost",
+            was_connected=True,
         )
 
     def _check_open(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from logitport.compiled import core
 from logitport.connection import is_local
 from logitport.core.local_frames import LENGTH, FrameReceiver, wait_until_ready
-from logitport.errors import DeadlineExceeded, InternalError, LimitExceeded, ServerUnavailable, SessionClosed
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport, with_length
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from logitport.errors import LogitportError
     from logitport.session.transports.watch import ReplyWatch
     from logitport_proto import processing_pb2
 
@@ -125,7 +124,7 @@ class LocalTransport(Transport):
                 raise _closed()
             if descriptors and not _keeps_size(descriptors[0], size_bytes):
                 raise self._ended_by(
-                    InternalError(
+                    LogitportError(
                         "the server opened a region of memory that it can take away, which would end this process; the "
                         "connection was closed: update the server"
                     )
@@ -224,10 +223,13 @@ class LocalTransport(Transport):
             return self._lost(self._no_reply(self.reply_limit))
         if isinstance(error, BlockingIOError):
             self.close()
-            return DeadlineExceeded(
-                f"{self.target} did not reply to a frame within {self._timeout} s; the session is closed"
+            return ServerUnavailable(
+                f"{self.target} did not reply to a frame within {self._timeout} s; the session is closed",
+                timed_out=True,
             )
-        return self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was lost: {error}"))
+        return self._lost(
+            ServerUnavailable(f"the local transport to {self.target} was lost: {error}", was_connected=True)
+        )
 
     def _too_large(self, error: LimitExceeded) -> LogitportError:
         limit = self._stream.max_message_bytes
@@ -237,7 +239,7 @@ class LocalTransport(Transport):
 
     def _ended_by(self, error: LogitportError) -> LogitportError:
         """End the connection because of this error, which is returned. Later calls raise ServerUnavailable."""
-        self._lost(ServerUnavailable.after_connection(f"the local transport to {self.target} was closed: {error}"))
+        self._lost(ServerUnavailable(f"the local transport to {self.target} was closed: {error}", was_connected=True))
         return error
 
     def _lost(self, broken: ServerUnavailable) -> ServerUnavailable:

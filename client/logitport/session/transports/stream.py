@@ -13,7 +13,7 @@ import grpc
 
 from logitport import calls
 from logitport.core.local_frames import LENGTH
-from logitport.errors import DeadlineExceeded, ServerUnavailable, SessionClosed
+from logitport.errors import ServerUnavailable, SessionClosed
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 
@@ -103,7 +103,7 @@ class GrpcStream(Transport):
             reply: bytes = next(self._replies)
         except StopIteration:
             message = f"{self.target} ended the session; open another with Client.session"
-            raise self._broken(ServerUnavailable.after_connection(message)) from None
+            raise self._broken(ServerUnavailable(message, was_connected=True)) from None
         except grpc.RpcError as error:
             if self._is_lost:
                 raise self._broken(self._stopped()) from None
@@ -120,7 +120,9 @@ class GrpcStream(Transport):
         if limit < timeout:
             return self._broken(self._no_reply(limit))
         self.close()
-        return DeadlineExceeded(f"{self.target} did not reply to a frame within {timeout} s; the session is closed")
+        return ServerUnavailable(
+            f"{self.target} did not reply to a frame within {timeout} s; the session is closed", timed_out=True
+        )
 
     def on_readable(self, take_early: Callable[[], object]) -> None:
         wait_for = self._deferred.wait_for

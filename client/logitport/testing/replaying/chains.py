@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import author_of
-from logitport.errors import InvalidArgument, PayloadNotAllowed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload import root_of
 from logitport.recording.events import display_name, params_of
 from logitport.request import ProcessorRef
@@ -82,16 +82,17 @@ def recorded_processor(recorded: RecordedProcessor, *, run_payloads: bool) -> Pr
         run_payloads: whether the code of the recording may run.
 
     Raises:
-        PayloadNotAllowed: it is code of the recording, which may not run.
+        PayloadError: it is code of the recording, which may not run.
     """
     if recorded.builtin:
         # Not the text alone, which could be a payload in a forged recording.
         return ProcessorRef("", (recorded.builtin,), builtin=True)
     if recorded.payload and not run_payloads:
-        raise PayloadNotAllowed(
+        raise PayloadError(
             f"{display_name(recorded)} is code of the recording, which does not run by default: give a version of it, "
             "or, if you trust the recording, --run-payloads (run_payloads=True); the code then runs in this process, "
-            "without a sandbox"
+            "without a sandbox",
+            code=PayloadError.NOT_ALLOWED,
         )
     return recorded.payload or None
 
@@ -107,7 +108,7 @@ def replaced_chain(
         run_payloads: as for `recorded_processor`.
 
     Raises:
-        PayloadNotAllowed: as `recorded_processor`.
+        PayloadError: as `recorded_processor`.
         InvalidArgument: a shipped processor of the chain is neither recorded nor replaced.
     """
     new: dict[int, Any] = {}

@@ -141,7 +141,7 @@ def replay(
     Raises:
         InvalidArgument: no request has this id, or a chain that a replacement fits; a replacement without a name fits
             several processors; or a processor is not recorded.
-        PayloadNotAllowed: a chain needs the code of a recorded processor, and `run_payloads` is false.
+        PayloadError: a chain needs the code of a recorded processor, and `run_payloads` is false.
         NotInstalled: the server is not installed.
     """
     chosen = [

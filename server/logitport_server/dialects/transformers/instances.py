@@ -13,7 +13,7 @@ import torch
 
 from logitport import payload
 from logitport.dialects import author_of, makes_instances
-from logitport.errors import InvalidParams, LoadFailed, StateLost
+from logitport.errors import InvalidArgument, PayloadError, StateLost
 from logitport.tokenizers import operator_tokenizer
 from logitport_server.dialects.base import Dialect
 from logitport_server.dialects.snapshot import Snapshot
@@ -78,11 +78,11 @@ class Instances:
         """Make the callable for a request, with its tensors on the device of the logits.
 
         Raises:
-            InvalidParams: the processor takes other parameters.
-            LoadFailed: the processor cannot be instantiated or copied.
+            InvalidArgument: the processor takes other parameters.
+            PayloadError: the processor cannot be instantiated or copied.
         """
         if self._is_instance and params:
-            raise InvalidParams(
+            raise InvalidArgument(
                 f"processor {self._name} was shipped as an instance, which takes no parameters "
                 f"({', '.join(params)}); ship its class"
             )
@@ -128,7 +128,7 @@ class Instances:
         try:
             self._signature.bind(*() if self._is_class else ("input_ids", "scores"), **arguments)
         except TypeError as error:
-            raise InvalidParams(f"processor {self._name} takes {self._signature}: {error}") from error
+            raise InvalidArgument(f"processor {self._name} takes {self._signature}: {error}") from error
 
     def _construct(self, arguments: dict[str, Any]) -> Any:
         parameters = self._signature.parameters if self._signature is not None else {}
@@ -137,16 +137,16 @@ class Instances:
                 arguments[name] = torch.tensor(value)
         try:
             return payload.instantiate(self._processor, **arguments)
-        except LoadFailed as error:
+        except PayloadError as error:
             if not arguments:
                 raise
-            raise InvalidParams(error.message, remote_traceback=error.remote_traceback) from error
+            raise InvalidArgument(error.message, remote_traceback=error.remote_traceback) from error
 
     def _bind(self, params: dict[str, Any]) -> Any:
         try:
             own = copy.deepcopy(self._processor)
         except Exception as error:
-            raise LoadFailed(
+            raise PayloadError(
                 f"processor {self._name} cannot be copied, as is needed for each request "
                 f"({type(error).__name__}: {error}); ship its class"
             ) from error

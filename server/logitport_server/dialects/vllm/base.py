@@ -67,7 +67,7 @@ class VllmDialect(Dialect):
         sampling_params: dict[str, Any],
         caller: Hashable = None,  # noqa: ARG002
     ) -> None:
-        """Raise InvalidParams with the processor's message if it rejects the parameters."""
+        """Raise InvalidArgument with the processor's message if it rejects the parameters."""
         self._check(objects.sampling_params(sampling_params, params))
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
@@ -107,7 +107,7 @@ class VllmDialect(Dialect):
         """Process float32[rows, vocab_size], in place or not."""
 
     def _make(self, context: RequestContext) -> Any:
-        """Create the instance for a session. Raises LoadFailed."""
+        """Create the instance for a session. Raises PayloadError."""
         return objects.construct(self._source, context)
 
     def _check(self, sampling_params: Any) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
-from logitport.errors import InvalidParams, LoadFailed
+from logitport.errors import InvalidArgument, PayloadError
 from logitport_server import stubs
 from logitport_server.stubs.vllm.config import VllmConfig
 
@@ -42,7 +42,7 @@ def sampling_params(values: Mapping[str, Any], params: dict[str, Any], eos_token
         eos_token_ids: the ids that end a sequence.
 
     Raises:
-        InvalidParams: vLLM rejects the values.
+        InvalidArgument: vLLM rejects the values.
     """
     types = module("vllm.sampling_params")
     named = {_ALIASES.get(name, name): value for name, value in values.items() if value is not None}
@@ -55,14 +55,14 @@ def sampling_params(values: Mapping[str, Any], params: dict[str, Any], eos_token
                 fields[name] = convert(types, fields[name])
         made = types.SamplingParams(**fields)
     except Exception as error:
-        raise InvalidParams(f"sampling_params cannot be converted to vLLM's SamplingParams: {error}") from error
+        raise InvalidArgument(f"sampling_params cannot be converted to vLLM's SamplingParams: {error}") from error
     if eos_token_ids:
         made.update_from_generation_config({"eos_token_id": list(eos_token_ids)}, eos_token_ids[0])
     return made
 
 
 def check_constructor(processor: Any, arguments: Sequence[str] = CONSTRUCTED_WITH) -> None:
-    """Raise LoadFailed unless the class can be called as vLLM does, with these positional arguments."""
+    """Raise PayloadError unless the class can be called as vLLM does, with these positional arguments."""
     if not dialects.makes_instances(processor):
         return
     try:
@@ -73,7 +73,7 @@ def check_constructor(processor: Any, arguments: Sequence[str] = CONSTRUCTED_WIT
         signature.bind(*arguments)
     except TypeError as error:
         listed = ", ".join(arguments)
-        raise LoadFailed(
+        raise PayloadError(
             f"creating a {dialects.author_of(processor).__qualname__} would fail: {error}; vLLM calls it with "
             f"({listed}): " + _constructor_advice(signature, listed, len(arguments))
         ) from error
@@ -91,7 +91,7 @@ def construct(processor: Any, context: RequestContext) -> Any:
     """Create an instance as vLLM does, for the session of this request; or copy an instance that was shipped.
 
     Raises:
-        LoadFailed: it cannot be created or copied.
+        PayloadError: it cannot be created or copied.
     """
     import torch
 
@@ -103,11 +103,11 @@ def construct(processor: Any, context: RequestContext) -> Any:
 
 
 def copied(instance: Any) -> Any:
-    """Deep-copy an instance. Raises LoadFailed if it cannot be copied."""
+    """Deep-copy an instance. Raises PayloadError if it cannot be copied."""
     try:
         return deepcopy(instance)
     except Exception as error:
-        raise LoadFailed(
+        raise PayloadError(
             f"the shipped instance of {type(instance).__qualname__} cannot be copied ({error}), and each session needs "
             "its own instance: ship the class"
         ) from error

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
-from logitport.errors import InvalidParams
+from logitport.errors import InvalidArgument
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
@@ -41,7 +41,7 @@ class VllmRequestDialect(VllmDialect):
         if self._is_adapter:
             super().validate(params, sampling_params, caller)
         elif params:
-            raise InvalidParams(
+            raise InvalidArgument(
                 f"processor {self.name} takes only ids and logits, and would ignore its parameters {sorted(params)}: "
                 "send none, or derive it from AdapterLogitsProcessor"
             )

@@ -18,7 +18,7 @@ import torch
 
 from logitport import dialects, payload
 from logitport.core.history import History
-from logitport.errors import LoadFailed
+from logitport.errors import PayloadError
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
@@ -127,7 +127,7 @@ class VllmV2Dialect(VllmDialect):
         super().__init__(processor, name, shipped=shipped)
         author = dialects.author_of(processor)
         if isinstance(processor, author):
-            raise LoadFailed(
+            raise PayloadError(
                 f"an instance of {author.__qualname__} was shipped, but it is bound to the slots of one engine; ship "
                 "the class"
             )
@@ -155,7 +155,7 @@ class VllmV2Dialect(VllmDialect):
             state.seat = None
 
     def rebuild(self, state: VllmRequest) -> None:
-        assert isinstance(state, _Request)  # noqa: S101 - as above
+        assert isinstance(state, _Request)  # noqa: S101 - `start` creates no other type
         state.seat = None
 
     def _process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
@@ -216,7 +216,7 @@ class VllmV2Dialect(VllmDialect):
         return failed
 
     def _make_instance(self, count: int, longest: int) -> _Instance:
-        """Create an instance of the processor. Raises LoadFailed."""
+        """Create an instance of the processor. Raises PayloadError."""
         context = self._context
         assert context is not None  # noqa: S101 - `start` has set it
         slots = RequestSlots(count, longest, torch.device(context.device))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logitport import InvalidArgument, InvalidParams
+from logitport import InvalidArgument
 from logitport.integrations.common import environment
 from logitport.integrations.common.chains import chain_of
 
@@ -36,7 +36,7 @@ def test_the_default_is_for_requests_without_the_key() -> None:
 
 @pytest.mark.parametrize("value", ["{", "1", {"a": 1}, 7, ["x"], [["x", 1]], [[1, {}]], [["x", {}, {}]], [[]]])
 def test_other_values_are_refused_with_their_place(value: Any) -> None:
-    with pytest.raises(InvalidParams, match=r"logitport.*list of"):
+    with pytest.raises(InvalidArgument, match=r"logitport.*list of"):
         chain_of({"logitport": value})
 
 
@@ -75,5 +75,5 @@ def test_the_environment_may_hold_a_default(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["disallowed_tokens", {"token_ids": [1]}]]')
     assert list(environment.default_chain()) == [BAN]
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", "nonsense")
-    with pytest.raises(InvalidParams, match="LOGITPORT_DEFAULT_PROCESSORS"):
+    with pytest.raises(InvalidArgument, match="LOGITPORT_DEFAULT_PROCESSORS"):
         environment.default_chain()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import DeadlineExceeded, InvalidArgument, ServerUnavailable
+from logitport import InvalidArgument, ServerUnavailable
 from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.circuit_breaker import Breaker
 
@@ -68,10 +68,10 @@ def test_many_failures_cause_no_overflow(clock: Clock) -> None:
 def test_a_step_that_timed_out_counts_with_its_whole_timeout(clock: Clock) -> None:
     breaker = Breaker()
     assert breaker.attempt(lambda: "session") == "session"
-    breaker.record_failure(DeadlineExceeded("no answer"), 15.0)
+    breaker.record_failure(ServerUnavailable("no answer", timed_out=True), 15.0)
     for now in (0.0, 14.9):
         clock.now = now
-        with pytest.raises(DeadlineExceeded, match="no answer"):
+        with pytest.raises(ServerUnavailable, match="no answer"):
             breaker.attempt(lambda: pytest.fail("it was tried"))
     clock.now = 15.0
     assert breaker.attempt(lambda: "another") == "another"
@@ -93,13 +93,13 @@ def test_a_successful_attempt_does_not_close_the_breaker(clock: Clock) -> None:
 
 
 def test_an_error_of_an_attempt_counts_once(clock: Clock) -> None:
-    breaker, error = Breaker(), DeadlineExceeded("no answer")
+    breaker, error = Breaker(), ServerUnavailable("no answer", timed_out=True)
 
     def attempt() -> None:
         raise error
 
     for _ in range(3):
-        with pytest.raises(DeadlineExceeded) as raised:
+        with pytest.raises(ServerUnavailable) as raised:
             breaker.attempt(attempt)
         breaker.record_failure(raised.value, 15.0)
     clock.now += 1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitport import DeadlineExceeded, InvalidArgument
+from logitport import InvalidArgument, ServerUnavailable
 from logitport.integrations.common.sequence_hook import SequenceHook
 
 
@@ -43,13 +43,13 @@ def test_a_failure_ends_its_sequence_and_opens_the_breaker_if_the_service_failed
     hook._record_failure("a", InvalidArgument("wrong"))
     assert list(sequences) == ["b"]
     assert hook._breaker.attempt(lambda: 1) == 1
-    hook._record_failure("b", DeadlineExceeded("no answer"))
-    with pytest.raises(DeadlineExceeded):
+    hook._record_failure("b", ServerUnavailable("no answer", timed_out=True))
+    with pytest.raises(ServerUnavailable):
         hook._breaker.attempt(lambda: pytest.fail("it was tried"))
 
 
 def test_a_served_step_is_counted_and_closes_the_breaker(hook: SequenceHook) -> None:
-    hook._record_failure("a", DeadlineExceeded("no answer"))
+    hook._record_failure("a", ServerUnavailable("no answer", timed_out=True))
     hook._record_success(0.0)
     assert hook._breaker.attempt(lambda: 1) == 1
     assert hook.steps == 1

@@ -11,16 +11,13 @@ from logitport.integrations.common.statuses import caused_by_chain, status_of, t
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (errors.InvalidParams, 400),
-        (errors.UnknownProcessor, 400),
-        (errors.LoadFailed, 400),
+        (errors.InvalidArgument, 400),
+        (errors.NotFound, 400),
+        (errors.PayloadError, 400),
         (errors.ProcessorFailed, 500),  # its author can repair it, and the caller cannot
-        (errors.ProcessorTimedOut, 500),
-        (errors.ProcessorQuarantined, 503),
         (errors.ServerUnavailable, 503),
         (errors.StateLost, 503),  # the service has restarted, or a worker has ended: the same request may succeed
-        (errors.InternalError, 500),
-        (errors.NeedSync, 500),
+        (errors.LogitportError, 500),
     ],
 )
 def test_the_status_names_the_cause(error: type[errors.LogitportError], status: int) -> None:
@@ -29,7 +26,7 @@ def test_the_status_names_the_cause(error: type[errors.LogitportError], status: 
 
 @pytest.mark.parametrize(
     ("error", "caused"),
-    [(errors.UnknownProcessor, True), (errors.ProcessorTimedOut, True), (errors.ServerUnavailable, False)],
+    [(errors.NotFound, True), (errors.ProcessorFailed, True), (errors.ServerUnavailable, False)],
 )
 def test_a_chain_that_fails_again_is_refused_at_admission(error: type[errors.LogitportError], caused: bool) -> None:
     assert caused_by_chain(error) is caused
@@ -42,11 +39,8 @@ ADDRESS = "10.0.0.5:50051"
     "error",
     [
         errors.ServerUnavailable,
-        errors.DeadlineExceeded,
         errors.SessionClosed,
-        errors.NotAuthenticated,
-        errors.NotPermitted,
-        errors.InternalError,
+        errors.AccessDenied,
         errors.LogitportError,
     ],
 )
@@ -56,6 +50,6 @@ def test_a_caller_gets_no_address_of_the_service(error: type[errors.LogitportErr
     assert "the engine's log has the reason" in text
 
 
-@pytest.mark.parametrize("error", [errors.InvalidParams, errors.ProcessorFailed, errors.LimitExceeded])
+@pytest.mark.parametrize("error", [errors.InvalidArgument, errors.ProcessorFailed, errors.LimitExceeded])
 def test_a_caller_gets_the_message_of_an_error_of_its_chain(error: type[errors.LogitportError]) -> None:
     assert text_for_caller(error, "the message") == "the message"

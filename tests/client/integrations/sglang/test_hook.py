@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from logitport import Client
-from logitport.errors import InvalidParams, ServerUnavailable
+from logitport.errors import InvalidArgument, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from tests.client.integrations.admission_frames import admission_frames
@@ -210,10 +210,10 @@ def test_the_default_chain_is_for_requests_that_name_none(client: Client) -> Non
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        ([["nonsense", {}]], "UnknownProcessor: no built-in is called 'nonsense'"),
-        ([["disallowed_tokens", {"token_ids": [VOCAB_SIZE]}]], "InvalidTokenId"),
-        (["disallowed_tokens"], "InvalidParams: logitport[0]"),
-        ([["{}", {}]], 'MalformedPayload: the payload has no "callable"'),
+        ([["nonsense", {}]], "NotFound: no built-in is called 'nonsense'"),
+        ([["disallowed_tokens", {"token_ids": [VOCAB_SIZE]}]], "InvalidArgument"),
+        (["disallowed_tokens"], "InvalidArgument: logitport[0]"),
+        ([["{}", {}]], 'PayloadError: the payload has no "callable"'),
         ([[RaisesInCall.to_str(), {}]], "out of luck"),
         ([["disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))}]], "deny every id"),
     ],
@@ -231,7 +231,7 @@ def test_only_the_failed_request_ends(hook: Hook, chain: Any, message: str) -> N
 def test_an_id_outside_the_vocabulary(hook: Hook) -> None:
     wrong, fine = Req([VOCAB_SIZE + 3]), Req([3])
     assert step(hook, params_of(wrong, ban(31)), params_of(fine, ban(31)))[1].argmax() == 30
-    assert "InvalidTokenId" in wrong.to_finish.message
+    assert "InvalidArgument" in wrong.to_finish.message
 
 
 def test_beam_search_is_refused(hook: Hook) -> None:
@@ -258,7 +258,7 @@ def test_an_unsupported_engine_refuses_requests(client: Client) -> None:
 
 def test_an_invalid_default_chain_refuses_requests(client: Client) -> None:
     def default() -> Any:
-        raise InvalidParams("LOGITPORT_DEFAULT_PROCESSORS: not JSON")
+        raise InvalidArgument("LOGITPORT_DEFAULT_PROCESSORS: not JSON")
 
     req = Req([2])
     step(Hook(lambda: client, default, Ranks(), ""), params_of(req, ban(31)))
@@ -354,7 +354,7 @@ class TestServerGone:
         monkeypatch.setattr("logitport.integrations.sglang.hook.new_ids", defect)
         req = Req([2])
         step(hook, params_of(req, ban(31)))
-        assert "InternalError" in req.to_finish.message
+        assert "LogitportError" in req.to_finish.message
         assert req.to_finish.status is HTTPStatus.INTERNAL_SERVER_ERROR
 
 

@@ -135,8 +135,8 @@ def test_a_chain_is_tried_and_the_request_goes_on() -> None:
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        (["no/such"], "logitport: UnknownProcessor"),
-        ([CheckedOnce.to_str(), {"bad": 1}], "logitport: InvalidParams: .*checked again, or bad"),
+        (["no/such"], "logitport: NotFound"),
+        ([CheckedOnce.to_str(), {"bad": 1}], "logitport: InvalidArgument: .*checked again, or bad"),
     ],
 )
 def test_a_refused_chain_is_a_value_error(chain: Any, message: str) -> None:
@@ -157,7 +157,7 @@ def test_requests_without_a_chain_are_not_tried(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_default_chain_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", '[["no/such"]]')
-    with pytest.raises(ValueError, match="UnknownProcessor"):
+    with pytest.raises(ValueError, match="NotFound"):
         asyncio.run(generate(Inputs({}, None)))
 
 
@@ -223,7 +223,7 @@ def test_the_scheduler_waits_a_bounded_time_and_only_the_slow_request_ends(
     began = time.monotonic()
     logits = step(hook, params_of(slow, [SleepsInStart.to_str(), {}]), params_of(fine, ban(31)))
     assert time.monotonic() - began < 20
-    assert "ProcessorTimedOut" in slow.to_finish.message
+    assert "ProcessorFailed" in slow.to_finish.message
     assert fine.to_finish is None
     assert torch.argmax(logits[1]) == 30
     hook.close()

@@ -14,12 +14,10 @@ from logitport import (
     CustomLogitProcessor,
     EditProcessor,
     InvalidArgument,
-    InvalidLogits,
-    InvalidParams,
+    NotFound,
     RequestsFailed,
     SessionClosed,
     StateLost,
-    UnknownProcessor,
 )
 from logitport.integrations.transformers import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens
@@ -29,8 +27,9 @@ from tests.toy_processors import RaisesInCall
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport import Client, EditRequest, RowEdits, Session
+    from logitport import Client, EditRequest, RowEdits
     from logitport.request import ProcessorLike
+    from logitport.session import Session
 
     Chain = list[tuple[ProcessorLike, dict[str, Any]]]
 
@@ -134,7 +133,7 @@ def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
 def test_scores_that_require_gradients_are_refused(client: Client) -> None:
     hook = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})])
     ids, scores = torch.tensor([[1, 2]]), torch.ones(1, VOCAB_SIZE, requires_grad=True)
-    with pytest.raises(InvalidLogits, match="require gradients"):
+    with pytest.raises(InvalidArgument, match="require gradients"):
         hook(ids, scores * 2)
     with torch.no_grad():
         assert hook(ids, scores * 2)[0, :3].tolist() == [2.0, -float("inf"), 2.0]
@@ -167,9 +166,9 @@ def test_a_failing_processor_ends_generate_with_its_traceback(
 
 
 def test_a_refused_request_ends_generate(client: Client, generate: Callable[..., torch.Tensor]) -> None:
-    with pytest.raises(UnknownProcessor, match="disalowed_tokens"):
+    with pytest.raises(NotFound, match="disalowed_tokens"):
         generate(RemoteLogitsProcessor(client, [("disalowed_tokens", {"token_ids": [5]})]))
-    with pytest.raises(InvalidParams, match="token_ids"):
+    with pytest.raises(InvalidArgument, match="token_ids"):
         generate(RemoteLogitsProcessor(client, [("disallowed_tokens", {})]))
 
 
@@ -249,5 +248,5 @@ def test_without_generate_no_id_ends_a_row(client: Client) -> None:
 def test_a_row_without_an_id_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     everything = ("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})
     chains: list[Any] = [[("disallowed_tokens", {"token_ids": [3]})]] * 2 + [[everything]]
-    with pytest.raises(InvalidParams, match=r"row 2.*deny every id"):
+    with pytest.raises(InvalidArgument, match=r"row 2.*deny every id"):
         generate(RemoteLogitsProcessor(client, chains))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.errors import LogitportError, ProcessorTimedOut
+from logitport.errors import LogitportError, ProcessorFailed
 from logitport.integrations.common import tenants, trials
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.admission import Admission
@@ -160,7 +160,7 @@ def test_a_chain_that_is_slow_for_each_request_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(trials, "_MAX_ADMISSION_SECONDS", 0.5)
     loads_slowly, slow = SlowSession(0.6, 0.6, 0.0), SlowSession(0.6, 0.6, 0.6)
     trials._admit(loads_slowly, Request())  # type: ignore[arg-type]
-    with pytest.raises(ProcessorTimedOut, match=r"take 0\.\d s to admit a request.*move slow work"):
+    with pytest.raises(ProcessorFailed, match=r"take 0\.\d s to admit a request.*move slow work"):
         trials._admit(slow, Request())  # type: ignore[arg-type]
     assert not loads_slowly.held
     assert not slow.held

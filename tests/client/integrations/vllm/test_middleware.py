@@ -38,10 +38,10 @@ STREAM = "text/event-stream; charset=utf-8"
 
 
 def test_a_stream_that_begins_with_an_error_of_the_hook_gets_its_status() -> None:
-    start, body = respond(STREAM, event("logitport: UnknownProcessor: no"), b"data: [DONE]\n\n")
+    start, body = respond(STREAM, event("logitport: NotFound: no"), b"data: [DONE]\n\n")
     assert start["status"] == 400
     assert (b"content-type", b"application/json") in start["headers"]
-    assert json.loads(body["body"])["error"]["message"] == "logitport: UnknownProcessor: no"
+    assert json.loads(body["body"])["error"]["message"] == "logitport: NotFound: no"
 
 
 @pytest.mark.parametrize(("code", "kind"), [(400, "BadRequestError"), (500, "InternalServerError")])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logitport.errors import InvalidArgument, InvalidParams
+from logitport.errors import InvalidArgument
 from logitport.integrations.vllm import plugin
 
 PROCESSOR = "logitport.integrations.vllm:RemoteLogitsProcessor"
@@ -52,7 +52,7 @@ def test_an_invalid_default_chain_ends_vllm(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_DEFAULT_PROCESSORS", "{}")
     plugin.install()
-    with pytest.raises(InvalidParams, match="LOGITPORT_DEFAULT_PROCESSORS"):
+    with pytest.raises(InvalidArgument, match="LOGITPORT_DEFAULT_PROCESSORS"):
         AsyncEngineArgs(PROCESSOR).create_engine_config()
 
 

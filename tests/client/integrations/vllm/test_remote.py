@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import CustomLogitProcessor, DeadlineExceeded, EditProcessor, LogitportError
+from logitport import CustomLogitProcessor, EditProcessor, LogitportError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
@@ -274,7 +274,7 @@ def test_attempts_are_rare_however_many_requests_come(
     def connect() -> Any:
         attempts.append(clock.now)
         clock.now += 3.0
-        raise DeadlineExceeded("no answer")
+        raise ServerUnavailable("no answer", timed_out=True)
 
     monkeypatch.setattr("logitport.integrations.common.environment.client", connect)
     batch = RemoteBatch(ENGINE, Ranks())
@@ -288,7 +288,7 @@ def test_attempts_are_rare_however_many_requests_come(
     first, second = attempts[1] - attempts[0], attempts[2] - attempts[1]
     assert 6.0 <= first <= 8.0  # of which the attempt took 3
     assert 9.0 <= second <= 12.5
-    assert {failure.error for failure in failures} == {"DeadlineExceeded"}
+    assert {failure.error for failure in failures} == {"ServerUnavailable"}
 
 
 def admit(batch: RemoteBatch, name: str, request: Request) -> RemoteRequest:
@@ -349,7 +349,7 @@ def test_logits_of_another_width_end_requests_not_the_engine(failures: list[Any]
     batch.finish(step, logits)
 
     assert logits[0].argmax() == EOS
-    assert failures[0].error == "InvalidLogits"
+    assert failures[0].error == "InvalidArgument"
 
 
 @pytest.mark.parametrize("with_a_reader", [False, True])
@@ -361,7 +361,7 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool, failures: list
 
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
-    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "InvalidParams")]
+    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "InvalidArgument")]
 
 
 class SleepsInStart(EditProcessor):
@@ -386,7 +386,7 @@ def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch
     assert time.monotonic() - began < 40
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
-    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "ProcessorTimedOut")]
+    assert [(failure.request_id, failure.error) for failure in failures] == [("r1", "ProcessorFailed")]
 
 
 def test_a_request_that_cannot_be_made_fails(failures: list[Any]) -> None:

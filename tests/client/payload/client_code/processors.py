@@ -33,7 +33,8 @@ from client_code.shared import (
     fibonacci,
     shifted,
 )
-from logitport import CustomLogitProcessor, EditKind
+from logitport import CustomLogitProcessor
+from logitport.edits import EditKind
 
 BANNED = [1]
 NAMES = {"gamma", "alpha", "beta", "delta"}

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from logitport.errors import InvalidProgram, LimitExceeded, LogitportError
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport.programs.program import MAX_BYTES, Program, Value
 from logitport.programs.types import Element
 from logitport.programs.verifier import verify
@@ -59,7 +59,7 @@ def test_another_form_of_the_bytes(name: str) -> None:
     """Two digests of one program would get around decisions about the digest, such as a refusal."""
     data = OTHER_FORMS[name]
     assert data != DATA
-    with pytest.raises(InvalidProgram):
+    with pytest.raises(InvalidArgument):
         verify(Program.from_bytes(data))
 
 
@@ -78,7 +78,7 @@ def test_another_form_of_the_bytes(name: str) -> None:
     ids=["zero", "tag", "cut", "varint", "length", "huge length", "utf-8", "nested groups"],
 )
 def test_bytes_that_are_no_message(data: bytes) -> None:
-    with pytest.raises(InvalidProgram, match="are not a program"):
+    with pytest.raises(InvalidArgument, match="are not a program"):
         Program.from_bytes(data)
 
 
@@ -87,7 +87,7 @@ def test_a_nan_has_one_form() -> None:
         (number,) = struct.unpack("<d", struct.pack("<Q", bits))
         value = Value("full", element=Element.LOGITS, shape=(), number=number)
         data = Program("NaN", (LOGITS, value, Value("add", (0, 1)))).to_bytes()
-        with pytest.raises(InvalidProgram, match=r"the number must not be NaN|not the canonical form"):
+        with pytest.raises(InvalidArgument, match=r"the number must not be NaN|not the canonical form"):
             verify(Program.from_bytes(data))
 
 
@@ -129,7 +129,7 @@ def test_four_megabytes_of_hostile_bytes(name: str) -> None:
     assert MAX_BYTES - 200_000 < len(data) <= MAX_BYTES
     tracemalloc.start()
     try:
-        with pytest.raises((InvalidProgram, LimitExceeded)) as refused:
+        with pytest.raises((InvalidArgument, LimitExceeded)) as refused:
             verify(Program.from_bytes(data))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -139,7 +139,7 @@ def test_four_megabytes_of_hostile_bytes(name: str) -> None:
     begin = time.process_time()
     program_pb2.Program.FromString(data)
     parsed = time.process_time()
-    with pytest.raises((InvalidProgram, LimitExceeded)):
+    with pytest.raises((InvalidArgument, LimitExceeded)):
         verify(Program.from_bytes(data))
     assert time.process_time() - parsed < 0.5 + 4 * (parsed - begin)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport.core.history import History
-from logitport.errors import InvalidProgram, LimitExceeded, LogitportError
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport.programs.program import Parameter, Program, Value
 from logitport.programs.reference import run
 from logitport.programs.rules import OPERATORS
@@ -24,7 +24,7 @@ INF, NAN = float("inf"), float("nan")
 LARGEST = 2**63 - 1
 
 
-def refused(program: Program, message: str, *, width: int = 8, error: type[LogitportError] = InvalidProgram) -> None:
+def refused(program: Program, message: str, *, width: int = 8, error: type[LogitportError] = InvalidArgument) -> None:
     with pytest.raises(error, match=re.escape(message)) as raised:
         verify(Program.from_bytes(program.to_bytes())).check_width(width)
     assert len(str(raised.value)) < 400

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from logitport.errors import InvalidProgram, LimitExceeded
+from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost, milliseconds
 from logitport.programs.cost.prices import NUMPY, TORCH, Price, Prices
 from logitport.programs.cost.work import _COPIES, _FREE
@@ -115,7 +115,7 @@ def test_long_chains_are_above_the_default_limit(operator: str, count: int) -> N
 def test_the_numpy_interpreter_is_priced_higher(program: Program) -> None:
     try:
         torch, numpy = (milliseconds(verify(program), 20, priced=prices) for prices in (TORCH, NUMPY))
-    except (InvalidProgram, LimitExceeded):
+    except (InvalidArgument, LimitExceeded):
         return
     assert 0 < torch < numpy
 
@@ -125,7 +125,7 @@ def test_a_vocabulary_that_is_too_small() -> None:
     logits = write("logits")
     index = write("top_k", logits, integer=5)
     write("scatter_drop", logits, index, write("gather_or", logits, index))
-    with pytest.raises(InvalidProgram, match="k is 5, of an axis of 4"):
+    with pytest.raises(InvalidArgument, match="k is 5, of an axis of 4"):
         check_cost(write.verified(), 4, priced=priced())
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, InvalidLogits, InvalidParams, InvalidProgram, ProcessorFailed
+from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime import runner as runner_module
@@ -126,7 +126,7 @@ def test_a_constant_that_does_not_fit_int64() -> None:
 
 
 def test_a_width_that_is_too_small() -> None:
-    with pytest.raises(InvalidProgram, match="k is 4, of an axis of 3"):
+    with pytest.raises(InvalidArgument, match="k is 4, of an axis of 3"):
         Runner().apply(build.top_k(), torch.ones(1, 3), slice(None))
 
 
@@ -146,7 +146,7 @@ def test_wrong_rows(rows: Any) -> None:
 
 def test_wrong_logits() -> None:
     for logits in (torch.ones(5), torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5).numpy()):
-        with pytest.raises(InvalidLogits):
+        with pytest.raises(InvalidArgument):
             Runner().apply(logarithm(), logits, slice(None))
 
 
@@ -156,7 +156,7 @@ def test_logits_with_a_gradient_are_refused(is_leaf: bool, rows: Any) -> None:
     weights = torch.ones(4, WIDTH, requires_grad=True)
     logits = weights if is_leaf else weights * 4
     before, params = logits.tolist(), [{"temperature": 0.5}] * len(range(4)[rows] if isinstance(rows, slice) else rows)
-    with pytest.raises(InvalidLogits, match="require gradients"):
+    with pytest.raises(InvalidArgument, match="require gradients"):
         Runner().apply(build.temperature(), logits, rows, params)
     assert logits.tolist() == before
     for mode in (torch.no_grad, torch.inference_mode):
@@ -171,7 +171,7 @@ def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
         Runner().apply(build.temperature(), logits, slice(None), [{}])
     with pytest.raises(InvalidArgument, match="1 histories for 2 rows"):
         Runner().apply(build.repetition_penalty(3), logits, slice(None), [{}] * 2, [RequestTokens(History())])
-    with pytest.raises(InvalidParams, match="'temperature'"):
+    with pytest.raises(InvalidArgument, match="'temperature'"):
         Runner().apply(build.temperature(), logits, slice(None), [{}, {"temperature": 0}])
     assert (logits == 1).all()
 

@@ -16,7 +16,8 @@ from transformers import (
     TopKLogitsWarper,
 )
 
-from logitport import History, InDialect, InvalidParams, LoadFailed
+from logitport import History, InvalidArgument, PayloadError
+from logitport.dialects import InDialect
 from logitport_server.dialects import RequestContext
 from tests.server.dialects.transformers.calling import VOCAB, RunsAction, dialect_of, state_of
 
@@ -76,7 +77,7 @@ def test_parameters_are_keywords_of_a_function() -> None:
     ],
 )
 def test_unsuitable_parameters_are_rejected(processor: Any, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidParams, match=message):
+    with pytest.raises(InvalidArgument, match=message):
         state_of(dialect_of(processor), [1], params)
 
 
@@ -85,10 +86,10 @@ def test_a_failure_without_parameters_is_a_load_failure() -> None:
         def __init__(self) -> None:
             raise OSError("no file")
 
-    with pytest.raises(LoadFailed, match="Broken raised OSError: no file"):
+    with pytest.raises(PayloadError, match="Broken raised OSError: no file"):
         state_of(dialect_of(Broken), [1])
     with pytest.raises(
-        LoadFailed, match=r"cannot be copied, as is needed for each request \(TypeError: .*lock.*ship its class"
+        PayloadError, match=r"cannot be copied, as is needed for each request \(TypeError: .*lock.*ship its class"
     ):
         state_of(dialect_of(RunsAction(threading.Lock())), [1])  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from logitport import History, InvalidParams, LoadFailed
+from logitport import History, InvalidArgument, PayloadError
 from logitport_server.dialects import RequestContext
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.objects import check_constructor, construct, sampling_params
@@ -79,7 +79,7 @@ def test_a_temperature_is_adjusted_as_in_vllm() -> None:
     ],
 )
 def test_values_that_vllm_rejects(values: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParams, match="sampling_params cannot be converted to vLLM's SamplingParams: "):
+    with pytest.raises(InvalidArgument, match="sampling_params cannot be converted to vLLM's SamplingParams: "):
         sampling_params(values, {})
 
 
@@ -114,7 +114,7 @@ def test_a_constructor_that_vllm_could_not_call() -> None:
         def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool, tokenizer: str) -> None:
             self.tokenizer = tokenizer
 
-    with pytest.raises(LoadFailed, match=r"creating a .*NeedsTokenizer would fail: .*'tokenizer'.*functools.partial"):
+    with pytest.raises(PayloadError, match=r"creating a .*NeedsTokenizer would fail: .*'tokenizer'.*functools.partial"):
         check_constructor(NeedsTokenizer)
     with_tokenizer = functools.partial(NeedsTokenizer, tokenizer="t")
     check_constructor(with_tokenizer)
@@ -131,10 +131,10 @@ class TakesOne:
 
 @pytest.mark.parametrize("cls", [Nothing, TakesOne])
 def test_a_constructor_with_too_few_arguments(cls: type) -> None:
-    with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)$") as refused:
+    with pytest.raises(PayloadError, match=r"define __init__\(self, vllm_config, device, is_pin_memory\)$") as refused:
         check_constructor(cls)
     assert "partial" not in str(refused.value)
-    with pytest.raises(LoadFailed, match=r"define __init__\(self, vllm_config, req_states\)$"):
+    with pytest.raises(PayloadError, match=r"define __init__\(self, vllm_config, req_states\)$"):
         check_constructor(Nothing, ("vllm_config", "req_states"))
 
 
@@ -143,7 +143,7 @@ def test_a_constructor_that_raises() -> None:
         def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
             raise SystemExit(3)
 
-    with pytest.raises(LoadFailed, match=r"creating a .*Raises raised SystemExit: 3"):
+    with pytest.raises(PayloadError, match=r"creating a .*Raises raised SystemExit: 3"):
         construct(Raises, CONTEXT)
 
 
@@ -157,7 +157,7 @@ def test_a_shipped_instance_is_copied() -> None:
 
 
 def test_an_instance_that_cannot_be_copied() -> None:
-    with pytest.raises(LoadFailed, match="ship the class"):
+    with pytest.raises(PayloadError, match="ship the class"):
         construct(StoresArguments((n for n in [1]), None, False), CONTEXT)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import torch
 
-from logitport import History, InDialect, InvalidParams, LoadFailed
+from logitport import History, InvalidArgument, PayloadError
+from logitport.dialects import InDialect
 from logitport_server.dialects import RequestContext, make_dialect
 from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
@@ -142,14 +143,14 @@ def test_a_callable_class_that_cannot_be_instantiated() -> None:
         def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
             return logits
 
-    with pytest.raises(LoadFailed, match="more"):
+    with pytest.raises(PayloadError, match="more"):
         DialectRequest(shipped_dialect(InDialect(NeedsTokenizer, "vllm")))
 
 
 def test_a_function_rejects_parameters() -> None:
     dialect = shipped_dialect(mark_last)
     dialect.validate({}, {"extra_args": {"for": "others"}})
-    with pytest.raises(InvalidParams, match=r"\['by'\]: send none"):
+    with pytest.raises(InvalidArgument, match=r"\['by'\]: send none"):
         dialect.validate({"by": 1}, {})
 
 
@@ -194,7 +195,7 @@ def test_an_adapter_is_created_as_in_vllm() -> None:
     class NeedsTokenizer(Adapter):
         def __init__(self, tokenizer: str) -> None: ...
 
-    with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
+    with pytest.raises(PayloadError, match="vllm_config, device, is_pin_memory"):
         shipped_dialect(NeedsTokenizer)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport import InvalidParams, LoadFailed, ProcessorFailed
+from logitport import InvalidArgument, PayloadError, ProcessorFailed
 from logitport_server.dialects import make_dialect
 from logitport_server.stubs.vllm.exceptions import VLLMValidationError
 from logitport_server.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
@@ -27,9 +27,9 @@ def test_a_rejection_by_validate_params_has_its_message() -> None:
     dialect = shipped_dialect(Validates)
     dialect.validate({}, {})
     for error in ("value", "vllm"):
-        with pytest.raises(InvalidParams, match="its name: not this one"):
+        with pytest.raises(InvalidArgument, match="its name: not this one"):
             dialect.validate({"error": error}, {})
-    with pytest.raises(InvalidParams, match="its name: not this one"):
+    with pytest.raises(InvalidArgument, match="its name: not this one"):
         dialect.validate({}, {"extra_args": {"error": "value"}})
     with pytest.raises(KeyError):
         dialect.validate({"error": "other"}, {})
@@ -55,13 +55,13 @@ def test_a_class_that_cannot_be_instantiated() -> None:
         def __init__(self, tokenizer: str) -> None:
             self.tokenizer = tokenizer
 
-    with pytest.raises(LoadFailed, match="vllm_config, device, is_pin_memory"):
+    with pytest.raises(PayloadError, match="vllm_config, device, is_pin_memory"):
         shipped_dialect(NeedsTokenizer)
 
     class Abstract(LogitsProcessor):
         pass
 
-    with pytest.raises(LoadFailed, match="abstract"):
+    with pytest.raises(PayloadError, match="abstract"):
         DialectRequest(make_dialect(Abstract, "its name", shipped=True))
 
 

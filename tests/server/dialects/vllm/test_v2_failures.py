@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import torch
 
-from logitport import InvalidParams, LoadFailed, ProcessorFailed
+from logitport import InvalidArgument, PayloadError, ProcessorFailed
 from logitport_server.dialects import make_dialect
 from tests.server.dialects.vllm.v2_requests import VOCAB, RecordsCalls, Requests, recording_class
 
@@ -75,7 +75,7 @@ def test_a_constructor_that_raises() -> None:
         def __init__(self, vllm_config: Any, req_states: Any) -> None:
             raise ValueError("not with me")
 
-    with pytest.raises(LoadFailed, match=r"creating a .*Refuses raised ValueError: not with me"):
+    with pytest.raises(PayloadError, match=r"creating a .*Refuses raised ValueError: not with me"):
         Requests(Refuses).add([1])
 
 
@@ -87,12 +87,14 @@ def test_a_class_without_a_constructor_that_fits() -> None:
         def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
             return logits
 
-    with pytest.raises(LoadFailed, match=r"creating a .*Bare would fail: .*define __init__\(self, vllm_config, req_st"):
+    with pytest.raises(
+        PayloadError, match=r"creating a .*Bare would fail: .*define __init__\(self, vllm_config, req_st"
+    ):
         make_dialect(Bare, "its name", shipped=True)
 
 
 def test_an_instance_is_refused() -> None:
-    with pytest.raises(LoadFailed, match=r"an instance of .*Recording was shipped, .*ship the class"):
+    with pytest.raises(PayloadError, match=r"an instance of .*Recording was shipped, .*ship the class"):
         make_dialect(recording_class()(None, None), "its name", shipped=True)
 
 
@@ -105,5 +107,5 @@ def test_parameters_that_validate_params_refuses() -> None:
 
     dialect = make_dialect(Checks, "its name", shipped=True)
     dialect.validate({"n": 1}, {})
-    with pytest.raises(InvalidParams, match="n is negative"):
+    with pytest.raises(InvalidArgument, match="n is negative"):
         dialect.validate({"n": -1}, {})

@@ -20,11 +20,11 @@ import torch
 from logitport import dialects
 from logitport.errors import NotCapturable
 from logitport.processors import CustomLogitProcessor
-from logitport.programs.capture import capture, capture_as
-from logitport.programs.capture.state import State
-from logitport.programs.capture.tracing import refused_as, state_refused
-from logitport.programs.lift.comparison import check_equal
-from logitport.programs.lift.contracts import (
+from logitport.programs.capturing import capture, capture_as
+from logitport.programs.capturing.state import State
+from logitport.programs.capturing.tracing import refused_as, state_refused
+from logitport.programs.lifting.comparison import check_equal
+from logitport.programs.lifting.contracts import (
     Contract,
     OneRow,
     RowInPlace,
@@ -32,7 +32,7 @@ from logitport.programs.lift.contracts import (
     TransformersScores,
     function_of,
 )
-from logitport.programs.lift.known import KnownProcessor, find_known
+from logitport.programs.lifting.known import KnownProcessor, find_known
 from logitport.programs.processor import TensorProcessor
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from logitport.programs.lift.contracts import TransformersScores
+from logitport.programs.lifting.contracts import TransformersScores
 from logitport.programs.verifier import MAX_WINDOW
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 from transformers.generation import logits_process as hf
 
 from logitport import EditProcessor, NotCapturable
-from logitport.programs.lift import lift
-from tests.client.programs.lift import gallery
+from logitport.programs.lifting import lift
+from tests.client.programs.lifting import gallery
 
 
 class Edits(EditProcessor):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from logitport.errors import InvalidProgram, NotCapturable
-from logitport.programs.capture import elementwise, indexing, reductions
-from logitport.programs.capture.builder import Builder
-from logitport.programs.capture.lowering import Lowered, Lowering
-from logitport.programs.capture.tracing import INPUTS, line_of
+from logitport.errors import InvalidArgument, NotCapturable
+from logitport.programs.capturing import elementwise, indexing, reductions
+from logitport.programs.capturing.builder import Builder
+from logitport.programs.capturing.lowering import Lowered, Lowering
+from logitport.programs.capturing.tracing import INPUTS, line_of
 from logitport.programs.program import MAX_BYTES
 from logitport.programs.types import Element, Size
 
@@ -91,7 +91,7 @@ class _Graph:
             self._build.line = line_of(node.stack_trace) or self._line
             try:
                 self._lowered[node] = self._lower(node)
-            except InvalidProgram as error:
+            except InvalidArgument as error:
                 if isinstance(error, NotCapturable):
                     raise
                 self._low.refuse(f"{_name(node)}: {error.message}")
@@ -101,7 +101,7 @@ class _Graph:
             return self._build.program(name, self._result(result))
         except NotCapturable:
             raise
-        except InvalidProgram as error:
+        except InvalidArgument as error:
             raise NotCapturable(f"{self._line}: {error.message}") from error
 
     def _result(self, result: Lowered | None) -> int:

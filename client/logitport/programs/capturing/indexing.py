@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from logitport.programs.capture.elementwise import where
-from logitport.programs.capture.lowering import Arguments, Lowered, Lowering
-from logitport.programs.capture.reductions import taken
+from logitport.programs.capturing.elementwise import where
+from logitport.programs.capturing.lowering import Arguments, Lowered, Lowering
+from logitport.programs.capturing.reductions import taken
 from logitport.programs.types import ONE, Element, Size
 
 if TYPE_CHECKING:

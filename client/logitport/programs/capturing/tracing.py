@@ -20,7 +20,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from logitport.errors import InvalidArgument, LogitportError, NotCapturable
-from logitport.programs.capture.state import State
+from logitport.programs.capturing.state import State
 from logitport.programs.rules import MAX_TOP_K
 from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from logitport.programs.capture.elementwise import where
-from logitport.programs.capture.lowering import Arguments, Lowered, Lowering
+from logitport.programs.capturing.elementwise import where
+from logitport.programs.capturing.lowering import Arguments, Lowered, Lowering
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidProgram
+from logitport.errors import InvalidArgument
 from logitport.programs.program import Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import VOCAB, Element, Type
@@ -39,7 +39,7 @@ class Builder:
         """Add a value, or find an equal one. Returns its position.
 
         Raises:
-            InvalidProgram: the operator does not take these inputs or fields.
+            InvalidArgument: the operator does not take these inputs or fields.
         """
         value = Value(operator, inputs, **fields)
         key = value, struct.pack("<d", value.number)  # 0.0 and -0.0 are equal
@@ -94,7 +94,7 @@ class Builder:
         Values that the result does not need are left out. Each one follows its inputs, in the order of the inputs.
 
         Raises:
-            InvalidProgram: the result does not read a parameter.
+            InvalidArgument: the result does not read a parameter.
         """
         order: dict[int, int] = {}
         todo = [(result, False)]
@@ -114,7 +114,7 @@ class Builder:
             values.append(Value(**fields))
         read = {value.parameter for value in values if value.operator == "parameter"}
         if unread := [one for one in self._context.parameters if one not in read]:
-            raise InvalidProgram(f"the parameter {unread[0]!r} does not affect the result: remove it from params")
+            raise InvalidArgument(f"the parameter {unread[0]!r} does not affect the result: remove it from params")
         uses_window = any(value.operator in ("history", "history_length") for value in values)
         program = Program(
             name,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.errors import InvalidProgram, LimitExceeded, NotCapturable
-from logitport.programs.capture.graph import lower
-from logitport.programs.capture.tracing import Conditions, definition, trace
+from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable
+from logitport.programs.capturing.graph import lower
+from logitport.programs.capturing.tracing import Conditions, definition, trace
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.verifier import MAX_NAME_LENGTH, verify
 from logitport.source_checks import DISCARD, find
@@ -87,7 +87,7 @@ def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state
         )
     try:
         verify(program)
-    except (InvalidProgram, LimitExceeded) as error:
+    except (InvalidArgument, LimitExceeded) as error:
         raise NotCapturable(f"{definition(cls)}: {error.message}") from error
     return program
 

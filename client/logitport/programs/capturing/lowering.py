@@ -12,7 +12,7 @@ from logitport.programs.types import ONE, Element, Shape, Size, Type
 if TYPE_CHECKING:
     import sympy  # type: ignore[import-untyped]
 
-    from logitport.programs.capture.builder import Builder
+    from logitport.programs.capturing.builder import Builder
 
 
 class Lowered(NamedTuple):

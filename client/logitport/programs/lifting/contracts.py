@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import torch
 
 from logitport.errors import NotCapturable
-from logitport.programs.capture.tracing import traceable
-from logitport.programs.lift.parameters import ParameterRows, Reads, TensorsOfRows, builtins
+from logitport.programs.capturing.tracing import traceable
+from logitport.programs.lifting.parameters import ParameterRows, Reads, TensorsOfRows, builtins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

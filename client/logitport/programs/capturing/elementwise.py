@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.programs.capture.lowering import Arguments, Lowered, Lowering, Operand
+from logitport.programs.capturing.lowering import Arguments, Lowered, Lowering, Operand
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:

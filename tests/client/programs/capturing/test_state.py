@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport.programs.capture.state import State
+from logitport.programs.capturing.state import State
 
 _COUNTER = [0]
 

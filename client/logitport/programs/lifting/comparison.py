@@ -19,7 +19,7 @@ from logitport.programs.verifier import verify
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.programs.lift.contracts import Contract
+    from logitport.programs.lifting.contracts import Contract
     from logitport.programs.program import Parameter, Program
 
 _ROWS, _WIDTH = 6, 4500

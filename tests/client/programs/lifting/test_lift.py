@@ -9,14 +9,15 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from logitport import Bool, Float, History, InDialect, Int, NotCapturable
-from logitport.programs.capture import capture
-from logitport.programs.lift import lift
+from logitport import Bool, Float, History, Int, NotCapturable
+from logitport.dialects import InDialect
+from logitport.programs.capturing import capture
+from logitport.programs.lifting import lift
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import verify
 from tests.client.programs import samplers
-from tests.client.programs.lift import gallery
+from tests.client.programs.lifting import gallery
 
 VOCAB = 4700
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
