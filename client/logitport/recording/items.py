@@ -42,21 +42,6 @@ class TrackedRequest:
     known: bool = False
 
 
-@dataclass(frozen=True)
-class StepReply:
-    """The reply to a step.
-
-    Attributes:
-        edits: of all rows.
-        reads: the rows of which the server, or a program here, has read logits.
-        errors: the message of each failed request.
-    """
-
-    edits: Edits
-    reads: Collection[int]
-    errors: Mapping[Any, str]
-
-
 @dataclass
 class StepPart:
     """A recorded request in a step.
@@ -98,7 +83,8 @@ class RecordingStep:
         self.parts = parts
         self._options = options
         self._greedy = greedy
-        self._reply: StepReply | None = None
+        self._edits: Edits | None = None
+        self._reads: Collection[int] = ()
         self._sampled: list[int] = []
         self._before: Taken | None = None
         self._after: Taken | None = None
@@ -115,26 +101,20 @@ class RecordingStep:
             self._sampled = []
         self._before = take(logits, self._sampled, self._options.top_k) if self._sampled else None
 
-    def finish(self, reply: StepReply, errors: Mapping[int, str], logits: Any | None) -> None:
-        """Take the reply, and the logits after the chains.
-
-        Args:
-            reply: the edits.
-            errors: the message of each failed request, by key.
-            logits: the rows; None if the engine applies the edits elsewhere.
-        """
-        self._reply = reply
+    def finish(self, edits: Edits, reads: Collection[int], errors: Mapping[int, str], logits: Any | None) -> None:
+        """Take the reply, and the logits after the chains; the arguments are those of `Recorder.finish`, with keys."""
+        self._edits, self._reads = edits, reads
         for part in self.parts:
             part.error = errors.get(part.key, "")
         if self._before is not None and logits is not None:
             self._after = take(logits, self._sampled, self._options.top_k, self._before)
             self.size_bytes += self._before.size_bytes + self._after.size_bytes
-        self.size_bytes += reply.edits.ids.nbytes + reply.edits.values.nbytes
+        self.size_bytes += edits.ids.nbytes + edits.values.nbytes
 
     def events(self) -> Iterator[RecordedEvent]:
         """Yield the events of its requests. Called on the writer's thread."""
-        reply = self._reply
-        edits = {} if reply is None else _by_row(reply.edits)
+        unfinished = self._edits is None
+        edits = {} if self._edits is None else _by_row(self._edits)
         tops: dict[int, tuple[Any, Any]] = {}
         if self._before is not None and self._after is not None:
             tops = dict(zip(self._sampled, zip(self._before.tops(), self._after.tops(), strict=True), strict=True))
@@ -147,13 +127,13 @@ class RecordingStep:
             step = event.request_stepped  # not copied into the event, which would take as long as all else
             step.key, step.index, step.base_length = part.key, part.index, part.base_length
             step.new_token_ids, step.draft_token_ids = part.new_token_ids, part.draft_token_ids
-            step.greedy, step.unfinished, step.error = self._greedy, reply is None, part.error
+            step.greedy, step.unfinished, step.error = self._greedy, unfinished, part.error
             for row, offset in part.rows:
                 before, after = tops.get(row, (None, None))
                 recorded = step.rows.add(draft_offset=offset, edits=edits.get(row), before=before, after=after)
-                if reply is not None and row in reply.reads:
+                if row in self._reads:
                     recorded.ClearField("edits")
-                elif reply is not None:
+                elif not unfinished:
                     recorded.edits.SetInParent()  # also if there are none
             yield event
 

@@ -26,12 +26,12 @@ from logitport_proto.recording_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from logitport.core.edits import Edits
     from logitport.core.history import History
-    from logitport.recording.items import StepReply
     from logitport.recording.options import RecordOptions
     from logitport_proto import processing_pb2
 
@@ -137,13 +137,23 @@ class Recorder:
             self._open[1].sample(logits)
 
     @_guarded
-    def finish(self, step: object, reply: StepReply, logits: Any | None) -> None:
-        """Record the reply to a step, and the logits after its chains; None if the engine applies edits elsewhere."""
+    def finish(
+        self, step: object, edits: Edits, reads: Collection[int], errors: Mapping[Any, str], logits: Any | None
+    ) -> None:
+        """Record the reply to a step.
+
+        Args:
+            step: identifies it.
+            edits: of all rows.
+            reads: the rows of which the server, or a program here, has read logits.
+            errors: the message of each failed request.
+            logits: the rows after the chains; None if the engine applies the edits elsewhere.
+        """
         if self._open is None or self._open[0] is not step:
             return
-        tracked = {handle: self._requests.get(handle) for handle in reply.errors}
-        errors = {one.key: reply.errors[handle] for handle, one in tracked.items() if one is not None and one.key}
-        self._open[1].finish(reply, errors, logits)
+        tracked = {handle: self._requests.get(handle) for handle in errors}
+        by_key = {one.key: errors[handle] for handle, one in tracked.items() if one is not None and one.key}
+        self._open[1].finish(edits, reads, by_key, logits)
         self._flush()
 
     @_guarded

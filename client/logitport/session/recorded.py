@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import RequestsFailed, warn_all_denied
-from logitport.recording.items import StepReply
 from logitport.session.frames import Handle
 from logitport.session.session import Session
 from logitport.session.step import PendingStep
@@ -50,7 +49,7 @@ class RecordedStep(PendingStep):
         assert answer is not None  # noqa: S101 - the step is finished
         programs = {row for row, (handle, _) in enumerate(self._content.rows) if handle.programs}
         errors = {handle: str(error) for handle, error in (result.failures | result.skipped).items()}
-        self._recorder.finish(self, StepReply(answer.edits, programs.union(answer.logits_rows), errors), logits)
+        self._recorder.finish(self, answer.edits, programs.union(answer.logits_rows), errors, logits)
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:

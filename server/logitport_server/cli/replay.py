@@ -105,9 +105,9 @@ class Replay(BaseModel):
             raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
         recording = self._read()
         if self.as_json:
-            _print_json(content_of(recording, self.request))
+            _print_json(content_of(recording))
         else:
-            show(content_lines(recording, self.request))
+            show(content_lines(recording))
         return False
 
 

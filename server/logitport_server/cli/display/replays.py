@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CONTENT = (Column("REQUEST"), number("PROMPT"), number("STEPS"), Column("STATE"), Column("CHAIN", max_cells=80))
 
 
-def content_lines(recording: Recording, request_id: str | None = None) -> Iterator[Text]:
+def content_lines(recording: Recording) -> Iterator[Text]:
     """Describe the sessions of a recording and their requests."""
     for index, session in enumerate(recording.sessions):
         if index:
@@ -37,14 +37,13 @@ def content_lines(recording: Recording, request_id: str | None = None) -> Iterat
                     ", ".join(display_name(one) for one in request.began.processors) or "-",
                 )
                 for request in session.requests
-                if request_id in (None, request.began.request.request_id)
             ),
         )
     if recording.incomplete_bytes:
         yield Text(f"The last {recording.incomplete_bytes} bytes are incomplete: a process ended while it wrote them.")
 
 
-def content_of(recording: Recording, request_id: str | None = None) -> dict[str, Any]:
+def content_of(recording: Recording) -> dict[str, Any]:
     """The same as JSON data."""
     return {
         "sessions": [
@@ -67,7 +66,6 @@ def content_of(recording: Recording, request_id: str | None = None) -> dict[str,
                         ],
                     }
                     for request in session.requests
-                    if request_id in (None, request.began.request.request_id)
                 ],
             }
             for session in recording.sessions
