@@ -239,6 +239,29 @@ def test_dropped_steps_leave_whole_histories(client: Client, path: Path) -> None
     assert ids(request.parts[1].began.request.output_ids) == [0, 1, 2, 3]
 
 
+def test_a_step_that_cannot_be_recorded_leaves_whole_histories(
+    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    with client.session(vocab_size=VOCAB, record=path) as session:
+        handle = session.add(Request([1], processors=[NGRAMS]))
+        writer = session._recorder.writer  # type: ignore[attr-defined]
+        for step in range(8):
+            with monkeypatch.context() as patched:
+                if step == 2:
+                    patched.setattr("logitport.recording.items._by_row", lambda _: 1 / 0)
+                session.step({handle: [step]}).apply(rows(1))
+                deadline = time.monotonic() + 60
+                while step in (1, 2) and writer._taken_bytes < writer._offered_bytes and time.monotonic() < deadline:
+                    time.sleep(0.01)
+    recorded, request = the_session(path), the_request(path)
+    first, second = [[step.index for step in part.steps] for part in request.parts]
+    assert first == [0, 1]
+    assert second == list(range(second[0], 8))
+    assert recorded.dropped_steps == second[0] - 2 > 0
+    assert ids(request.parts[1].began.request.output_ids) == list(range(second[0]))
+    assert "could not be recorded" in caplog.text
+
+
 def test_a_defect_of_the_recorder_does_not_reach_the_engine(
     client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

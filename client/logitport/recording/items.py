@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.edits import EditKind
 from logitport.recording.top_logits import take
 from logitport_proto import common_pb2
-from logitport_proto.recording_pb2 import RecordedEvent
+from logitport_proto.recording_pb2 import RecordedEvent, StepsDropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,12 +34,16 @@ class TrackedRequest:
         greedy: whether the engine samples its largest logit.
         steps: number of its steps.
         known: whether the file, or the queue, has its history before the next step.
+        lost: whether the writer's thread has failed to record a step since. Its history must be sent again.
+        incomplete: whether the writer's thread waits for this history.
     """
 
     key: int | None
     greedy: bool
     steps: int = 0
     known: bool = False
+    lost: bool = False
+    incomplete: bool = False
 
 
 @dataclass
@@ -113,13 +117,17 @@ class RecordingStep:
 
     def events(self) -> Iterator[RecordedEvent]:
         """Yield the events of its requests. Called on the writer's thread."""
+        parts = [part for part in self.parts if part.began is not None or not part.tracked.incomplete]
+        if len(parts) < len(self.parts):
+            yield RecordedEvent(steps_dropped=StepsDropped(steps=len(self.parts) - len(parts)))
         unfinished = self._edits is None
         edits = {} if self._edits is None else _by_row(self._edits)
         tops: dict[int, tuple[Any, Any]] = {}
         if self._before is not None and self._after is not None:
             tops = dict(zip(self._sampled, zip(self._before.tops(), self._after.tops(), strict=True), strict=True))
-        for part in self.parts:
+        for part in parts:
             if part.began is not None:
+                part.tracked.incomplete = False
                 began, processors = part.began
                 began.processors.extend(processors())
                 yield RecordedEvent(request_began=began)
@@ -136,6 +144,11 @@ class RecordingStep:
                 elif not unfinished:
                     recorded.edits.SetInParent()  # also if there are none
             yield event
+
+    def lose(self) -> None:
+        """Leave out later steps of its requests until their whole histories come again. For the writer's thread."""
+        for part in self.parts:
+            part.tracked.lost = part.tracked.incomplete = True
 
 
 def _by_row(edits: Edits) -> dict[int, common_pb2.Edits]:

@@ -174,7 +174,7 @@ class Recorder:
         if self._open is None:
             return
         step, self._open = self._open[1], None
-        if not self.writer.offer(Item(step.events, step.size_bytes, len(step.parts))):
+        if not self.writer.offer(Item(step.events, step.size_bytes, len(step.parts), step.lose)):
             for part in step.parts:
                 part.tracked.known = False  # the next step brings the whole history
 
@@ -194,8 +194,8 @@ class Recorder:
         self, handle: RecordableRequest, tracked: TrackedRequest, key: int, base: int, drafts: Sequence[int]
     ) -> StepPart:
         ids, began = handle.history.token_ids, None
-        if not tracked.known:
-            tracked.known = True
+        if not tracked.known or tracked.lost:
+            tracked.known, tracked.lost = True, False
             prompt_length, message = handle.history.prompt_length, handle.message
             request = Request(
                 request_id=handle.request_id,

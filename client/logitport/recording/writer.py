@@ -38,11 +38,13 @@ class Item(NamedTuple):
         events: makes its events; called on the writer's thread.
         size_bytes: memory that it holds.
         steps: number of steps of requests that are lost if it is dropped.
+        lose: called on the writer's thread if its events cannot be made.
     """
 
     events: Callable[[], Iterable[RecordedEvent]]
     size_bytes: int
     steps: int
+    lose: Callable[[], None] = lambda: None
 
 
 class Writer:
@@ -131,6 +133,7 @@ class Writer:
                 encoded = [*map(self._encode, item.events())]
             except Exception:  # a defect must not end the recording
                 self._failed_steps += item.steps
+                item.lose()
                 logger.warning("a step could not be recorded", exc_info=True)
             else:
                 self._buffer += encoded
