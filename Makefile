@@ -233,8 +233,8 @@ $(VENV)/.bench: $(VENV)/.test | $(VENV)/.core
 $(VENV)/.fleet: $(VENV)/.test | $(VENV)/.core
 	$(BIN)/pip install -c constraints.txt -e '.[fleet-test]'
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \
-		echo "HAProxy, nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends nginx-light prometheus redis-server; } >/dev/null || \
+		echo "nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
 	touch $@
 
 .venv-dist/.installed: constraints.txt

@@ -1,4 +1,4 @@
-"""Steps of one session: with one target, with a list of targets, and through balancers."""
+"""Steps of one session: with one target, with a list of targets, and through a balancer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks import forwards
 from benchmarks.contestants import RoundTrip, close_all
@@ -15,18 +15,14 @@ from benchmarks.records import BarLine, Findings, rows_of
 from benchmarks.servers import logitport_server
 from benchmarks.workloads import Workload
 from logitport import Client
-from tests.fleet.balancers import find_program, run_balancer
+from tests.fleet.balancers import find_envoy, run_envoy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from benchmarks.records import Row
 
 _ROWS = (8, 64)
 _STEPS = 60
 _ONE, _LIST = "one target", "a list of targets"
-_NO_AUTHORITY: Any = None  # of certificates, which only nginx needs
-_BALANCERS = {"haproxy": "HAProxy", "envoy": "Envoy"}
 
 
 def steps() -> Findings:
@@ -35,7 +31,11 @@ def steps() -> Findings:
     bar: list[BarLine] = []
     with ExitStack() as stack:
         clients = {_ONE: Client(_servers(stack, 1)), _LIST: Client(_servers(stack, 2))}
-        clients |= {name: Client(target) for name, target in _balancers(stack)}
+        if find_envoy() is None:
+            print("Envoy is not installed, and is left out", file=sys.stderr)
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            clients["Envoy"] = Client(stack.enter_context(run_envoy(folder, _servers(stack, 2))))
         for client in clients.values():
             stack.enter_context(client)
         for count in _ROWS:
@@ -60,13 +60,3 @@ def steps() -> Findings:
 def _servers(stack: ExitStack, count: int) -> list[str]:
     """Run servers for one contestant: a server answers its only session in a shorter way."""
     return [stack.enter_context(logitport_server()).target for _ in range(count)]
-
-
-def _balancers(stack: ExitStack) -> Iterator[tuple[str, str]]:
-    """Run the balancers that are installed, with the files of deploy/. Yields names and addresses."""
-    for program, name in _BALANCERS.items():
-        if find_program(program) is None:
-            print(f"{name} is not installed, and is left out", file=sys.stderr)
-            continue
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        yield name, stack.enter_context(run_balancer(program, folder, _servers(stack, 2), _NO_AUTHORITY))

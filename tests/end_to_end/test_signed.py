@@ -119,7 +119,7 @@ def test_an_engine_runs_only_programs_that_it_trusts(
     monkeypatch.setenv("LOGITPORT_PROGRAM_KEYS", str(folder / "keys"))
     with Client(server.target) as other, other.session(vocab_size=VOCAB, programs="trusted") as session:
         unsigned = session.add(Request([1], processors=[(program, {"temperature": 2.0})]))
-        pending = session.begin_add(Request([1], processors=[(program, {"temperature": 2.0})])).result(30)
+        pending = session.begin_add([Request([1], processors=[(program, {"temperature": 2.0})])])[0].result(30)
         assert unsigned.sends_logits
         assert pending.sends_logits
         logits = np.full((2, VOCAB), 4.0, np.float32)

@@ -172,7 +172,7 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
     fleet.first.answer = lambda frame: (
         {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
-    pending = fleet.session.begin_add(Request([1]))
+    pending = fleet.session.begin_add([Request([1])])[0]
     attempt(fleet, other)
     assert fleet.settled == [False]
     assert [handle.reads_logits for handle in fleet.handles] == [False, False]
@@ -184,7 +184,7 @@ def test_pending_admissions_move(fleet: Fleet) -> None:
     fleet.first.answer = lambda frame: (
         {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
-    pending = fleet.session.begin_add(Request([1]))
+    pending = fleet.session.begin_add([Request([1])])[0]
     attempt(fleet, Script())
     assert fleet.settled == [True]
     assert pending.result(0) is pending.candidate
