@@ -17,7 +17,7 @@ import torch
 from logitport import Client, InvalidArgument, Request
 from logitport.calls import unpack_int32
 from logitport.recording import RecordOptions
-from logitport.recording.events import params_of
+from logitport.recording.events import json_object
 from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.session import PendingStep, Session
@@ -83,7 +83,7 @@ def test_histories_rewinds_and_drafts(client: Client, path: Path) -> None:
     assert (began.request_id, ids(began.prompt_ids), ids(began.output_ids)) == ("one", [1, 2], [3])
     assert json.loads(began.sampling_params) == {"temperature": 0.5}
     (processor,) = request.began.processors
-    assert (processor.builtin, params_of(processor)) == NGRAMS
+    assert (processor.builtin, json_object(processor.params)) == NGRAMS
     assert request.ended
     assert [(step.base_length, ids(step.new_token_ids), ids(step.draft_token_ids)) for step in request.steps] == [
         (3, [], []),

@@ -69,11 +69,6 @@ def display_name(processor: RecordedProcessor) -> str:
     return processor.builtin or processor.class_name or processor.name or processor.digest[:12] or "(unknown)"
 
 
-def params_of(processor: RecordedProcessor) -> dict[str, Any]:
-    """Return the parameters of a processor."""
-    return json_object(processor.params)
-
-
 def history_of(began: RequestBegan) -> list[int]:
     """Return the ids of a request before its next step."""
     return [*unpack_int32(began.request.prompt_ids).tolist(), *unpack_int32(began.request.output_ids).tolist()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,21 +12,11 @@ from logitport_proto.recording_pb2 import TopLogits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
-
-class Taken(Protocol):
-    """Rows of logits, as they were when they were taken.
-
-    Attributes:
-        size_bytes: memory that they hold on the host.
-    """
-
-    size_bytes: int
-
-    def tops(self) -> list[TopLogits]:
-        """The best logits of each row; of those after a chain also those of the ids before it. May take long."""
+    Taken: TypeAlias = "_OnHost | _OnDevice"  # with `size_bytes`, the memory on the host
 
 
 def take(logits: Any, rows: Sequence[int], top_k: int, before: Taken | None = None) -> Taken:
@@ -57,6 +47,7 @@ class _OnHost:
         self.size_bytes = int(taken.nbytes)
 
     def tops(self) -> list[TopLogits]:
+        """The best logits of each row; of those after a chain also those of the ids before it. May take long."""
         others = [np.empty(0, np.int32)] * len(self._rows)
         if self._before is not None:
             others = [unpack_int32(top.ids) for top in self._before.tops()]
@@ -81,6 +72,7 @@ class _OnDevice:
         self.size_bytes = 16 * len(rows) * top_k
 
     def tops(self) -> list[TopLogits]:
+        """As that of the host."""
         if self._queued is not None:
             self._queued.synchronize()
         pairs = [(self._ids, self._logits), *([self._others] if self._others is not None else [])]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.recording.events import display_name, history_of, params_of
+from logitport.recording.events import display_name, history_of, json_object
 from logitport.testing.view.replays import replay_charts, replay_tiles
 from logitport_server.play.replays import ReplaySpec
 from logitport_server.play.web import application, read
@@ -86,7 +86,7 @@ class ReplayPlay:
 
 
 def _place(recorded: RecordedProcessor, version: str, *, run_payloads: bool) -> dict[str, Any]:
-    params = orjson.dumps(params_of(recorded)).decode()
+    params = orjson.dumps(json_object(recorded.params)).decode()
     if recorded.builtin or (recorded.payload and run_payloads):
         as_recorded = "as recorded"
     elif recorded.payload:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, PayloadError
-from logitport.recording.events import display_name, params_of
+from logitport.recording.events import display_name, json_object
 from logitport.testing.replaying.chains import Replacement, recorded_processor
 from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
 from logitport.testing.replaying.rows import recorded_rows
@@ -184,7 +184,7 @@ class Replays:
                 raise InvalidArgument(
                     f"{display_name(one)} is not in the recording: choose a version of it, or record with payloads=True"
                 )
-            chain.append((processor, params_of(one)))
+            chain.append((processor, json_object(one.params)))
         return chain
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.dialects import author_of
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload import root_of
-from logitport.recording.events import display_name, params_of
+from logitport.recording.events import display_name, json_object
 from logitport.request import ProcessorRef
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def replaced_chain(
                 f"the chain has {name}, which is not in the recording: record with payloads=True, or give a version of "
                 f"it, too: --with {name}=FILE.py:CLASS"
             )
-        pairs.append((processor, params_of(recorded)))
+        pairs.append((processor, json_object(recorded.params)))
     return pairs
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from logitport.recording.events import display_name, params_of
+from logitport.recording.events import display_name, json_object
 from logitport_server.cli.display.tables import Column, lines_of, number
 from logitport_server.cli.display.text import escape_lines
 
@@ -61,7 +61,7 @@ def content_of(recording: Recording) -> dict[str, Any]:
                         "steps": len(request.steps),
                         "ended": request.ended,
                         "chain": [
-                            {"processor": display_name(one), "digest": one.digest, "params": params_of(one)}
+                            {"processor": display_name(one), "digest": one.digest, "params": json_object(one.params)}
                             for one in request.began.processors
                         ],
                     }
