@@ -99,10 +99,10 @@ bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.
 	$(BIN)/python -m benchmarks publish
 
 bench-vllm: .peers/vllm/.installed .peers/vllm/.core ## tokens a second of a real vLLM with the hook and without: a table and JSON; 5 minutes
-	.peers/vllm/bin/python -m benchmarks.hooks
+	.peers/vllm/bin/python -m benchmarks.vllm_hook
 
 bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vllm` into docs/engines/vllm.md
-	$(BIN)/python -m benchmarks.hooks publish
+	$(BIN)/python -m benchmarks.vllm_hook publish
 
 # Debian's HAProxy is left out where it is not installed.
 bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes

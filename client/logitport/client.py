@@ -117,8 +117,8 @@ class Client:
             replace: bind the name even if it is bound to another digest.
             shared: allow every caller to use it, not only callers with this client's token or certificate. Applies to
                 the processor under all its names; registering it again without `shared` ends the sharing.
-            signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
-                needs the extra `signing`.
+            signing_key: PEM file of a private key (`logitport payload keygen`) to sign it with, for this name and 30
+                days; needs the extra `signing`.
             lift: False registers the processor as code in any case. By default True.
 
         Raises:

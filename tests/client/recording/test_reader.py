@@ -31,7 +31,7 @@ from logitport_proto.recording_pb2 import (
     StepsDropped,
     TopLogits,
 )
-from logitport_server.cli.display.replays import content_lines
+from logitport_server.cli.replay import _content_lines
 from tests.client.recording.build import began, column, content, edits, member, opened, stepped, top
 from tests.conftest import environment
 
@@ -146,7 +146,7 @@ def test_forged_bytes_are_a_recording_or_one_error(
         recording = read_recording(file)
     except InvalidArgument:
         return
-    assert len([*content_lines(recording)]) >= 3 * len(recording.sessions)
+    assert len([*_content_lines(recording)]) >= 3 * len(recording.sessions)
     for session in recording.sessions:
         for request in session.requests:
             for part in request.parts:

@@ -239,8 +239,8 @@ def test_waiting_for_a_request(background: Any, monkeypatch: pytest.MonkeyPatch)
         if now[0] > 1.0:
             server.end(0, 0)
 
-    monkeypatch.setattr("logitport.session.pending_request.time.sleep", sleep)
-    monkeypatch.setattr("logitport.session.pending_request.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("logitport.core.backoff.time.sleep", sleep)
+    monkeypatch.setattr("logitport.core.backoff.time.monotonic", lambda: now[0])
     pending = session.begin_add([SLOW])[0]
     with pytest.raises(ServerUnavailable, match=r"was not admitted within 0\.5 s; wait again, or cancel it"):
         pending.result(timeout=0.5)
@@ -317,7 +317,7 @@ def test_a_reconnect_during_a_poll(reconnecting: Any) -> None:
     two = reconnecting()
     pending = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
-    two.servers[1].end(0, 0)
+    two.servers[1].end(0, 0, chain={"processors": ["key"]})
     assert two.session.poll() == [pending]
     assert kinds(two.scripts[1]) == ["open", "add", "add"]
 
