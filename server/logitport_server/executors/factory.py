@@ -33,10 +33,7 @@ _LOADER_CACHE_SIZE = 128
 def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable[[str, str], bool]) -> Gpu | None:
     """Return the server's GPU for workers of authors with the scope `cuda`; None if it cannot be shared.
 
-    Args:
-        config: the server's options.
-        device: the server's torch device for logits.
-        grants: returns whether the principal of this name has this scope.
+    `grants` returns whether the principal of a name has a scope.
     """
     if device.type != "cuda" or not config.has_workers:
         return None
@@ -50,10 +47,7 @@ def gpu_for_workers(config: ServerConfig, device: torch.device, grants: Callable
 def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: StartedZygote | None = None) -> Executor:
     """Create the executor for these options. Its zygotes start in the background.
 
-    Args:
-        config: the server's options.
-        gpu: the result of `gpu_for_workers`.
-        first: the result of `start_first_zygote`, if it was called already.
+    `gpu` is the result of `gpu_for_workers`, and `first` of `start_first_zygote`, if it was called already.
 
     Raises:
         StartupError: shipped processors must be refused on this machine.

@@ -57,10 +57,7 @@ class Gpu:
     def disable(self, domain: TrustDomain | None, process: WorkerProcess, reason: object) -> None:
         """Stop sharing GPU memory with a worker process that cannot use it. Host memory is used instead.
 
-        Args:
-            domain: trust domain of the worker.
-            process: the worker process.
-            reason: for the log. It may be arbitrary text of an untrusted worker.
+        The reason may be arbitrary text of an untrusted worker.
         """
         process.uses_gpu = False
         with self._lock:

@@ -329,8 +329,7 @@ class Worker(ProcessHolder):
     def _fail(self, gone: WorkerGone | None) -> None:
         """Kill the process, record the failure of the oldest call, and fork another process at once.
 
-        Args:
-            gone: why the process is lost; None if it did not reply in time.
+        `gone` is why it is lost; None if it did not reply in time.
         """
         calls, self._posted = self._posted, deque()
         waited = self._process.waited_seconds if self._process is not None else 0.0

@@ -62,9 +62,7 @@ class AdmissionTrace:
     def admitted(self, *, replaces: bool, tokens: int) -> None:
         """End the span of a request that was admitted.
 
-        Args:
-            replaces: whether the session held the request already, with another history.
-            tokens: length of its history.
+        `replaces`: the session held the request already, with another history.
         """
         self._span.set("replaces", replaces)
         self._span.set("tokens", tokens)

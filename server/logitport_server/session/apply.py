@@ -30,10 +30,7 @@ def apply(
 ) -> tuple[processing_pb2.ApplyResponse, Spending]:
     """Admit the requests, process their rows, and return the response and the time by cause.
 
-    Args:
-        message: the call's message.
-        open_session: opens the session.
-        on_admitted: called with the refused requests, before the rows are processed.
+    `on_admitted` is called with the refused requests, before the rows are processed.
 
     Raises:
         InvalidArgument, LimitExceeded: the message as a whole is invalid.

@@ -133,13 +133,7 @@ class CompiledBatch:
 
         Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
 
-        Args:
-            descriptor: that of the connected socket.
-            received: what was received from it and not processed.
-            max_bytes: of a frame; longer ones are not answered.
-            last_seq: number of the last frame that was answered.
-            should_move: a field of the replies.
-            lock: held while a step is computed.
+        `received` holds bytes that were read earlier and not processed. `lock` is held while a step is computed.
         """
         return Served(*self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
 

@@ -35,11 +35,7 @@ def write_programs(
 ) -> None:
     """Write the canonical bytes and the signatures of programs, in the order of their digests.
 
-    Args:
-        requests: the requests of the session.
-        digests: of programs that the engine runs for some of them.
-        max_bytes: the size limit of the reply.
-        reply: the message.
+    `max_bytes` limits the reply.
 
     Raises:
         NotFound: the engine runs no program with one of the digests.

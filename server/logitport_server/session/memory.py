@@ -67,10 +67,7 @@ class MemoryAccounts:
 def begin_charge(history: History, account: MemoryAccount, chain: Iterable[tuple[Dialect, int]] = ()) -> None:
     """Charge a request before its states are built. The charge ends with its history.
 
-    Args:
-        history: of the request.
-        account: of its principal.
-        chain: its processors, each with the bytes of its parameters as JSON.
+    `chain` lists the processors, each with the size of its parameters as JSON.
 
     Raises:
         LimitExceeded: the principal would hold more than its limit.

@@ -62,11 +62,7 @@ class StepOutcome:
     def spend(self, group: Group, rows: int, seconds: float, ended: float) -> None:
         """Add the time of a call to that of its processor.
 
-        Args:
-            group: the processor.
-            rows: number of rows of the call.
-            seconds: how long it took.
-            ended: value of `perf_counter` at its end.
+        `ended` is the value of `perf_counter` at its end.
         """
         self.spending.add(group.dialect.name, seconds)
         if self.trace is not None:

@@ -87,15 +87,8 @@ def step_compiled(
 ) -> bytes | None:
     """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
 
-    Args:
-        session: the session.
-        data: the serialized frame.
-        seq: the number that it must have.
-        transport: "grpc" or "local".
-        should_move: a field of the reply.
-        queued_seconds: how long the frame has waited.
-        lock: held while the step is computed.
-        must_be_short: refuse a step that may take over a few milliseconds: long histories, large lists, rewinds.
+    `seq` is the number that the frame must have. `lock` is held while the step is computed. With `must_be_short`, a
+    step that may take over a few milliseconds is refused: long histories, large lists, rewinds.
 
     Returns:
         The serialized reply. None if the frame is to be parsed, because it is another one or unusual, or if it is

@@ -95,12 +95,7 @@ class ReplyDeadlines(NamedTuple):
 
     @classmethod
     def of(cls, config: ServerConfig, *, only_builtins: bool) -> ReplyDeadlines:
-        """Return the deadlines of a server.
-
-        Args:
-            config: the options of the server.
-            only_builtins: whether all installed processors are built-ins.
-        """
+        """Return the deadlines of a server."""
         runs_shipped_code = config.enable_custom_logit_processor and not config.has_workers
         if runs_shipped_code or not only_builtins:
             return cls(0.0, 0.0)  # such code runs in this process, where nothing limits its time

@@ -243,9 +243,7 @@ def _check_type_of_key(path: Path) -> None:
 def connection_limit(config: ServerConfig, descriptors: int) -> int:
     """The number of connections to accept.
 
-    Args:
-        config: the server's options.
-        descriptors: the number of descriptors that the process may have open.
+    `descriptors` is the number that the process may have open.
 
     Returns:
         `_CONNECTIONS_PER_SESSION` for each session, at least `_MIN_CONNECTIONS`. Less if they would leave too few

@@ -105,12 +105,7 @@ class OpenedSession:
     ) -> list[int]:
         """Process a frame and write its reply.
 
-        Args:
-            kind: the field that the frame sets.
-            frame: the frame.
-            reply: the message.
-            transport: "local" or "grpc".
-            arrived: when the frame arrived, in `time.perf_counter` seconds.
+        `kind` is the field that it sets. `arrived` is in `time.perf_counter` seconds.
 
         Returns:
             The file descriptors to send with the reply.

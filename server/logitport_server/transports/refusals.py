@@ -46,14 +46,7 @@ class Refusals:
         requests: int,
         log_fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record a frame, or a call of Apply, of this many requests, with the failures of refused ones, if any.
-
-        Args:
-            principal: the caller.
-            failures: the refused requests.
-            requests: number of requests of the frame or call.
-            log_fields: further fields of the log record.
-        """
+        """Record a frame, or a call of Apply, of this many requests, with the failures of refused ones, if any."""
         if not failures:
             return
         self._metrics.refusals.requests(failures, principal.name)

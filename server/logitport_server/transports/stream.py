@@ -97,10 +97,7 @@ class SessionStream:
         Python runs only for other frames, and a few times a second: for small steps, all of its parts together take
         longer than the step.
 
-        Args:
-            descriptor: that of the connected socket.
-            received: what was received from it and not processed.
-            max_bytes: the size limit of a frame.
+        `received` holds bytes that were read earlier and not processed. Longer frames than `max_bytes` are not answered.
 
         Returns:
             What was received and not answered. It is to be passed to `reply`, when the frame is complete.
@@ -150,11 +147,7 @@ class SessionStream:
         Its messages are read and written by the core, too: for small steps, protobuf in Python takes longer than the
         step.
 
-        Args:
-            data: the frame.
-            transport: "local" or "grpc".
-            may_wait: False on the event loop: only a step that is computed within a few milliseconds is processed.
-            queued_seconds: how long the frame has waited.
+        Without `may_wait`, on the event loop, only a step that is computed within a few milliseconds is processed.
 
         Returns:
             The serialized reply; None if nothing was done, because the frame is to be parsed.
@@ -204,10 +197,7 @@ class SessionStream:
     ) -> processing_pb2.SessionResponse:
         """Process one frame that arrived by `transport`, and return its reply. A refused frame changes nothing.
 
-        Args:
-            frame: the frame.
-            transport: "local" or "grpc".
-            arrived: when the frame arrived, in `time.perf_counter` seconds; by default now.
+        `arrived`, in `time.perf_counter` seconds, is now by default.
         """
         arrived = time.perf_counter() if arrived is None else arrived
         is_local = transport == "local"
@@ -231,8 +221,7 @@ class SessionStream:
 
         With a local connection, the session ends on the connection's thread.
 
-        Args:
-            finish: whether a frame on the local transport still gets its reply.
+        With `finish`, a frame on the local transport still gets its reply.
         """
         connection = self._local.end()
         if connection is not None:

@@ -79,9 +79,7 @@ class Reader:
     def next(self, max_body_bytes: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Frame | None:
         """Return the next frame, or None if it is incomplete.
 
-        Args:
-            max_body_bytes: limit for the sum of all columns.
-            max_message_bytes: limit for the message.
+        `max_body_bytes` limits the sum of all columns.
 
         Raises:
             BadFrame: a length is above its limit.

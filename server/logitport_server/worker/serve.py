@@ -45,9 +45,7 @@ _MAX_KEPT = 8
 def serve(connection: socket.socket, output: Output) -> None:
     """Answer calls until the connection is closed.
 
-    Args:
-        connection: to the server.
-        output: keeps what the processors print. `capture` makes the one of a process.
+    `output` keeps what the processors print.
     """
     worker, own_pid = _Worker(output), os.getpid()
     reader = frames.Reader()
@@ -79,10 +77,7 @@ class _Worker:
     def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
         """Run a call. An error of a processor becomes an `ErrorReply`.
 
-        Args:
-            call: the call.
-            columns: its columns.
-            descriptors: received file descriptors, in the order of the calls that they belong to.
+        `descriptors` were received, in the order of the calls that they belong to.
 
         Raises:
             CudaError: the call has broken CUDA for this process, which must exit.

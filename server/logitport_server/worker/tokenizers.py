@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 def open_tokenizers(options: Iterable[str]) -> dict[str, int]:
     """Read tokenizers into sealed memory. Returns its descriptors by the operator's names.
 
-    Args:
-        options: NAME=PATH for each.
-
     Raises:
         PayloadError: a file cannot be read.
     """
@@ -51,8 +48,7 @@ def load_tokenizers(named: Sequence[str]) -> None:
 
     A tokenizer that this Python cannot load is reported to the processors that use it.
 
-    Args:
-        named: NAME=FD for each.
+    `named` has NAME=FD for each.
     """
     loaded: dict[str, Tokenizer | LogitportError] = {}
     for option in named:

@@ -32,9 +32,7 @@ _MAX_MESSAGE_BYTES = 1 << 16
 def run(control: socket.socket, tokenizers: Sequence[str] = ()) -> None:
     """Fork workers until the server closes its end of the socket. The workers end with this process.
 
-    Args:
-        control: the socket.
-        tokenizers: NAME=FD for each of the operator's tokenizers, see `load_tokenizers`.
+    `tokenizers` are the arguments of `load_tokenizers`.
     """
     forker = WorkerForker()  # must come first: it drops root
     keep_large_blocks()
