@@ -97,7 +97,7 @@ class SessionStream:
         Python runs only for other frames, and a few times a second: for small steps, all of its parts together take
         longer than the step.
 
-        `received` holds bytes that were read earlier and not processed. Longer frames than `max_bytes` are not answered.
+        `received` holds bytes that were read earlier and not processed. Frames over `max_bytes` are not answered.
 
         Returns:
             What was received and not answered. It is to be passed to `reply`, when the frame is complete.
