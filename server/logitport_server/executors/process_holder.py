@@ -124,6 +124,10 @@ class ProcessHolder:
         """Return whether `process` would not wait. If there is no process, one is forked without waiting for it."""
         if self._slots is not None and not self._slots.holds(self):
             return True  # `process` waits for a slot, or reports that there is none
+        return self._begin_process()
+
+    def _begin_process(self) -> bool:
+        """Do the same as `prepare`, with a slot."""
         if self._process is not None and not (self._process.alive and self._is_permitted(self._process)):
             self._close_process()
         if self._process is None and self._forked is None:
@@ -147,7 +151,7 @@ class ProcessHolder:
         if self._slots is not None and not self._slots.holds(self):
             with Released():
                 self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
-        self.prepare()
+        self._begin_process()
         if self._process is None:
             with Released():
                 if self._forked is None:

@@ -59,8 +59,10 @@ class RemoteDialect(Dialect):
         super().__init__(None, source.display_name, shipped=True)
         self.source = source
         self._number = next(numbers)
-        # Weak reference to the state list that the process already holds. The list is resent only when it changes.
+        # Weak reference to the state list that the process already holds, for the load of the processor in which it was
+        # sent. The list is resent only when one of them changes.
         self._sent_states: Callable[[], States | None] = _no_states
+        self._sent_loading: object = None
         loads = Loads()
         self._calls = Hosting(source, self._number, workers.worker(source.key), loads)
         self.domain = self.worker.domain
@@ -125,7 +127,7 @@ class RemoteDialect(Dialect):
         Blocks only to open memory of a GPU, for the given time. An error ends the call.
         """
         try:
-            process = self._post_host(partial(self._host_failed, call), seconds)
+            process = self._calls.post(partial(self._host_failed, call), seconds)
             state_numbers = self._post_states(call)
             message, shared, descriptors = self._message(call, process, seconds)
             message.states = state_numbers
@@ -163,7 +165,6 @@ class RemoteDialect(Dialect):
         self.worker.dialects.discard(self)
         self._calls = kept
         self.worker.dialects.add(self)
-        self._forget_process()
         if kept.process is not None and kept.process.uses_gpu:
             kept.uses_gpu, kept.process = True, None  # loaded again, with the GPU
             return
@@ -173,30 +174,12 @@ class RemoteDialect(Dialect):
     def _start(self, state: RemoteState) -> None:
         """Start a request in the worker for calls."""
         seconds, at_admission = self.worker.admission_time(besides=state.context)
-        before, began = self._calls.loading, time.monotonic()
-        try:
-            start = self._start_call(state)
-            reply = self._calls.exchange(*start, messages.StartReply, seconds, at_admission=at_admission)
-        finally:
-            if self._calls.loading is not before:
-                self._forget_process()
+        start, began = self._start_call(state), time.monotonic()
+        reply = self._calls.exchange(*start, messages.StartReply, seconds, at_admission=at_admission)
         self._admission.record_start(self._calls, time.monotonic() - began)
         self._started(reply)
         self.worker.states[state.number] = state.context
         state.loaded = self._calls.loading
-
-    def _post_host(self, on_error: Callable[[BaseException], object], seconds: float) -> WorkerProcess:
-        """Return the worker's process. If it lacks the processor, post the call that loads it."""
-        before = self._calls.loading
-        process = self._calls.post(on_error, seconds)
-        if self._calls.loading is not before:
-            self._forget_process()
-        return process
-
-    def _forget_process(self) -> None:
-        """Forget what an earlier process, or an earlier load, has received."""
-        self._sent_states = _no_states
-        self._memory.forget()
 
     def _host_failed(self, call: RemoteCall, error: BaseException) -> None:
         """End a call, because the processor that it needs could not be loaded."""
@@ -230,7 +213,7 @@ class RemoteDialect(Dialect):
         Returns:
             The number of each row's state, 0 for a row that has failed; None if the process already holds this list.
         """
-        if self._sent_states() is call.states:
+        if self._sent_states() is call.states and self._sent_loading is self._calls.loading:
             return None
         self._sent_states = _no_states  # until the process has answered
         state_numbers = []
@@ -269,7 +252,7 @@ class RemoteDialect(Dialect):
             vocab_size = call.states[0].context.vocab_size
             return messages.Edit(processor=self._number, vocab_size=vocab_size), None, ()
         open_on_gpu = partial(self._open_on_gpu, seconds=seconds)
-        shared, placement, descriptors = self._memory.share(call.logits, process, open_on_gpu)
+        shared, placement, descriptors = self._memory.share(call.logits, process, self._calls.loading, open_on_gpu)
         before = [list(token_ids) for token_ids in self.drafts]
         message = messages.Process(processor=self._number, logits=placement, drafts_before=before)
         return message, shared, descriptors
@@ -300,7 +283,7 @@ class RemoteDialect(Dialect):
             result = self._decode_edits(columns, call.states)
         if call.error is None:
             if not call.failed and isinstance(call.states, States):
-                self._sent_states = ref(call.states)
+                self._sent_states, self._sent_loading = ref(call.states), self._calls.loading
             call.succeed(result)
 
     def _fail_in_worker(self, call: RemoteCall, error: BaseException) -> None:

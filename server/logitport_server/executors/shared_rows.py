@@ -71,9 +71,9 @@ class SharedRows:
         self._borrowed: _Mapping | None = None
         # The stream of copies between a GPU and this memory.
         self._stream: torch.cuda.Stream | None = None
-        # The process that `_mapped` and `_unmapped` refer to: numbers of the memory that it has mapped, and of the
-        # memory that it must unmap at its next call.
-        self._process: WorkerProcess | None = None
+        # The load of the processor that `_mapped` and `_unmapped` refer to: numbers of the memory that the process has
+        # mapped for it, and of the memory that it must unmap at its next call.
+        self._loading: object = None
         self._mapped: set[int] = set()
         self._unmapped: list[int] = []
 
@@ -90,12 +90,14 @@ class SharedRows:
 
     def forget(self) -> None:
         """Map all memory again at the next call: the worker may not have mapped it."""
-        self._process = None
+        self._loading = None
 
     def share(
-        self, logits: torch.Tensor, process: WorkerProcess, open_on_gpu: OpenOnGpu
+        self, logits: torch.Tensor, process: WorkerProcess, loading: object, open_on_gpu: OpenOnGpu
     ) -> tuple[torch.Tensor, messages.LogitsPlacement, Sequence[int]]:
         """Make the logits accessible to the worker. They are copied unless they are in shared memory.
+
+        `loading` identifies the load of the processor, see `Hosting`.
 
         Returns:
             The logits in the memory that the worker writes to, the placement for the message of the call, and the
@@ -104,8 +106,8 @@ class SharedRows:
         Raises:
             LogitportError: the worker was lost while it opened GPU memory.
         """
-        if self._process is not process:
-            self._process, self._mapped, self._unmapped = process, set(), []
+        if self._loading is not loading:
+            self._loading, self._mapped, self._unmapped = loading, set(), []
             self._drop_gpu_rows()  # work of a killed process may still run in this memory
         mapping, shared, offset = self._place(logits, process, open_on_gpu)
         placement = messages.LogitsPlacement(

@@ -61,6 +61,9 @@ class WaitingRows(NamedTuple):
     drafts: Mapping[ActiveRequest, Sequence[int]] = MappingProxyType({})
 
 
+NOTHING_WAITS = WaitingRows()
+
+
 class EngineSession:
     """Requests by slot, each with its history and state.
 
@@ -119,7 +122,7 @@ class EngineSession:
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=registry.has_only_builtins)
         self.trace: object = None
         self.expected_requests = min(opening.expected_requests, self.max_requests)
-        self.waiting_rows = WaitingRows()
+        self.waiting_rows = NOTHING_WAITS
         self.step_time = StepTime(limits.processor_timeout_seconds)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from logitport_server.session.columns import StepColumns, pack_int32, write_outc
 from logitport_server.session.compiled_batch import TRANSPORTS
 from logitport_server.session.grouping import Row, Rows
 from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.session import WaitingRows
+from logitport_server.session.session import NOTHING_WAITS, WaitingRows
 from logitport_server.session.step import run
 from logitport_server.session.step_time import StepTime
 from logitport_server.shared_memory.regions import write_back
@@ -103,7 +103,7 @@ def step_compiled(
     )
     if reply is not None:
         session.expected_requests = 0
-        session.waiting_rows = WaitingRows()
+        session.waiting_rows = NOTHING_WAITS
     return reply
 
 
@@ -133,7 +133,7 @@ def edit_logits(
         with Released():
             received = _decode(session, frame.logits, step_rows if whole_step else len(waiting))
             logits = received.to(session.device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
-        session.waiting_rows = WaitingRows()
+        session.waiting_rows = NOTHING_WAITS
         if trace is not None:
             trace.rows = len(waiting)
         outcome = StepOutcome(trace=trace)

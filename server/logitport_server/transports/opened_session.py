@@ -146,9 +146,10 @@ class OpenedSession:
 
     def record(self) -> None:
         """Record the metrics and spans of the last reply, once."""
-        unrecorded, self._unrecorded = self._unrecorded, []
-        for update in unrecorded:
-            update()
+        if self._unrecorded:
+            updates, self._unrecorded = self._unrecorded, []
+            for update in updates:
+                update()
         if self._spans.is_due:
             with Scope(self.log_fields):
                 self._spans.export()

@@ -376,7 +376,7 @@ def test_logits_of_another_device_use_no_gpu_memory(gpu_server: GpuServer) -> No
     gpu_server.server.device = torch.device("meta")
     shared = SharedRows(gpu_server.gpu, TrustDomain("alice", Party("engine")))
     holder: Any = type("Process", (), {"uses_gpu": True})()
-    shared.share(torch.ones(1, VOCAB), holder, lambda *_: pytest.fail("GPU memory was opened"))
+    shared.share(torch.ones(1, VOCAB), holder, object(), lambda *_: pytest.fail("GPU memory was opened"))
     assert gpu_server.gpu.calls == {"device": 0, "host": 0}
 
 
