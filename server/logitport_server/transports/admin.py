@@ -6,6 +6,7 @@ import logging
 import platform
 import re
 import time
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -106,67 +107,59 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return reply
 
 
+@dataclass
 class Status:
     """Describes a server. Thread-safe."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        device: torch.device,
-        executor: Executor,
-        registry: Registry,
-        metrics: Metrics,
-        departures: Departures,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config = config
-        self._device = device
-        self._executor = executor
-        self._registry = registry
-        self._metrics = metrics
-        self._departures = departures
-        self._clock = clock
-        self._started_at = clock()
+    config: ServerConfig
+    device: torch.device
+    executor: Executor
+    registry: Registry
+    metrics: Metrics
+    departures: Departures
+
+    def __post_init__(self) -> None:
+        self._started_at = time.monotonic()
 
     def describe(self) -> admin_pb2.GetStatusResponse:
         """Describe the server now. Reads a file for each worker, so it may take milliseconds."""
-        config, quarantine = self._config, self._executor.quarantine
-        sessions, requests = self._metrics.load()
-        workers, quarantines = self._executor.workers(), quarantine.entries()
+        config, quarantine = self.config, self.executor.quarantine
+        sessions, requests = self.metrics.load()
+        workers, quarantines = self.executor.workers(), quarantine.entries()
         return admin_pb2.GetStatusResponse(
             version=VERSION,
             python_version=platform.python_version(),
-            device=str(self._device),
-            uptime_seconds=self._clock() - self._started_at,
-            draining=self._departures.is_draining,
+            device=str(self.device),
+            uptime_seconds=time.monotonic() - self._started_at,
+            draining=self.departures.is_draining,
             sessions=sessions,
-            movable_sessions=self._departures.movable_sessions,
+            movable_sessions=self.departures.movable_sessions,
             max_sessions=config.max_sessions,
             requests=requests,
-            pending_requests=self._metrics.num_pending,
-            steps=self._metrics.num_steps,
+            pending_requests=self.metrics.num_pending,
+            steps=self.metrics.num_steps,
             accepts_code=config.enable_custom_logit_processor,
             accepts_programs=config.programs,
             isolation=config.isolation,
             requires_authentication=config.requires_authentication,
             requires_signatures=config.trusted_keys is not None,
-            registered_processors=self._registry.num_registered,
-            max_registered_processors=self._config.max_registered_processors,
-            installed_processors=self._registry.num_installed,
-            loader_hits=self._executor.hits,
-            loader_misses=self._executor.misses,
+            registered_processors=self.registry.num_registered,
+            max_registered_processors=self.config.max_registered_processors,
+            installed_processors=self.registry.num_installed,
+            loader_hits=self.executor.hits,
+            loader_misses=self.executor.misses,
             worker_count=len(workers),
             max_workers=config.max_workers if config.has_workers else 0,
             workers_lost=quarantine.failures,
             workers=map(_describe_worker, workers[:_MAX_WORKERS]),
             quarantine_count=len(quarantines),
             quarantines=(self._describe_quarantine(*entry) for entry in quarantines[:_MAX_QUARANTINES]),
-            time_bounds_seconds=self._metrics.processors.bounds,
+            time_bounds_seconds=self.metrics.processors.bounds,
             processor_times=(
                 admin_pb2.ProcessorTimes(
                     processor=name, counts=times.buckets, total_seconds=times.seconds, rows=times.rows
                 )
-                for name, times in sorted(self._metrics.processors.snapshot().items())
+                for name, times in sorted(self.metrics.processors.snapshot().items())
             ),
         )
 
@@ -174,7 +167,7 @@ class Status:
         info = admin_pb2.QuarantineInfo(digest=digest, reason=reason[:_MAX_REASON_LENGTH])
         if domain is not None:
             info.owner, info.principal, info.tenant = domain.owner, domain.party.principal, domain.party.tenant
-            info.names.extend(self._registry.names_of(digest, domain.owner))
+            info.names.extend(self.registry.names_of(digest, domain.owner))
         return info
 
 
