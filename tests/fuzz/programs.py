@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, RequestsFailed
 from logitport.programs.columns import Columns
-from logitport.programs.cost.limits import milliseconds
+from logitport.programs.cost import milliseconds
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.reference import run

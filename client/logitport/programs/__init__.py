@@ -22,7 +22,7 @@ from logitport.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport.programs.capturing import capture
-    from logitport.programs.cost.limits import check_cost, milliseconds
+    from logitport.programs.cost import check_cost, milliseconds
     from logitport.programs.lifting import lift
     from logitport.programs.program import Parameter, Program, Value
     from logitport.programs.runtime.runner import Runner
@@ -46,7 +46,7 @@ __getattr__ = names_of(
     __name__,
     {
         "logitport.programs.capturing": "capture",
-        "logitport.programs.cost.limits": "check_cost milliseconds",
+        "logitport.programs.cost": "check_cost milliseconds",
         "logitport.programs.lifting": "lift",
         "logitport.programs.program": "Parameter Program Value",
         "logitport.programs.runtime.runner": "Runner",

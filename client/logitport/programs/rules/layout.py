@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.programs.rules.checks import broadcast, check_number, given_shape, given_size, place_of, refuse, without
+from logitport.programs.rules.checks import (
+    broadcast,
+    check_number,
+    given_shape,
+    given_size,
+    place_of,
+    refuse,
+    with_sizes,
+)
 from logitport.programs.types import ONE, Element, Size, Type
 
 if TYPE_CHECKING:
@@ -51,25 +59,20 @@ def unsqueeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def squeeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
-    place = place_of(value, source)
-    if source.shape[place] != ONE:
+    if source.shape[place_of(value, source)] != ONE:
         refuse(value, f"axis {value.axis} of {source} has not the size 1")
-    return source._replace(shape=source.shape[:place] + source.shape[place + 1 :])
+    return with_sizes(value, source)
 
 
 def slicing(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    (source,) = inputs
-    place = place_of(value, source)
-    size = given_size(value, "end").minus(given_size(value, "begin"))
-    return source._replace(shape=(*source.shape[:place], size, *source.shape[place + 1 :]))
+    return with_sizes(value, inputs[0], given_size(value, "end").minus(given_size(value, "begin")))
 
 
 def pad(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
     check_number(value, source.element)
-    place = place_of(value, source)
-    size = source.shape[place].plus(given_size(value, "begin")).plus(given_size(value, "end"))
-    return source._replace(shape=(*source.shape[:place], size, *source.shape[place + 1 :]))
+    size = source.shape[place_of(value, source)]
+    return with_sizes(value, source, size.plus(given_size(value, "begin")).plus(given_size(value, "end")))
 
 
 def concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type:
@@ -79,14 +82,10 @@ def concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     for part in inputs:
         if part.element is not first.element or len(part.shape) != len(first.shape):
             refuse(value, f"{part} and {first} differ")
-        if without(part.shape, place) != without(first.shape, place):
+        if with_sizes(value, part).shape != with_sizes(value, first).shape:
             refuse(value, f"{part} and {first} differ in another axis")
         size = size.plus(part.shape[place])
-    return Type(
-        first.element,
-        (*first.shape[:place], size, *first.shape[place + 1 :]),
-        has_rows=any(part.has_rows for part in inputs),
-    )
+    return with_sizes(value, first, size)._replace(has_rows=any(part.has_rows for part in inputs))
 
 
 def gather(value: Value, inputs: Sequence[Type], context: Context) -> Type:
