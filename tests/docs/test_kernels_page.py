@@ -54,11 +54,7 @@ def test_the_files_are_those_of_the_op() -> None:
     table = {row[0].strip("`"): row[1].strip("`") for row in rows_of("Implementations of `apply_edits`")}
     assert all((ROOT / "client/logitport/ops/apply_edits" / file).is_file() for file in table)
     op = type(LogitOp.get("apply_edits"))
-    implemented = {"forward_native"} | {
-        f"forward_{platform}"
-        for platform in PLATFORMS
-        if getattr(op, f"forward_{platform}") is not getattr(LogitOp, f"forward_{platform}")
-    }
+    implemented = {method for method in map("forward_{}".format, ("native", *PLATFORMS)) if hasattr(op, method)}
     assert set(table.values()) - {"none"} == implemented
 
 

@@ -91,15 +91,7 @@ def check_variable() -> None:
     """
     global _config  # noqa: PLW0603 - one configuration for each process
     config = _read_config(None)
-    if _config is None:
-        _config = config
-
-
-def _current_config() -> OpsConfig:
-    global _config  # noqa: PLW0603 - one configuration for each process
-    if _config is None:
-        _config = _read_config(None)
-    return _config
+    _config = _config or config
 
 
 def _read_config(custom_ops: Sequence[str] | None, *, compile_native: bool = False) -> OpsConfig:
@@ -121,10 +113,7 @@ class LogitOp(ABC):
     """One operation on logits. The device of its last argument, a torch tensor or numpy array, selects the method.
 
     Register a subclass with `@LogitOp.register("name")` and call `LogitOp.get("name")`. Implement `forward_native`
-    in plain PyTorch, and `forward_<platform>` where a platform can do better. A wrong name raises InvalidArgument.
-
-    Args:
-        enforce_enable: run the kernel of the platform, whatever the configuration is.
+    in plain PyTorch, and `forward_<platform>` where a platform can do better: cpu, cuda, hip, xpu, tpu or oot. A wrong name raises InvalidArgument.
 
     Attributes:
         name: set by registration.
@@ -135,9 +124,11 @@ class LogitOp(ABC):
     name: ClassVar[str] = ""
     requires: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, *, enforce_enable: bool = False) -> None:
-        config = _current_config()
-        self._enabled, self._reason = (True, "enforced") if enforce_enable else config.decide(self.name)
+    def __init__(self) -> None:
+        if _config is None:
+            check_variable()
+        config = _config or OpsConfig()
+        self._enabled, self._reason = config.decide(self.name)
         self._methods: dict[Any, Callable[..., Any]] = {}  # by device
         self.compiled: Callable[[Any], Any] = cache(_compile) if config.compile_native else lambda kernel: kernel
 
@@ -154,16 +145,12 @@ class LogitOp(ABC):
         if not self._enabled:
             return "native", self._reason
         candidates = ("hip", "cuda") if platform == "hip" else (platform,)
-        implementation = next(filter(self._implements, candidates), "native")
+        implementation = next((one for one in candidates if hasattr(self, f"forward_{one}")), "native")
         package = self.requires.get(implementation)
         if package is not None and find_spec(package) is None:
             return "native", f"{package} is not installed"
         fallback = "" if implementation == platform else f"; no implementation for {platform}"
         return implementation, self._reason + fallback
-
-    def _implements(self, platform: str) -> bool:
-        method = f"forward_{platform}"
-        return getattr(type(self), method) is not getattr(LogitOp, method)
 
     @classmethod
     @cache
@@ -194,13 +181,6 @@ class LogitOp(ABC):
         return cls._enter(_replacements, name)
 
     @classmethod
-    def unregister_oot(cls, name: str) -> None:
-        """Remove a replacement."""
-        if _replacements.pop(name, None) is None:
-            raise InvalidArgument(f"{name!r} is not replaced")
-        cls.get.cache_clear()
-
-    @classmethod
     def _enter(cls, table: dict[str, type[LogitOp]], name: str) -> Callable[[_Op], _Op]:
         def decorate(member: _Op) -> _Op:
             if not issubclass(member, LogitOp):
@@ -219,14 +199,6 @@ class LogitOp(ABC):
     @abstractmethod
     def forward_native(self, *args: Any) -> Any:
         """Run in plain PyTorch, on any device."""
-
-    def forward_cpu(self, *args: Any) -> Any:
-        return self.forward_native(*args)
-
-    forward_cuda = forward_xpu = forward_tpu = forward_oot = forward_cpu
-
-    def forward_hip(self, *args: Any) -> Any:
-        return self.forward_cuda(*args)
 
 
 class OpRow(NamedTuple):

@@ -165,10 +165,6 @@ def _history(operation: _Operation) -> Array:
     return np.pad(ids.astype(np.int64), (operation.row.window - len(ids), 0), constant_values=-1)
 
 
-def _history_length(operation: _Operation) -> Array:
-    return np.array(min(len(operation.row.history), operation.row.window))
-
-
 def _constant(operation: _Operation) -> Array:
     return np.frombuffer(operation.value.data, _DATA[operation.type.element]).reshape(operation.shape)
 
@@ -212,10 +208,6 @@ def _log_softmax(operation: _Operation) -> Array:
     return result
 
 
-def _cumsum(operation: _Operation) -> Array:
-    return np.cumsum(operation.inputs[0], axis=operation.axis)
-
-
 def _order(source: Array, *, descending: bool) -> Array:
     """Indices that sort the last axis; equal elements keep their order, and NaN is the largest."""
     if not descending:
@@ -223,14 +215,6 @@ def _order(source: Array, *, descending: bool) -> Array:
     ascending = np.argsort(source[..., ::-1], axis=-1, kind="stable")
     result: Array = source.shape[-1] - 1 - ascending[..., ::-1]  # reversed twice, equal elements keep their order
     return result
-
-
-def _argsort(operation: _Operation) -> Array:
-    return _order(operation.inputs[0], descending=operation.value.flag)
-
-
-def _top_k(operation: _Operation) -> Array:
-    return _order(operation.inputs[0], descending=True)[..., : operation.value.integer]
 
 
 def _slice(operation: _Operation) -> Array:
@@ -263,17 +247,11 @@ def _scatter_drop(operation: _Operation) -> Array:
     return result
 
 
-def _sigmoid(source: Array) -> Array:
-    one = np.float32(1)
-    result: Array = one / (one + np.exp(-source))
-    return result
-
-
 _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "logits": lambda operation: operation.row.logits,
     "parameter": _parameter,
     "history": _history,
-    "history_length": _history_length,
+    "history_length": lambda operation: np.array(min(len(operation.row.history), operation.row.window)),
     "token_mask": lambda operation: operation.row.counts(operation.value.flag) > 0,
     "token_counts": lambda operation: operation.row.counts(operation.value.flag),
     "constant": _constant,
@@ -289,7 +267,7 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "exp": _elementwise(np.exp),
     "log": _elementwise(np.log),
     "sqrt": _elementwise(np.sqrt),
-    "sigmoid": _elementwise(_sigmoid),
+    "sigmoid": _elementwise(lambda source: np.float32(1) / (np.float32(1) + np.exp(-source))),
     "tanh": _elementwise(np.tanh),
     "floor": _elementwise(np.floor),
     "ceil": _elementwise(np.ceil),
@@ -316,9 +294,9 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "argmax": _reduction(np.argmax),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
-    "cumsum": _cumsum,
-    "argsort": _argsort,
-    "top_k": _top_k,
+    "cumsum": lambda operation: np.cumsum(operation.inputs[0], axis=operation.axis),
+    "argsort": lambda operation: _order(operation.inputs[0], descending=operation.value.flag),
+    "top_k": lambda operation: _order(operation.inputs[0], descending=True)[..., : operation.value.integer],
     "expand": lambda operation: np.broadcast_to(operation.inputs[0], operation.shape),
     "unsqueeze": lambda operation: np.expand_dims(operation.inputs[0], operation.axis),
     "squeeze": lambda operation: np.squeeze(operation.inputs[0], operation.axis),

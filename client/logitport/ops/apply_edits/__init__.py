@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport.compiled import core
 from logitport.core import tensors
-from logitport.ops.apply_edits import compiled_cpu, cpu
+from logitport.ops.apply_edits import cpu
 from logitport.ops.logit_op import LogitOp
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def apply_edits(edits: Edits, logits: Any) -> None:
 
 
 def uses_core() -> bool:
-    """Whether the compiled core applies edits to logits in the memory of the CPU, if it can: see `compiled_cpu`."""
+    """Whether the compiled core applies edits to logits in the memory of the CPU, if it can: see `cpu`."""
     op = LogitOp.get("apply_edits")
     return isinstance(op, ApplyEdits) and op.uses_core
 
@@ -47,8 +47,8 @@ class ApplyEdits(LogitOp):
 
     requires: ClassVar = {"cuda": "triton"}
 
-    def __init__(self, *, enforce_enable: bool = False) -> None:
-        super().__init__(enforce_enable=enforce_enable)
+    def __init__(self) -> None:
+        super().__init__()
         is_replaced = type(self).forward_cpu is not ApplyEdits.forward_cpu
         self.uses_core = core is not None and not is_replaced and self.choose("cpu")[0] == "cpu"
 
@@ -60,7 +60,7 @@ class ApplyEdits(LogitOp):
 
     def forward_cpu(self, edits: Edits, logits: Any) -> None:
         """Run the compiled core, or numpy, on the tensor's own memory."""
-        if not compiled_cpu.apply_edits(edits, logits):
+        if not cpu.apply_edits_compiled(edits, logits):
             cpu.apply_edits(edits, logits)
 
     def forward_cuda(self, edits: Edits, logits: Any) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from logitport.core.edits import EditKind
-from logitport.ops.apply_edits.biases import sum_biases
-from logitport.ops.apply_edits.logits import check_array, check_tensor
+from logitport.ops.apply_edits.inputs import check_array, check_tensor, sum_biases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable
-from logitport.programs.capturing.graph import lower
+from logitport.programs.capturing.graph import Graph
 from logitport.programs.capturing.tracing import Conditions, definition, trace
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.verifier import MAX_NAME_LENGTH, verify
@@ -97,4 +97,4 @@ def _captured(
 ) -> tuple[Program, list[str]]:
     name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
     exported = trace(cls, conditions, one_row=one_row, check_state=check_state)
-    return lower(exported, cls.parameters(), cls.window, name, definition(cls))
+    return Graph(exported, cls.parameters(), cls.window, definition(cls)).program(name)

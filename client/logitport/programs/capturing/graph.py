@@ -47,28 +47,16 @@ _ADVICE = {
 }
 
 
-def lower(
-    exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, name: str, line: str
-) -> tuple[Program, list[str]]:
-    """Make a program of a graph.
+class Graph:
+    """A graph of torch's operators, which is lowered to a program.
 
     Args:
         exported: the result of `tracing.trace`.
         parameters: those that a request may set.
         window: the number of ids in the history.
-        name: name of the program.
         line: where the author defines `process`, for what has no line of its own.
-
-    Returns:
-        The program, which is not verified, and the author's line of each of its values.
-
-    Raises:
-        NotCapturable: the graph has an operator that programs lack, or mixes rows.
     """
-    return _Graph(exported, parameters, window, line).program(name)
 
-
-class _Graph:
     def __init__(self, exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, line: str) -> None:
         self._exported = exported
         self._window = window
@@ -84,6 +72,11 @@ class _Graph:
         self._lowered: dict[Node, Any] = {}
 
     def program(self, name: str) -> tuple[Program, list[str]]:
+        """Return the program, not verified, and the author's line of each of its values.
+
+        Raises:
+            NotCapturable: the graph has an operator that programs lack, or mixes rows.
+        """
         result: Lowered | None = None
         for node in self._exported.graph.nodes:
             if node.op == "output":

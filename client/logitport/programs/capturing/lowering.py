@@ -207,6 +207,11 @@ class Lowering:
         """A dimension counted from the end, as operators count axes."""
         return operand.rank - self.dim(operand, dim)
 
+    def check_last(self, operand: Lowered, dim: int, what: str) -> None:
+        """Refuse an operator along another dimension than the last one."""
+        if self.axis(operand, dim) != 1:
+            self.refuse(f"{what} along a dimension that is not the last one")
+
     def expanded(self, operand: Lowered, rowed: bool, shape: Shape) -> Lowered:
         """Repeat an operand to a shape of torch."""
         value = self.aligned(operand, len(shape) + rowed, rowed)

@@ -65,56 +65,43 @@ def _repetition_penalty(processor: Any) -> Known | None:
     return Known(process)
 
 
-def _min_length(processor: Any) -> Known:
-    return _denied_below(processor.min_length, processor.eos_token_id)
+def _where_length(holds: Callable[[torch.Tensor], torch.Tensor], window: int, result: Callable[..., Any]) -> Known:
+    """Compute `result` of (scores, ids 0, 1, …) for rows of which `holds` is true of the length of the history."""
 
+    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
+        changed = result(scores, torch.arange(scores.shape[-1]))
+        return torch.where(holds(history.lengths)[:, None], changed, scores)
 
-def _min_new_tokens(processor: Any) -> Known:
-    return _denied_below(processor.prompt_length_to_skip + processor.min_new_tokens, processor.eos_token_id)
+    return Known(process, window)
 
 
 def _denied_below(length: int, ids: torch.Tensor) -> Known:
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        if length <= 0:
-            return scores
-        denied = torch.isin(torch.arange(scores.shape[-1]), ids)
-        return torch.where(denied & (history.lengths < length)[:, None], -math.inf, scores)
-
-    return Known(process, max(length, 0))
-
-
-def _suppress_at_begin(processor: Any) -> Known:
-    length, ids = processor.begin_index, processor.begin_suppress_tokens
-
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        denied = torch.isin(torch.arange(scores.shape[-1]), ids)
-        return torch.where(denied & (history.lengths == length)[:, None], -math.inf, scores)
-
-    return Known(process, length + 1)
-
-
-def _forced_bos(processor: Any) -> Known:
-    return _forced_at(1, [processor.bos_token_id])
-
-
-def _forced_eos(processor: Any) -> Known:
-    return _forced_at(processor.max_length - 1, processor.eos_token_id)
+    if length <= 0:
+        return Known(lambda scores, _: scores)
+    return _where_length(lambda lengths: lengths < length, length, _denied(ids))
 
 
 def _forced_at(length: int, ids: Any) -> Known:
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        forced = torch.isin(torch.arange(scores.shape[-1]), torch.as_tensor(ids))
-        only = torch.where(forced, 0.0, -math.inf)
-        return torch.where((history.lengths == length)[:, None], only, scores)
+    return _where_length(
+        lambda lengths: lengths == length,
+        length + 1,
+        lambda scores, all_ids: torch.where(torch.isin(all_ids, torch.as_tensor(ids)), 0.0, -math.inf),
+    )
 
-    return Known(process, length + 1)
+
+def _denied(ids: torch.Tensor) -> Callable[..., torch.Tensor]:
+    return lambda scores, all_ids: scores.masked_fill(torch.isin(all_ids, ids), -math.inf)
 
 
 _KNOWN: dict[str, Callable[[Any], Known | None]] = {
     "RepetitionPenaltyLogitsProcessor": _repetition_penalty,
-    "MinLengthLogitsProcessor": _min_length,
-    "MinNewTokensLengthLogitsProcessor": _min_new_tokens,
-    "SuppressTokensAtBeginLogitsProcessor": _suppress_at_begin,
-    "ForcedBOSTokenLogitsProcessor": _forced_bos,
-    "ForcedEOSTokenLogitsProcessor": _forced_eos,
+    "MinLengthLogitsProcessor": lambda one: _denied_below(one.min_length, one.eos_token_id),
+    "MinNewTokensLengthLogitsProcessor": lambda one: _denied_below(
+        one.prompt_length_to_skip + one.min_new_tokens, one.eos_token_id
+    ),
+    "SuppressTokensAtBeginLogitsProcessor": lambda one: _where_length(
+        lambda lengths: lengths == one.begin_index, one.begin_index + 1, _denied(one.begin_suppress_tokens)
+    ),
+    "ForcedBOSTokenLogitsProcessor": lambda one: _forced_at(1, [one.bos_token_id]),
+    "ForcedEOSTokenLogitsProcessor": lambda one: _forced_at(one.max_length - 1, one.eos_token_id),
 }

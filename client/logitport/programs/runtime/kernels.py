@@ -56,14 +56,8 @@ if TYPE_CHECKING:
     # Returns None, or which elements have no value in the result's type: bool of the result's shape. These flags may
     # be in the scratch memory, and are valid only until the next kernel runs.
     Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
-
-
-def _no_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    return ()
-
-
-def _no_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return 0
+    Scratch = Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]]
+    Bytes = Callable[[Call, Sequence[Spec], Spec], int]
 
 
 def _widened_bytes(spec: Spec) -> int:
@@ -86,8 +80,8 @@ class Kernel(NamedTuple):
     run: Run
     elementwise: bool = False
     broadcasts: bool = False
-    scratch: Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
-    allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
+    scratch: Scratch = lambda call, inputs, out: ()
+    allocated: Bytes = lambda call, inputs, out: 0
     copies_views: bool = False
 
 
@@ -96,10 +90,6 @@ def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
         function(*inputs, out=out)
 
     return Kernel(run, elementwise=True, broadcasts=True)
-
-
-def _is_nan(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
-    torch.ne(inputs[0], inputs[0], out=out)
 
 
 def _sqrt(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -142,17 +132,11 @@ def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, 
     return (Spec(out.shape, torch.bool),) * 2
 
 
-def _reduction(
-    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
-) -> Kernel:
+def _reduction(function: Callable[..., torch.Tensor]) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, keepdim=call.value.flag, out=out)
 
-    return Kernel(run, allocated=allocated)
-
-
-def _mean_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
+    return Kernel(run)
 
 
 def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -162,29 +146,20 @@ def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None
         torch.std(inputs[0], dim=-call.value.axis, correction=call.value.integer, keepdim=call.value.flag, out=out)
 
 
-def _along(
-    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
-) -> Kernel:
+def _along(function: Callable[..., torch.Tensor]) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, out=out)
 
-    return Kernel(run, allocated=allocated, copies_views=allocated is _copied_bytes)
+    return Kernel(run)
 
 
-def _copied_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return inputs[0].bytes  # of an input that is not contiguous
+def _copying(kernel: Kernel) -> Kernel:
+    """A kernel of torch that copies an input that is not contiguous."""
+    return kernel._replace(allocated=lambda call, inputs, out: inputs[0].bytes, copies_views=True)
 
 
 def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     torch.sort(inputs[0], dim=-1, descending=call.value.flag, stable=True, out=(scratch[0], out))
-
-
-def _argsort_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    return (Spec(out.shape, inputs[0].dtype),)
-
-
-def _argsort_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return inputs[0].bytes + out.bytes
 
 
 def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -267,10 +242,6 @@ def _gather_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec
     return Spec(shape, torch.int64), Spec(shape, torch.bool), Spec(shape, torch.bool)
 
 
-def _gather_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return _widened_bytes(inputs[0])
-
-
 def _scatter_drop(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     base, index, values = inputs
     if base is not out:
@@ -327,14 +298,20 @@ def fill_of(value: Value, dtype: torch.dtype) -> float:
 
 KERNELS: dict[str, Kernel] = {
     "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
-    "is_nan": Kernel(_is_nan, elementwise=True),
+    "is_nan": _elementwise(lambda source, out: torch.ne(source, source, out=out)),
     "where": Kernel(_where, elementwise=True, broadcasts=True),
     "std": Kernel(_std),
-    "argsort": Kernel(_argsort, scratch=_argsort_scratch, allocated=_argsort_bytes),
+    "argsort": Kernel(
+        _argsort,
+        scratch=lambda call, inputs, out: (Spec(out.shape, inputs[0].dtype),),
+        allocated=lambda call, inputs, out: inputs[0].bytes + out.bytes,
+    ),
     "top_k": Kernel(_top_k, allocated=_top_k_bytes),
     "pad": Kernel(_pad),
     "concatenate": Kernel(_concatenate),
-    "gather_or": Kernel(_gather_or, scratch=_gather_scratch, allocated=_gather_bytes),
+    "gather_or": Kernel(
+        _gather_or, scratch=_gather_scratch, allocated=lambda call, inputs, out: _widened_bytes(inputs[0])
+    ),
     "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
     "not": _elementwise(torch.logical_not),
     "and": _elementwise(torch.bitwise_and),
@@ -365,33 +342,23 @@ KERNELS: dict[str, Kernel] = {
     "amax": _reduction(torch.amax),
     "amin": _reduction(torch.amin),
     "sum": _reduction(torch.sum),
-    "mean": _reduction(torch.mean, _mean_bytes),
+    "mean": _reduction(torch.mean)._replace(
+        allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
+    ),
     "argmax": _reduction(torch.argmax),
-    "softmax": _along(torch.softmax, _copied_bytes),
-    "log_softmax": _along(torch.log_softmax, _copied_bytes),
+    "softmax": _copying(_along(torch.softmax)),
+    "log_softmax": _copying(_along(torch.log_softmax)),
     "cumsum": _along(torch.cumsum),
 }
-
-
-def _slice(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source.narrow(-call.value.axis, call.begin, call.end - call.begin)
-
-
-def _expand(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source.expand(out.shape)
-
-
-def _same(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source
 
 
 # Results without memory of their own. A cast is one if the dtypes are equal.
 VIEWS: dict[str, Callable[[Call, torch.Tensor, Spec], torch.Tensor]] = {
     "unsqueeze": lambda call, source, _: source.unsqueeze(-call.value.axis),
     "squeeze": lambda call, source, _: source.squeeze(-call.value.axis),
-    "slice": _slice,
-    "expand": _expand,
-    "cast": _same,
+    "slice": lambda call, source, _: source.narrow(-call.value.axis, call.begin, call.end - call.begin),
+    "expand": lambda call, source, out: source.expand(out.shape),
+    "cast": lambda call, source, _: source,
 }
 
 

@@ -299,9 +299,7 @@ def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], ou
     elif value.operator == "history":
         tokens.fill_history(histories, out)
     elif value.operator == "history_length":
-        tokens.fill_lengths(histories, out, window)
-    elif value.operator == "token_mask":
-        tokens.fill_mask(histories, out, generated=value.flag)
+        out.copy_(torch.tensor([min(each.history.length, window) for each in histories]))
     else:
         tokens.fill_counts(histories, out, generated=value.flag)
 
