@@ -113,7 +113,8 @@ class LogitOp(ABC):
     """One operation on logits. The device of its last argument, a torch tensor or numpy array, selects the method.
 
     Register a subclass with `@LogitOp.register("name")` and call `LogitOp.get("name")`. Implement `forward_native`
-    in plain PyTorch, and `forward_<platform>` where a platform can do better: cpu, cuda, hip, xpu, tpu or oot. A wrong name raises InvalidArgument.
+    in plain PyTorch, and `forward_<platform>` where one of `PLATFORMS` can do better. A wrong name raises
+    InvalidArgument.
 
     Attributes:
         name: set by registration.

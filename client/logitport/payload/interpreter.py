@@ -10,7 +10,7 @@ if every instruction is the same in both versions, such as `return logits` in 3.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING, misfit
@@ -18,6 +18,8 @@ from logitport.payload.pickle_reader import Contents, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from logitport.payload.envelope import Payload
 
 # The arguments of types.CodeType, in order, with their types, in 3.10 and in 3.11 to 3.14.
 _FIELDS_310 = (
@@ -42,19 +44,7 @@ _CLASS_MARKS = {
 _RESUME = {151: ("3.11", "3.12"), 149: ("3.13",), 128: ("3.14 or newer",)}
 
 
-class Pickled(Protocol):
-    """The fields of a `Payload` from which its Python version is determined."""
-
-    @property
-    def data(self) -> bytes:
-        """The pickle."""
-
-    @property
-    def python(self) -> str:
-        """The Python minor version on its label; "" without a label."""
-
-
-def check_python(payload: Pickled) -> None:
+def check_python(payload: Payload) -> None:
     """Refuse code of another Python minor version. A payload without code fits every version.
 
     Raises:

@@ -268,9 +268,7 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
     "fill": lambda low, a: _shaped(low, a["value"]),
     "copy": lambda low, a: _shaped(low, a["src"]),
     "arange": _arange,
-    **dict.fromkeys(
-        ("expand", "expand_as"), lambda low, a: low.expanded(a["self"], low.meta.rowed, low.meta.shape)
-    ),
+    **dict.fromkeys(("expand", "expand_as"), lambda low, a: low.expanded(a["self"], low.meta.rowed, low.meta.shape)),
     **dict.fromkeys(
         ("view", "reshape", "_unsafe_view", "view_copy", "squeeze", "flatten"),
         lambda low, a: low.reshaped(a["self"], low.meta.rowed, low.meta.shape),

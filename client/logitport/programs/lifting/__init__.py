@@ -31,6 +31,7 @@ from logitport.programs.lifting.contracts import (
     SglangRows,
     TransformersScores,
     function_of,
+    place_of,
 )
 from logitport.programs.lifting.known import KnownProcessor, find_known
 from logitport.programs.processor import TensorProcessor
@@ -167,6 +168,4 @@ def _without_checks() -> Iterator[None]:
 
 def _described(author: Any) -> str:
     function = author.__call__ if isinstance(author, type) else author
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    name = getattr(author, "__qualname__", type(author).__qualname__)
-    return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name
+    return place_of(function, getattr(author, "__qualname__", type(author).__qualname__))

@@ -85,7 +85,7 @@ def _forced_at(length: int, ids: Any) -> Known:
     return _where_length(
         lambda lengths: lengths == length,
         length + 1,
-        lambda scores, all_ids: torch.where(torch.isin(all_ids, torch.as_tensor(ids)), 0.0, -math.inf),
+        lambda _, all_ids: torch.where(torch.isin(all_ids, torch.as_tensor(ids)), 0.0, -math.inf),
     )
 
 

@@ -4,7 +4,7 @@ An elementwise kernel may get one of its inputs as its output. Inputs are aligne
 Kernels that read the results of a comparison on the host do so on CPUs only, because a GPU would have to be waited for.
 """
 
-# ruff: noqa: ARG001 - all kernels have one signature
+# ruff: noqa: ARG001, ARG005 - all kernels have one signature
 
 from __future__ import annotations
 

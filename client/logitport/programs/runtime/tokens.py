@@ -29,7 +29,10 @@ def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
 
 
 def fill_counts(histories: Sequence[RequestTokens], out: torch.Tensor, *, generated: bool) -> None:
-    """Write how often an id occurs in the history to int64[rows, vocab], or whether to bool[rows, vocab]; contiguous."""
+    """Write how often an id occurs in the history to int64[rows, vocab], or whether it does to bool[rows, vocab].
+
+    The memory of `out` must be contiguous.
+    """
     places, counts = _flat(histories, out.shape[1], generated=generated)
     index = torch.from_numpy(places).to(out.device)
     flat = out.zero_().view(-1)
