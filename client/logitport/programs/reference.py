@@ -12,6 +12,7 @@ import numpy as np
 
 from logitport.errors import InvalidArgument, ProcessorFailed, RequestsFailed
 from logitport.programs.parameters import padded
+from logitport.programs.rules import ELEMENTWISE
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ def _scatter_drop(operation: _Operation) -> Array:
     return result
 
 
+_NUMPY_NAMES = {"negate": "negative", **{name: f"logical_{name}" for name in ("not", "and", "or", "xor")}}
 _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "logits": lambda operation: operation.row.logits,
     "parameter": _parameter,
@@ -258,34 +260,8 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "full": lambda operation: np.full(operation.shape, operation.number()),
     "arange": lambda operation: np.arange(operation.shape[0]),
     "cast": _cast,
-    "not": _elementwise(np.logical_not),
-    "and": _elementwise(np.logical_and),
-    "or": _elementwise(np.logical_or),
-    "xor": _elementwise(np.logical_xor),
     "is_nan": _elementwise(np.isnan),
     "where": _elementwise(np.where),
-    "exp": _elementwise(np.exp),
-    "log": _elementwise(np.log),
-    "sqrt": _elementwise(np.sqrt),
-    "sigmoid": _elementwise(lambda source: np.float32(1) / (np.float32(1) + np.exp(-source))),
-    "tanh": _elementwise(np.tanh),
-    "floor": _elementwise(np.floor),
-    "ceil": _elementwise(np.ceil),
-    "negate": _elementwise(np.negative),
-    "absolute": _elementwise(np.absolute),
-    "add": _elementwise(np.add),
-    "subtract": _elementwise(np.subtract),
-    "multiply": _elementwise(np.multiply),
-    "divide": _elementwise(np.divide),
-    "power": _elementwise(np.power),
-    "minimum": _elementwise(np.minimum),
-    "maximum": _elementwise(np.maximum),
-    "equal": _elementwise(np.equal),
-    "not_equal": _elementwise(np.not_equal),
-    "less": _elementwise(np.less),
-    "less_equal": _elementwise(np.less_equal),
-    "greater": _elementwise(np.greater),
-    "greater_equal": _elementwise(np.greater_equal),
     "sum": _reduction(np.sum),
     "mean": _reduction(np.mean),
     "std": _std,
@@ -305,4 +281,6 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "concatenate": lambda operation: np.concatenate(operation.inputs, axis=operation.axis),
     "gather_or": _gather_or,
     "scatter_drop": _scatter_drop,
+    "sigmoid": _elementwise(lambda source: np.float32(1) / (np.float32(1) + np.exp(-source))),
+    **{name: _elementwise(getattr(np, _NUMPY_NAMES.get(name, name))) for name in ELEMENTWISE if name != "sigmoid"},
 }

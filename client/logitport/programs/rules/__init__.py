@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.programs.rules.computing import Rule
 
-__all__ = ["HISTORY_OPERATORS", "MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
+__all__ = ["ELEMENTWISE", "HISTORY_OPERATORS", "MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
 
 
 class Operator(NamedTuple):
@@ -41,6 +41,17 @@ HISTORY_OPERATORS = frozenset({"history", "history_length", "token_mask", "token
 
 _FLOATS = (Element.LOGITS, Element.FLOAT32)
 _NUMBERS = (*_FLOATS, Element.INT64)
+# Operators that compute each element alone, by what their inputs must be.
+_ELEMENTWISE = (
+    (("exp", "log", "sqrt", "sigmoid", "tanh", "floor", "ceil"), 1, elementwise(*_FLOATS)),
+    (("negate", "absolute"), 1, elementwise(*_NUMBERS)),
+    (("add", "subtract", "multiply", "minimum", "maximum"), 2, elementwise(*_NUMBERS)),
+    (("divide", "power"), 2, elementwise(*_FLOATS)),
+    (("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2, computing.compare),
+    (("not",), 1, elementwise(Element.BOOL)),
+    (("and", "or", "xor"), 2, elementwise(Element.BOOL)),
+)
+ELEMENTWISE = [name for names, _, _ in _ELEMENTWISE for name in names]
 
 
 def _operators() -> dict[str, Operator]:
@@ -57,7 +68,6 @@ def _operators() -> dict[str, Operator]:
         "full": Operator(0, frozenset({"element", "shape", "number", "integer"}), computing.full),
         "arange": Operator(0, frozenset({"shape"}), computing.arange),
         "cast": Operator(1, frozenset({"element"}), computing.cast),
-        "not": Operator(1, none, elementwise(Element.BOOL)),
         "is_nan": Operator(1, none, computing.is_nan),
         "where": Operator(3, none, computing.where),
         "sum": Operator(1, reduction, computing.reduce),
@@ -79,16 +89,9 @@ def _operators() -> dict[str, Operator]:
         "scatter_drop": Operator(3, none, layout.scatter),
     }
     table |= dict.fromkeys(("amax", "amin"), Operator(1, reduction, computing.reduce))
-    table |= dict.fromkeys(
-        ("exp", "log", "sqrt", "sigmoid", "tanh", "floor", "ceil"), Operator(1, none, elementwise(*_FLOATS))
-    )
-    table |= dict.fromkeys(("negate", "absolute"), Operator(1, none, elementwise(*_NUMBERS)))
-    binary = ("add", "subtract", "multiply", "minimum", "maximum")
-    table |= dict.fromkeys(binary, Operator(2, none, elementwise(*_NUMBERS)))
-    table |= dict.fromkeys(("divide", "power"), Operator(2, none, elementwise(*_FLOATS)))
-    comparisons = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-    table |= dict.fromkeys(comparisons, Operator(2, none, computing.compare))
-    return table | dict.fromkeys(("and", "or", "xor"), Operator(2, none, elementwise(Element.BOOL)))
+    for names, inputs, rule in _ELEMENTWISE:
+        table |= dict.fromkeys(names, Operator(inputs, none, rule))
+    return table
 
 
 OPERATORS: Mapping[str, Operator] = _operators()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from logitport.programs.rules import ELEMENTWISE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -74,7 +76,6 @@ class Kernel(NamedTuple):
         broadcasts: whether inputs of fewer axes are aligned.
         scratch: the scratch memory that it needs.
         allocated: at most how many bytes it and torch allocate while it runs.
-        copies_views: whether it allocates only for inputs that are not contiguous.
     """
 
     run: Run
@@ -82,7 +83,6 @@ class Kernel(NamedTuple):
     broadcasts: bool = False
     scratch: Scratch = lambda call, inputs, out: ()
     allocated: Bytes = lambda call, inputs, out: 0
-    copies_views: bool = False
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
@@ -151,11 +151,6 @@ def _along(function: Callable[..., torch.Tensor]) -> Kernel:
         function(inputs[0], dim=-call.value.axis, out=out)
 
     return Kernel(run)
-
-
-def _copying(kernel: Kernel) -> Kernel:
-    """A kernel of torch that copies an input that is not contiguous."""
-    return kernel._replace(allocated=lambda call, inputs, out: inputs[0].bytes, copies_views=True)
 
 
 def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -227,13 +222,16 @@ def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs)
 def _gather_or(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source, index = inputs
     size = source.shape[-1]
-    outside = None if _all_inside(index, size) else _outside(index, size, *scratch)
-    if outside is not None:
-        index = torch.clamp(index, 0, size - 1, out=scratch[0])
+    clamped, outside, high = scratch
+    all_inside = _all_inside(index, size)
+    if not all_inside:
+        torch.lt(index, 0, out=outside)
+        outside |= torch.ge(index, size, out=high)
+        index = torch.clamp(index, 0, size - 1, out=clamped)
     if out.dim() > 1:
         source, index = source.expand(out.shape[0], -1), index.expand(out.shape[0], -1)
     torch.gather(source, -1, index, out=out)
-    if outside is not None:
+    if not all_inside:
         out.masked_fill_(outside, fill_of(call.value, out.dtype))
 
 
@@ -281,14 +279,6 @@ def _all_inside(index: torch.Tensor, size: int) -> bool:
     return int(index.numpy().view(np.uint64).max()) < size
 
 
-def _outside(
-    index: torch.Tensor, size: int, clamped: torch.Tensor, outside: torch.Tensor, high: torch.Tensor
-) -> torch.Tensor:
-    torch.lt(index, 0, out=outside)
-    outside |= torch.ge(index, size, out=high)
-    return outside
-
-
 def fill_of(value: Value, dtype: torch.dtype) -> float:
     """The number of `full`, of padding, or of elements that an index does not select, rounded to the dtype."""
     if not dtype.is_floating_point:
@@ -296,7 +286,11 @@ def fill_of(value: Value, dtype: torch.dtype) -> float:
     return torch.tensor(value.number, dtype=torch.float64).to(dtype).item()
 
 
+_TORCH_NAMES = {"not": "logical_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_TORCH_NAMES |= {"negate": "neg", "power": "pow", "equal": "eq"}
 KERNELS: dict[str, Kernel] = {
+    **{name: _elementwise(getattr(torch, _TORCH_NAMES.get(name, name))) for name in ELEMENTWISE},
+    "sqrt": Kernel(_sqrt, elementwise=True),
     "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
     "is_nan": _elementwise(lambda source, out: torch.ne(source, source, out=out)),
     "where": Kernel(_where, elementwise=True, broadcasts=True),
@@ -313,32 +307,6 @@ KERNELS: dict[str, Kernel] = {
         _gather_or, scratch=_gather_scratch, allocated=lambda call, inputs, out: _widened_bytes(inputs[0])
     ),
     "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
-    "not": _elementwise(torch.logical_not),
-    "and": _elementwise(torch.bitwise_and),
-    "or": _elementwise(torch.bitwise_or),
-    "xor": _elementwise(torch.bitwise_xor),
-    "exp": _elementwise(torch.exp),
-    "log": _elementwise(torch.log),
-    "sqrt": Kernel(_sqrt, elementwise=True),
-    "sigmoid": _elementwise(torch.sigmoid),
-    "tanh": _elementwise(torch.tanh),
-    "floor": _elementwise(torch.floor),
-    "ceil": _elementwise(torch.ceil),
-    "negate": _elementwise(torch.neg),
-    "absolute": _elementwise(torch.abs),
-    "add": _elementwise(torch.add),
-    "subtract": _elementwise(torch.sub),
-    "multiply": _elementwise(torch.mul),
-    "divide": _elementwise(torch.div),
-    "power": _elementwise(torch.pow),
-    "minimum": _elementwise(torch.minimum),
-    "maximum": _elementwise(torch.maximum),
-    "equal": _elementwise(torch.eq),
-    "not_equal": _elementwise(torch.ne),
-    "less": _elementwise(torch.lt),
-    "less_equal": _elementwise(torch.le),
-    "greater": _elementwise(torch.gt),
-    "greater_equal": _elementwise(torch.ge),
     "amax": _reduction(torch.amax),
     "amin": _reduction(torch.amin),
     "sum": _reduction(torch.sum),
@@ -346,8 +314,9 @@ KERNELS: dict[str, Kernel] = {
         allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
     ),
     "argmax": _reduction(torch.argmax),
-    "softmax": _copying(_along(torch.softmax)),
-    "log_softmax": _copying(_along(torch.log_softmax)),
+    # They copy an input that is not contiguous.
+    "softmax": _along(torch.softmax)._replace(allocated=lambda call, inputs, out: inputs[0].bytes),
+    "log_softmax": _along(torch.log_softmax)._replace(allocated=lambda call, inputs, out: inputs[0].bytes),
     "cumsum": _along(torch.cumsum),
 }
 

@@ -208,8 +208,6 @@ class _Planner:
         kernel = KERNELS.get(step.call.value.operator)
         if kernel is None or self._is_view(step.position):
             return 0
-        if kernel.copies_views and not self._is_repeated_or_view(step.inputs[0]):
-            return 0
         inputs = [self._specs[place] for place in step.inputs]
         scratch = sum(spec.bytes for spec in kernel.scratch(step.call, inputs, step.spec))
         return kernel.allocated(step.call, inputs, step.spec) + (scratch if self._constant[step.position] else 0)
@@ -307,9 +305,6 @@ class _Planner:
         if value.operator == "cast":
             return self._specs[position].dtype is self._specs[value.inputs[0]].dtype
         return value.operator in VIEWS
-
-    def _is_repeated_or_view(self, position: int) -> bool:
-        return self._is_view(position) or self._values[position].operator == "full"
 
     def _has_memory(self, position: int) -> bool:
         return not self._is_view(position) and self._values[position].operator != "full"
