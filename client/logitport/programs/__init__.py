@@ -7,8 +7,7 @@ types           element types, sizes and shapes of values
 program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result
 verifier        checks a program as a whole, before it runs
-parameters      checks the parameters of a request
-columns         the parameters of the rows of a run
+parameters      checks the parameters of a request, and arranges those of rows
 nan             whether the result can be NaN
 request_tokens  the ids of a request, counted incrementally
 runtime         runs programs with torch, on the engine's own logits

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.programs.columns import Columns
+    from logitport.programs.parameters import Columns
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.verifier import Verified
 

@@ -76,6 +76,7 @@ class Kernel(NamedTuple):
         broadcasts: whether inputs of fewer axes are aligned.
         scratch: the scratch memory that it needs.
         allocated: at most how many bytes it and torch allocate while it runs.
+        copies_views: whether torch copies an input that is not contiguous, and allocates nothing else.
     """
 
     run: Run
@@ -83,6 +84,7 @@ class Kernel(NamedTuple):
     broadcasts: bool = False
     scratch: Scratch = lambda call, inputs, out: ()
     allocated: Bytes = lambda call, inputs, out: 0
+    copies_views: bool = False
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
@@ -314,9 +316,8 @@ KERNELS: dict[str, Kernel] = {
         allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
     ),
     "argmax": _reduction(torch.argmax),
-    # They copy an input that is not contiguous.
-    "softmax": _along(torch.softmax)._replace(allocated=lambda call, inputs, out: inputs[0].bytes),
-    "log_softmax": _along(torch.log_softmax)._replace(allocated=lambda call, inputs, out: inputs[0].bytes),
+    "softmax": _along(torch.softmax)._replace(copies_views=True),
+    "log_softmax": _along(torch.log_softmax)._replace(copies_views=True),
     "cumsum": _along(torch.cumsum),
 }
 

@@ -209,6 +209,8 @@ class _Planner:
         if kernel is None or self._is_view(step.position):
             return 0
         inputs = [self._specs[place] for place in step.inputs]
+        if kernel.copies_views:
+            return 0 if self._has_memory(step.inputs[0]) else inputs[0].bytes
         scratch = sum(spec.bytes for spec in kernel.scratch(step.call, inputs, step.spec))
         return kernel.allocated(step.call, inputs, step.spec) + (scratch if self._constant[step.position] else 0)
 

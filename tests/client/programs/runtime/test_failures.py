@@ -10,7 +10,7 @@ import torch
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, ProcessorFailed
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime import runner as runner_module
 from logitport.programs.runtime.runner import Runner
