@@ -8,7 +8,6 @@ program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result
 verifier        checks a program as a whole, before it runs
 parameters      checks the parameters of a request, and arranges those of rows
-nan             whether the result can be NaN
 request_tokens  the ids of a request, counted incrementally
 runtime         runs programs with torch, on the engine's own logits
 cost            the worst case in milliseconds on this machine, and its limit

@@ -90,12 +90,7 @@ class Graph:
                 self._low.refuse(f"{_name(node)}: {error.message}")
             if node.name == self._output:
                 result = self._lowered[node]
-        try:
-            return self._build.program(name, self._result(result))
-        except NotCapturable:
-            raise
-        except InvalidArgument as error:
-            raise NotCapturable(f"{self._line}: {error.message}") from error
+        return self._build.program(name, self._result(result))
 
     def _result(self, result: Lowered | None) -> int:
         self._build.line = self._line

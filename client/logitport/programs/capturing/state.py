@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+
+from logitport.core.hook_names import names_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +119,7 @@ class State:
             if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES:
                 continue
             variables = function.__globals__
-            for name in _names(function.__code__):
+            for name in names_used(function.__code__):
                 value = variables.get(name, _ABSENT)
                 functions.append(value)
                 if not isinstance(value, _IMMUTABLE) and not _is_internal(name):
@@ -127,12 +129,6 @@ class State:
                 functions.append(place.get())
                 if not isinstance(place.get(), _IMMUTABLE) and name != "__class__":
                     self._places[name] = place
-
-
-def _names(code: CodeType) -> set[str]:
-    """Names of variables in code and in the functions inside it. Some are of attributes."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _same(one: Any, other: Any, depth: int) -> bool:

@@ -44,13 +44,11 @@ class Call(NamedTuple):
     Attributes:
         value: the value.
         begin, end: its sizes.
-        checked: whether a cast to int64 must search for numbers that do not fit.
     """
 
     value: Value
     begin: int = 0
     end: int = 0
-    checked: bool = True
 
 
 if TYPE_CHECKING:
@@ -129,7 +127,7 @@ def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> tor
 
 
 def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    if not call.checked or out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
+    if out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
         return ()
     return (Spec(out.shape, torch.bool),) * 2
 
