@@ -84,7 +84,11 @@ def write(message: common_pb2.Tensor, array: Any) -> None:
     """Write a tensor or array into a message, inline. Raises InvalidArgument for an unsupported dtype."""
     message.datatype = datatype_of(array.dtype)
     message.shape[:] = list(array.shape)
-    message.raw = _to_bytes(array)
+    if is_torch(array):
+        import torch
+
+        array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
+    message.raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def even_span(rows: Sequence[int]) -> slice | None:
@@ -218,15 +222,6 @@ def like(tensor: common_pb2.Tensor, model: Any) -> Any:
     _check_size(tensor)
     little_endian = np.frombuffer(bytearray(tensor.raw), model.dtype.newbyteorder("<"))
     return little_endian.reshape(tuple(tensor.shape)).astype(model.dtype, copy=False)
-
-
-def _to_bytes(array: Any) -> bytes:
-    if is_torch(array):
-        import torch
-
-        array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
-    data: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    return data
 
 
 def _check_size(tensor: common_pb2.Tensor) -> None:

@@ -53,18 +53,14 @@ def check_python(payload: Payload) -> None:
     contents = read(payload.data)
     if not contents.codes and not contents.marshalled:
         return
-    if payload.python and payload.python != RUNNING:
-        raise PayloadError(
-            _message(f"Python {payload.python[:20]}", "its label says so"), code=PayloadError.PYTHON_MISMATCH
-        )
-    for found, proof in _contradictions(contents):
-        raise PayloadError(_message(found, proof), code=PayloadError.PYTHON_MISMATCH)
-
-
-def _message(found: str, proof: str) -> str:
-    return (
+    labelled = f"Python {payload.python[:20]}" if payload.python not in ("", RUNNING) else ""
+    found, proof = (labelled, "its label says so") if labelled else next(_contradictions(contents), ("", ""))
+    if not found:
+        return
+    raise PayloadError(
         f"the payload carries code of {found} ({proof}), but this is Python {RUNNING}: "
-        f"ship it from Python {RUNNING}, or use a server that runs the Python of its author"
+        f"ship it from Python {RUNNING}, or use a server that runs the Python of its author",
+        code=PayloadError.PYTHON_MISMATCH,
     )
 
 

@@ -213,17 +213,14 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
                 where = f"the global {name!r} of {function.__qualname__}"
                 if name not in names:
                     names.add(name)
-                    self._at(where, self._save_item, namespace, name, value)
+                    self.save(namespace)
+                    self.save(name)
+                    self._at(where, self.save, value)
+                    self.write(pickle.SETITEM + pickle.POP)
                 for submodule in submodules_used(value, attributes) if isinstance(value, types.ModuleType) else ():
                     self._call(importlib.import_module, submodule)
         for name, cell in zip(code.co_freevars, closure or (), strict=True):
             self._at(f"the variable {name!r} that {function.__qualname__} encloses", self._fill_cell, cell)
-
-    def _save_item(self, namespace: dict[str, Any], name: str, value: Any) -> None:
-        self.save(namespace)
-        self.save(name)
-        self.save(value)
-        self.write(pickle.SETITEM + pickle.POP)
 
     def _fill_cell(self, cell: types.CellType) -> None:
         if id(cell) in self._filled_cells:

@@ -41,11 +41,6 @@ class Meta(NamedTuple):
     shape: Shape
     rowed: bool
 
-    @property
-    def rank(self) -> int:
-        """Number of torch's dimensions."""
-        return len(self.shape) + self.rowed
-
 
 class Lowering:
     """State of a lowering.
@@ -86,10 +81,6 @@ class Lowering:
             advice = "use float32, or leave the dtype of the logits" if dtype.is_floating_point else "use int64"
             self.refuse(f"a tensor of {dtype}, which programs lack: {advice}")
         return self._elements[dtype]
-
-    def dtype(self, element: Element) -> torch.dtype:
-        """The dtype of an element type in this capture."""
-        return self._dtypes[element]
 
     def size(self, size: int | torch.SymInt) -> Size:
         """A size that does not depend on the rows."""
