@@ -109,23 +109,20 @@ def register_oot(replacement: _ClassT) -> _ClassT:
 
 
 class Implementation(NamedTuple):
-    """The method that runs on a platform, whether this machine has the platform (active), and the reason."""
+    """The method that runs on a platform of this machine, and the reason."""
 
     platform: str
     method: str
-    active: bool
     why: str
 
 
 def list_implementations() -> list[Implementation]:
-    """List what runs on every platform. Imports torch, if it is installed, to find this machine's platforms."""
-    here = _platforms_here()
+    """List what runs here. Imports torch, if it is installed, to find this machine's platforms."""
     found = []
-    for platform in PLATFORMS:
+    for platform in filter(_platforms_here().__contains__, PLATFORMS):
         implementation, why = current().choose(platform)
         method = f"{_full_name(type(current()))}.forward_{implementation}"
-        absent = "" if platform in here else f"; no {platform} device here"
-        found.append(Implementation(platform, method, platform in here, why + absent))
+        found.append(Implementation(platform, method, why))
     return found
 
 

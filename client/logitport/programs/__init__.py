@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from logitport.programs.cost import check_cost, milliseconds
     from logitport.programs.lifting import lift
     from logitport.programs.program import Parameter, Program, Value
-    from logitport.programs.runtime.runner import Runner
     from logitport.programs.types import Element
     from logitport.programs.verifier import verify
 
@@ -31,7 +30,6 @@ __all__ = [
     "Element",
     "Parameter",
     "Program",
-    "Runner",
     "Value",
     "capture",
     "check_cost",
@@ -47,7 +45,6 @@ __getattr__ = names_of(
         "logitport.programs.cost": "check_cost milliseconds",
         "logitport.programs.lifting": "lift",
         "logitport.programs.program": "Parameter Program Value",
-        "logitport.programs.runtime.runner": "Runner",
         "logitport.programs.types": "Element",
         "logitport.programs.verifier": "verify",
     },

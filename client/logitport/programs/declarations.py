@@ -11,8 +11,8 @@ import numpy as np
 
 from logitport.core.declared import Declared
 from logitport.errors import InvalidArgument
-from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID, check_param
-from logitport.programs.program import Parameter
+from logitport.programs.parameters import check_param
+from logitport.programs.program import MAX_LIST_LENGTH, MAX_TOKEN_ID, Parameter
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:

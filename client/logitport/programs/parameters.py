@@ -9,6 +9,7 @@ import numpy as np
 
 from logitport.core.declared import refuse_unknown
 from logitport.errors import InvalidArgument
+from logitport.programs.program import MAX_TOKEN_ID
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from logitport.programs.program import Parameter
     from logitport.programs.verifier import Verified
 
-# Ids in a list, of which each row of a step has a padded copy.
-MAX_LIST_LENGTH = 4096
-MAX_TOKEN_ID = (1 << 31) - 1
 # A checked parameter: a number, or a list of token ids.
 Checked = float | tuple[int, ...]
 

@@ -19,6 +19,9 @@ MAX_BYTES = 4 << 20
 MAX_VALUES = 512
 MAX_PARAMETERS = 32
 MAX_RANK = 3  # no processor that was looked at needs more
+# Ids in a list, of which each row of a step has a padded copy.
+MAX_LIST_LENGTH = 4096
+MAX_TOKEN_ID = (1 << 31) - 1
 MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
 # Fields that a message has under the same name, in the same form.
 _PARAMETER_FIELDS = ("name", "minimum", "maximum", "length")
