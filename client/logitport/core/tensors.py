@@ -186,18 +186,11 @@ def address(array: Any) -> int:
 
 def byte_offset(rows: Any, buffer: Any) -> int | None:
     """Offset of rows in a buffer of the same kind and width; None if they are not consecutive rows of it."""
-    if is_torch(rows):
-        if rows.device != buffer.device or not rows.is_contiguous() or rows.dtype != buffer.dtype:
-            return None
-        offset: int = rows.data_ptr() - buffer.data_ptr()
-        size: int = rows.numel() * rows.element_size()
-        whole: int = buffer.numel() * buffer.element_size()
-    else:
-        if not rows.flags.c_contiguous or rows.dtype != buffer.dtype:
-            return None
-        offset = rows.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
-        size, whole = rows.nbytes, buffer.nbytes
-    return offset if offset >= 0 and offset + size <= whole else None
+    contiguous = rows.is_contiguous() and rows.device == buffer.device if is_torch(rows) else rows.flags.c_contiguous
+    if not contiguous or rows.dtype != buffer.dtype:
+        return None
+    offset = address(rows) - address(buffer)
+    return offset if 0 <= offset <= buffer.nbytes - rows.nbytes else None
 
 
 def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:

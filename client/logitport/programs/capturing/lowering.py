@@ -142,23 +142,14 @@ class Lowering:
             return self.scalar(operand, element)
         return self.like(operand, self.build.cast(operand.value, element))
 
-    def promoted(self, *operands: Operand) -> Element:
-        """The element type that torch converts operands of an elementwise operator to."""
-        result = self._example(operands[0])
-        dtype = torch.result_type(result, result)
-        for operand in operands[1:]:
-            dtype = torch.result_type(result, self._example(operand))
-            result = torch.empty((1,) * self._rank(result, operand), dtype=dtype)
-        return self.element(dtype)
+    def promoted(self, first: Operand, second: Operand) -> Element:
+        """The element type that torch converts the operands of an elementwise operator to."""
+        return self.element(torch.result_type(self._example(first), self._example(second)))
 
     def _example(self, operand: Operand) -> Any:
         if isinstance(operand, Lowered):
             return torch.empty((1,) * operand.rank, dtype=self._dtypes[self.type_of(operand).element])
         return 1 if isinstance(operand, torch.SymInt) else operand
-
-    def _rank(self, result: Any, operand: Operand) -> int:
-        rank = result.dim() if isinstance(result, torch.Tensor) else 0
-        return max(rank, operand.rank if isinstance(operand, Lowered) else 0)
 
     # Broadcasting and axes
 

@@ -67,7 +67,7 @@ class State:
         methods = [value for cls in self._classes for value in vars(cls).values() if isinstance(value, FunctionType)]
         self._places: dict[str, _Place] = {}
         self._add_functions([function, *methods])
-        self._before = self._copied()
+        self._before = {name: _copied(value) for name, value in self._values().items()}
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -96,9 +96,6 @@ class State:
         found = {name: place.get() for name, place in {**self._places, **self._class_places()}.items()}
         found |= {f"self.{name}": value for name, value in own.items()}
         return {name: value for name, value in found.items() if not isinstance(value, _IMMUTABLE)}
-
-    def _copied(self) -> dict[str, Any]:
-        return {name: _copied(value) for name, value in self._values().items()}
 
     def _class_places(self) -> dict[str, _Place]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from logitport.errors import InvalidArgument
 from logitport.programs.types import ONE, Element, Type
@@ -92,23 +92,10 @@ def with_sizes(value: Value, source: Type, *sizes: Size) -> Type:
     return source._replace(shape=(*source.shape[:place], *sizes, *source.shape[place + 1 :]))
 
 
-def given_element(value: Value) -> Element:
-    """The element type that the value sets."""
-    if value.element is None:
-        refuse(value, "the element type is missing")
-    return value.element
-
-
-def given_shape(value: Value) -> Shape:
-    """The shape that the value sets."""
-    if value.shape is None:
-        refuse(value, "the shape is missing")
-    return value.shape
-
-
-def given_size(value: Value, name: str) -> Size:
-    """The size that the value sets in this field."""
-    size: Size | None = getattr(value, name)
-    if size is None:
-        refuse(value, f"{name} is missing")
-    return size
+def given(value: Value, field: str) -> Any:
+    """The element type, the shape or the size that the value sets in this field."""
+    found = getattr(value, field)
+    if found is None:
+        names = {"element": "the element type", "shape": "the shape"}
+        refuse(value, f"{names.get(field, field)} is missing")
+    return found

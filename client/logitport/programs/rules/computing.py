@@ -12,8 +12,7 @@ from logitport.programs.rules.checks import (
     check_float,
     check_not_bool,
     check_number,
-    given_element,
-    given_shape,
+    given,
     place_of,
     refuse,
     with_sizes,
@@ -52,7 +51,7 @@ def parameter(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 
 def constant(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    element, shape = given_element(value), given_shape(value)
+    element, shape = given(value, "element"), given(value, "shape")
     if element is Element.LOGITS:
         refuse(value, "a constant is float32, int64 or bool: cast it to the type of the logits")
     count = math.prod(size.constant for size in shape)
@@ -66,13 +65,13 @@ def constant(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 
 def full(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    element = given_element(value)
+    element = given(value, "element")
     check_number(value, element)
-    return Type(element, given_shape(value), has_rows=False)
+    return Type(element, given(value, "shape"), has_rows=False)
 
 
 def arange(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    shape = given_shape(value)
+    shape = given(value, "shape")
     if len(shape) != 1:
         refuse(value, f"one axis, not {len(shape)}")
     return Type(Element.INT64, shape, has_rows=False)
@@ -82,7 +81,7 @@ def arange(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 
 def cast(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    return inputs[0]._replace(element=given_element(value))
+    return inputs[0]._replace(element=given(value, "element"))
 
 
 def elementwise(*elements: Element) -> Rule:
