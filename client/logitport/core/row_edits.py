@@ -171,9 +171,15 @@ class RowEdits:
 
     def denies_all(self, vocab_size: int) -> bool:
         """Whether these edits leave no id allowed. Reads only the edits, no logits."""
-        denied = sum(ids.size for kind, ids, _ in self._edits if kind is EditKind.DENY)
-        if denied < vocab_size and all(kind in (EditKind.DENY, EditKind.BIAS) for kind, _, _ in self._edits):
-            return False
+        denied = 0
+        for kind, ids, _ in self._edits:
+            if kind is EditKind.DENY:
+                denied += ids.size
+            elif kind is not EditKind.BIAS:
+                break
+        else:
+            if denied < vocab_size:
+                return False
         if len(self._edits) == 1 and self._edits[0][0] in (EditKind.FORCE, EditKind.ALLOW):
             return not self._edits[0][1].size
         lists = [ids for kind, ids, _ in self._edits if kind in (EditKind.FORCE, EditKind.ALLOW)]

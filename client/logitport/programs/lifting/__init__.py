@@ -32,7 +32,7 @@ from logitport.programs.lifting.contracts import (
     function_of,
     place_of,
 )
-from logitport.programs.lifting.known import KnownProcessor, find_known
+from logitport.programs.lifting.known import find_known
 from logitport.programs.processor import TensorProcessor
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def lift(processor: Any) -> Program:
             unchecked = mock.patch.object(torch.distributions.Distribution, "_validate_args", False)
             with refused_as(lambda: _described(author)), unchecked:
                 known = find_known(instance) if dialect == dialects.TRANSFORMERS else None
-                contract = KnownProcessor(instance, known) if known is not None else _CONTRACTS[dialect](instance)
+                contract = known or _CONTRACTS[dialect](instance)
                 program = capture_as(
                     _as_tensor_processor(contract, author), one_row=contract.one_row, check_state=False
                 )

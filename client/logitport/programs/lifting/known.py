@@ -7,7 +7,7 @@ length is known up to the window, so that it can be compared with a constant.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 
     from logitport.programs.tensor_history import TensorHistory
 
+    # Returns the scores, of float32 scores and a history; and the number of last ids that it reads.
+    Known = tuple[Callable[[torch.Tensor, TensorHistory], torch.Tensor], int]
+
 _MODULE = "transformers.generation.logits_process"
-
-
-class Known(NamedTuple):
-    """A processor as torch code.
-
-    Attributes:
-        process: returns the scores, of float32 scores and a history.
-        window: number of last ids that it reads.
-    """
-
-    process: Callable[[torch.Tensor, TensorHistory], torch.Tensor]
-    window: int = 0
 
 
 class KnownProcessor(TransformersScores):
@@ -39,18 +30,17 @@ class KnownProcessor(TransformersScores):
 
     def __init__(self, processor: Any, known: Known) -> None:
         super().__init__(processor)
-        self._known = known
-        self.window = known.window
+        self._equivalent, self.window = known
 
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
-        return self._known.process(logits.float(), history)
+        return self._equivalent(logits.float(), history)
 
 
-def find_known(processor: Any) -> Known | None:
-    """The equivalent of a processor; None if there is none, or its window would be too long."""
+def find_known(processor: Any) -> KnownProcessor | None:
+    """The processor with its equivalent; None if there is none, or its window would be too long."""
     make = _KNOWN.get(type(processor).__name__) if type(processor).__module__ == _MODULE else None
     known = make(processor) if make is not None else None
-    return known if known is not None and known.window <= MAX_WINDOW else None
+    return KnownProcessor(processor, known) if known is not None and known[1] <= MAX_WINDOW else None
 
 
 def _repetition_penalty(processor: Any) -> Known | None:
@@ -62,7 +52,7 @@ def _repetition_penalty(processor: Any) -> Known | None:
         changed = torch.where(scores < 0, scores * penalty, scores / penalty)
         return torch.where(history.token_mask(), changed, scores)
 
-    return Known(process)
+    return process, 0
 
 
 def _where_length(holds: Callable[[torch.Tensor], torch.Tensor], window: int, result: Callable[..., Any]) -> Known:
@@ -72,12 +62,12 @@ def _where_length(holds: Callable[[torch.Tensor], torch.Tensor], window: int, re
         changed = result(scores, torch.arange(scores.shape[-1]))
         return torch.where(holds(history.lengths)[:, None], changed, scores)
 
-    return Known(process, window)
+    return process, window
 
 
 def _denied_below(length: int, ids: torch.Tensor) -> Known:
     if length <= 0:
-        return Known(lambda scores, _: scores)
+        return (lambda scores, _: scores), 0
     return _where_length(lambda lengths: lengths < length, length, _denied(ids))
 
 
