@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # KServe v2's datatypes: the dtype's name in torch and numpy, and bytes per element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
-_KNOWN_DTYPES: dict[object, str] = {}
 _NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 
@@ -36,16 +36,14 @@ def on_host(array: Any) -> Any:
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
+@cache
 def datatype_of(dtype: object) -> str:
     """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidArgument for any other."""
-    if dtype in _KNOWN_DTYPES:
-        return _KNOWN_DTYPES[dtype]
     name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         name = np.dtype(dtype).name
     if name not in _BY_DTYPE:
         raise InvalidArgument(f"logits of dtype {name} cannot be sent; convert them to one of {', '.join(_BY_DTYPE)}")
-    _KNOWN_DTYPES[dtype] = _BY_DTYPE[name]
     return _BY_DTYPE[name]
 
 
