@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.errors import PayloadError
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
+from logitport.programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.dialects.base import Dialect, RequestContext
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LimitExceeded
-from logitport.programs.columns import Columns
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost
-from logitport.programs.parameters import check_params
+from logitport.programs.cost import DEFAULT_LIMIT_MS, check_cost
+from logitport.programs.parameters import Columns, check_params
 from logitport.programs.request_tokens import RequestTokens
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner

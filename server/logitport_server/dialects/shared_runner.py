@@ -15,7 +15,7 @@ from logitport_server.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.programs.columns import Columns
+    from logitport.programs.parameters import Columns
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.verifier import Verified
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
+from logitport.programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.dialects import make_dialect, make_program_dialect
 
 if TYPE_CHECKING:

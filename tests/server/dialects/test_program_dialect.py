@@ -10,8 +10,7 @@ import torch
 
 from logitport import InvalidArgument, LimitExceeded, ProcessorFailed
 from logitport.core.history import History
-from logitport.programs.columns import Columns
-from logitport.programs.parameters import MAX_TOKEN_ID
+from logitport.programs.parameters import MAX_TOKEN_ID, Columns
 from logitport.programs.program import Parameter
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
@@ -20,6 +19,7 @@ from logitport_server.dialects import Dialect, RequestContext, make_program_dial
 from logitport_server.dialects.base import States
 from logitport_server.dialects.shared_runner import SharedRunner
 from tests.client.programs.runtime import build
+from tests.client.programs.runtime.memory import plan_of
 from tests.waiting import wait_until
 
 VOCAB = 50
@@ -185,7 +185,7 @@ def test_failed_rows_of_parts_have_the_numbers_of_the_call() -> None:
 
 def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     verified, params = build.min_p(), [{"min_p": 0.1}] * 64
-    needed = Runner().plan(verified, slice(None), random_logits(64)).bytes
+    needed = plan_of(Runner(), verified, range(64), random_logits(64)).bytes
     logits, expected = random_logits(64), random_logits(64)
     Runner().apply(verified, expected, slice(None), params)
     SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params).part, (), "")
