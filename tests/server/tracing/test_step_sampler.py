@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -16,6 +18,9 @@ from opentelemetry.sdk.trace.sampling import (
 
 from logitport_server.tracing.otel import Tracer
 from logitport_server.tracing.step_sampler import StepSampler
+
+if TYPE_CHECKING:
+    from logitport_server.tracing.span import Span
 
 
 def names_recorded(sampler: Sampler) -> list[str]:
