@@ -14,9 +14,8 @@ import orjson
 
 from logitport.errors import InvalidArgument, LogitportError, ProcessorFailed
 from logitport.integrations.common import environment
-from logitport.integrations.common.circuit_breaker import is_session_error
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 from logitport.integrations.common.fair_slots import FairSlots
-from logitport.integrations.common.session_holder import SessionHolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

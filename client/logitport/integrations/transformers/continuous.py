@@ -17,11 +17,10 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import tenants
-from logitport.integrations.common.chains import KEY, chain_of
-from logitport.integrations.common.circuit_breaker import is_session_error
-from logitport.integrations.common.denied_rows import all_denied
-from logitport.integrations.common.history_batch import require_chain
-from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.common.chains import KEY, chain_of, require_chain
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
+from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.statuses import all_denied
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     )
 
     from logitport.client import Client
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
     from logitport.session.step import PendingStep
@@ -154,9 +153,9 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             return scores
         began = time.perf_counter()
         rows = list(step.running)
-        selected = scores if rows == list(range(len(scores))) else scores[rows]
         try:
-            result = step.pending.apply(selected, check=False)
+            with rows_of(scores, rows) as selected:
+                result = step.pending.apply(selected, check=False)
         except LogitportError as error:
             self._fail([running.state for running in step.running.values()], error)
         else:
@@ -167,8 +166,6 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             for row in result.all_denied_rows:
                 self._fail([step.running[rows[row]].state], all_denied("generate_batch"))
             self.owner.rows_applied.update(result.rows_applied)
-        if selected is not scores:
-            scores[rows] = selected
         self.owner.steps += 1
         self.owner.seconds += time.perf_counter() - began
         return scores

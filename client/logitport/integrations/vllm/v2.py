@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from logitport.integrations.common import environment
-from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.ranks import ranks_here
+from logitport.integrations.vllm.engine import find_runner, ranks_here, session_options
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
-from logitport.integrations.vllm.runner_context import find_runner
 from logitport.integrations.vllm.token_tails import TokenTails
 
 if TYPE_CHECKING:
-    from logitport.integrations.common.history_batch import Chain
-    from logitport.integrations.vllm.runner_context import RunnerContext
+    from logitport.integrations.common.chains import Chain
+    from logitport.integrations.vllm.engine import RunnerContext
 
 
 @dataclass(eq=False)
@@ -45,13 +43,14 @@ class V2Hook:
     """
 
     def __init__(self, config: Any, states: Any) -> None:
-        self._engine = Engine.of(config, states.device, "V2")
+        options = session_options(config, states.device, "V2")
         self._default: Chain = environment.default_chain()
         environment.client().close()
         self._states = states
         self._ranks = ranks_here()
-        self._batch = RemoteBatch(self._engine, self._ranks)
-        self._token_tails = TokenTails(states, self._engine.max_draft_tokens + 1)
+        self._eos_token_ids = options["eos_token_ids"]
+        self._batch = RemoteBatch(options, self._ranks, config.instance_id)
+        self._token_tails = TokenTails(states, options["max_draft_tokens"] + 1)
         self._by_slot: dict[int, _V2Request] = {}
         self._entering: dict[int, Any] = {}
         # Requests that lost their slots to others. The next forward pass shows whether they have ended.
@@ -141,7 +140,7 @@ class V2Hook:
         request = _V2Request(
             request_id=name,
             prompt_length=prompt_length,
-            ending_id=ending_id(params, self._engine.eos_token_ids),
+            ending_id=ending_id(params, self._eos_token_ids),
             slot=slot,
             prefill_length=prefill_length,
         )
