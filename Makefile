@@ -99,10 +99,10 @@ bench-publish: $(VENV)/.bench ## write the latest results into docs/performance.
 	$(BIN)/python -m benchmarks publish
 
 bench-vllm: .peers/vllm/.installed .peers/vllm/.core ## tokens a second of a real vLLM with the hook and without: a table and JSON; 5 minutes
-	.peers/vllm/bin/python -m benchmarks.hooks
+	.peers/vllm/bin/python -m benchmarks.vllm_hook
 
 bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vllm` into docs/engines/vllm.md
-	$(BIN)/python -m benchmarks.hooks publish
+	$(BIN)/python -m benchmarks.vllm_hook publish
 
 # Debian's HAProxy is left out where it is not installed.
 bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes
@@ -233,8 +233,8 @@ $(VENV)/.bench: $(VENV)/.test | $(VENV)/.core
 $(VENV)/.fleet: $(VENV)/.test | $(VENV)/.core
 	$(BIN)/pip install -c constraints.txt -e '.[fleet-test]'
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends haproxy nginx-light prometheus redis-server; } >/dev/null || \
-		echo "HAProxy, nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends nginx-light prometheus redis-server; } >/dev/null || \
+		echo "nginx, Prometheus or Redis could not be installed: their tests will be skipped" >&2; fi
 	touch $@
 
 .venv-dist/.installed: constraints.txt

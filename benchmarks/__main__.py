@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from benchmarks import (
-    axes,
-    bar,
-    costs,
-    domains,
-    engine_thread,
-    engines,
-    first_use,
-    isolation,
-    misbehaviour,
-    overlap,
-    program_sessions,
-    programs,
-    publish,
-    report,
-    suite,
-    throughput,
-)
-from benchmarks.fleet.replay import replay
+from benchmarks import axes, bar, costs, isolation, programs, publish, report, step, suite, throughput
+from benchmarks.fleet import replay
+from benchmarks.records import Records
 from benchmarks.servers import connected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.records import Findings
 
 _BAR = (
     bar.pipelined,
@@ -39,36 +18,25 @@ _BAR = (
     bar.logits_reading,
     bar.half_of_the_rows,
     bar.round_trips,
-    engine_thread.engine_thread,
+    costs.engine_thread,
     isolation.isolation,
-    domains.trust_domains,
+    isolation.trust_domains,
     programs.programs,
-    program_sessions.tenants_of_a_program,
-    program_sessions.transports_of_a_program,
-    program_sessions.mix_with_a_program,
-    first_use.first_use,
-    misbehaviour.hangs,
+    programs.tenants_of_a_program,
+    programs.transports_of_a_program,
+    programs.mix_with_a_program,
+    isolation.hangs,
     costs.server_cpu,
     costs.server_memory,
     replay,
     throughput.row_steps,
 )
-_REST = (
-    overlap.few_ids,
-    overlap.whole_rows,
-    axes.processor,
-    axes.rows,
-    axes.history,
-    axes.vocabulary,
-    axes.dtype,
-    axes.distinct_processors,
-    engines.engines,
-)
+_AXES = (axes.forward_passes, axes.axes, axes.engines)
 
 
-def _with_server(part: Callable[..., Findings]) -> Findings:
+def _with_server(part: Callable[..., Records]) -> Records:
     with connected() as (server, client):
-        return part(server, client)
+        yield from part(server, client)
 
 
 def main() -> None:
@@ -84,11 +52,12 @@ def main() -> None:
     )
     part = parser.parse_args().part
     if part == "publish":
-        publish.publish(report.load_latest(suite.RESULTS), suite.ROOT)
+        found = report.load(suite.RESULTS)[0]
+        step.draw(found, suite.ROOT / step.PICTURE)
+        publish.write(step.texts(found), suite.ROOT)
         return
-    parts = _BAR if part == "bar" else _BAR + _REST
-    found = suite.run({each.__name__: partial(_with_server, each) for each in parts})
-    report.show(found)
+    chosen = _BAR if part == "bar" else _BAR + _AXES
+    found = suite.run({each.__name__: partial(_with_server, each) for each in chosen})
     if part is None:
         report.save(found, suite.RESULTS)
 

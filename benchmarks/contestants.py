@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
-from benchmarks.kinds import FIRST_ORDINARY
+import torch
+
+from benchmarks.kinds import FIRST_ORDINARY, Kind
 from benchmarks.measure import Contestant
-from logitport import EditProcessor, EditRequest, Edits, History, Request, RowEdits
+from benchmarks.workloads import Workload
+from logitport import (
+    Client,
+    EditProcessor,
+    EditRequest,
+    Edits,
+    History,
+    ProcessorRef,
+    Request,
+    RowEdits,
+)
 from logitport.ops import apply_edits
+from logitport.session import Handle, PendingStep, Session
 from logitport.session.frames import step_frame
 from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
-
-    from benchmarks.kinds import Kind
-    from benchmarks.workloads import Workload
-    from logitport import Client, ProcessorRef
-    from logitport.session import Handle, PendingStep, Session
 
 Transport = Literal["grpc", "local"]
 
@@ -37,7 +41,6 @@ class InProcess(Contestant):
     def __init__(self, workload: Workload) -> None:
         prompt = workload.history // 2
         histories = workload.histories()
-        self._rows = workload.rows
         self._vocab_size = workload.vocab_size
         self._groups: list[tuple[EditProcessor, list[int], list[EditRequest]]] = []
         for kind, rows in workload.rows_by_kind().items():
@@ -66,16 +69,6 @@ class InProcess(Contestant):
         self.edits = Edits.pack(row_edits, self._vocab_size)
 
     def finish(self, logits: torch.Tensor) -> None:
-        apply_edits(self.edits, logits)
-
-
-class InProcessChecked(InProcess):
-    """Like `InProcess`, with the checks of edits that arrive over a connection."""
-
-    name = "built-ins in process, edits checked"
-
-    def finish(self, logits: torch.Tensor) -> None:
-        self.edits.check(self._rows, self._vocab_size)
         apply_edits(self.edits, logits)
 
 

@@ -1,78 +1,79 @@
-"""Processor time and memory of the server."""
+"""Processor time of the engine's thread, and processor time and memory of the server."""
 
 from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.contestants import RoundTrip, Service, add_requests, close_all
-from benchmarks.floors import SocketEcho
+from benchmarks import forwards
+from benchmarks.contestants import RoundTrip, Service, Transport, add_requests, close_all
 from benchmarks.kinds import NGRAM
-from benchmarks.measure import ROUNDS, Ratio
-from benchmarks.records import BarLine, Findings
-from benchmarks.servers import connected, echo_server
-from benchmarks.session_frames import session_frames
-from benchmarks.session_streams import open_stream
+from benchmarks.measure import ROUNDS, Ratio, over_rounds
+from benchmarks.peers import SocketEcho
+from benchmarks.records import BarLine
+from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
+from logitport import Client
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchmarks.contestants import Transport
-    from benchmarks.servers import Server
-    from logitport import Client
-
+_TRANSPORTS: tuple[Transport, ...] = ("local", "grpc")
+_ENGINE = Workload()
+_ENGINE_STEPS, _WARM_UP = 40, 5
 _MANY = Workload(rows=256)
-_CASE = "server CPU a row-step, 256 rows of the mix"
+_CASE = "server CPU a row-step"
 _MOST_CPU: dict[Transport, float] = {"local": 0.8, "grpc": 1.5}
 _STEPS = 60
 _REQUESTS = 48
 
 
-def server_cpu(server: Server, client: Client) -> Findings:
-    """Processor time with both transports and in pure Python, of transferring the bytes, and of the steps alone."""
-    services = [cpu_of_a_row_step(server, client, transport) for transport in _MOST_CPU]
-    return Findings([], [*services, cpu_in_pure_python(), cpu_of_the_bytes(client), cpu_in_a_loop()])
+def engine_thread(_: Server, client: Client) -> Iterator[BarLine]:
+    """Processor time of `Session.step` and `PendingStep.apply` where replies arrive during the forward pass."""
+    for transport in _TRANSPORTS:
+        spent = _engine_milliseconds(client, transport)
+        yield BarLine(f"engine's thread, step + apply, 64 rows, few ids, {transport}", spent, 0.12, "ms")
 
 
-def cpu_of_a_row_step(server: Server, client: Client, transport: Transport) -> BarLine:
-    """Processor time of all threads of the server, user and kernel mode, in steps of 256 rows of the mix."""
-    return BarLine(f"{_CASE}, {transport}", _cpu_of_a_session(server, client, transport), _MOST_CPU[transport], "µs")
+def _engine_milliseconds(client: Client, transport: Transport) -> Ratio:
+    service = Service(client, _ENGINE, transport)
+    fresh, logits = _ENGINE.logits().numpy(), _ENGINE.logits()
+    forward, clock = forwards.sleeping(10), time.thread_time_ns
+    spent = []
+    gc.collect()
+    gc.freeze()
+    for token_ids in _ENGINE.sampled(_WARM_UP + ROUNDS * _ENGINE_STEPS):
+        np.copyto(logits.numpy(), fresh)  # as a model does, with one thread
+        new_token_ids = {handle: (token_id,) for handle, token_id in zip(service.handles, token_ids, strict=True)}
+        started = clock()
+        pending = service.session.step(new_token_ids)
+        sent = clock()
+        forward()
+        ready = clock()
+        pending.apply(logits)
+        spent.append(clock() - ready + sent - started)
+    gc.unfreeze()
+    service.close()
+    return over_rounds(np.median(np.reshape(spent[_WARM_UP:], (ROUNDS, _ENGINE_STEPS)), axis=1) / 1e6)
 
 
-def cpu_in_pure_python() -> BarLine:
-    """The same of a server without the compiled core, for comparison."""
-    with connected(pure_python=True) as (server, client):
-        return BarLine(f"{_CASE}, local, pure Python", _cpu_of_a_session(server, client, "local"), None, "µs")
+def server_cpu(server: Server, client: Client) -> Iterator[BarLine]:
+    """Processor time of all threads of the server, user and kernel mode, in steps of 256 rows of the mix.
 
-
-def cpu_of_the_bytes(client: Client) -> BarLine:
-    """Processor time of a server that receives and sends the same number of bytes over a Unix socket."""
+    For comparison: in pure Python, and of transferring the bytes.
+    """
+    case = f"{_CASE}, 256 rows of the mix"
+    for transport, limit in _MOST_CPU.items():
+        yield BarLine(f"{case}, {transport}", _cpu_of_a_session(server, client, transport), limit, "µs")
+    with connected(pure_python=True) as (python_server, python_client):
+        spent = _cpu_of_a_session(python_server, python_client, "local")
+    yield BarLine(f"{case}, local, pure Python", spent, None, "µs")
     session = RoundTrip(client, _MANY, "local")
-    with echo_server("socket_echo.py") as server:
-        echo = SocketEcho(server.target, _MANY, session)
-        spent = _cpu_of(echo.step, lambda: server.cpu_seconds)
+    with echo_server("local") as echo_process:
+        echo = SocketEcho(echo_process.target, _MANY, session)
+        spent = _cpu_of(echo.step, lambda: echo_process.cpu_seconds)
         close_all((echo, session))
-    return BarLine("server CPU a row-step, the same bytes over a bare Unix socket", spent, None, "µs")
-
-
-def cpu_in_a_loop() -> BarLine:
-    """Processor time of the same steps in this thread without pauses, from the bytes of a frame to its reply's."""
-    frames = session_frames(_MANY, ROUNDS * _STEPS)
-    stream, steps = open_stream(frames.admissions), iter(frames.steps)
-
-    def step(_: Sequence[int]) -> None:
-        stream.reply(next(steps), "local")
-        stream.record()
-
-    gc.disable()  # it would scan mostly objects of the benchmarks
-    spent = _cpu_of(step, time.thread_time)
-    gc.enable()
-    stream.close()
-    return BarLine("server CPU a row-step, the same steps in a loop", spent, None, "µs")
+    yield BarLine(f"{_CASE}, the same bytes over a bare Unix socket", spent, None, "µs")
 
 
 def _cpu_of_a_session(server: Server, client: Client, transport: Transport) -> Ratio:
@@ -90,10 +91,10 @@ def _cpu_of(step: Callable[[Sequence[int]], None], clock: Callable[[], float]) -
         for token_ids in sampled.tolist():
             step(token_ids)
         spent.append((clock() - before) / (_STEPS * _MANY.rows) * 1e6)
-    return Ratio(float(np.median(spent)), min(spent), max(spent))
+    return over_rounds(np.array(spent))
 
 
-def server_memory(server: Server, client: Client) -> Findings:
+def server_memory(server: Server, client: Client) -> Iterator[BarLine]:
     """Growth of the server's resident memory by many requests: when admitted, and over 2048 further steps."""
     workload = Workload(rows=_REQUESTS, history=32_768, kinds=(NGRAM,))
     with client.session(vocab_size=workload.vocab_size) as session:
@@ -101,18 +102,12 @@ def server_memory(server: Server, client: Client) -> Findings:
         before = server.resident_bytes
         handles = add_requests(session, workload)
         session.step({handle: [] for handle in handles}).edits()
-        admitted = (server.resident_bytes - before) / _REQUESTS / 1e6
-        grown = []
+        grown = [server.resident_bytes - before]
         for token_ids in workload.sampled(2048):
             session.step({handle: (token_id,) for handle, token_id in zip(handles, token_ids, strict=True)}).edits()
-            grown.append((server.resident_bytes - before) / _REQUESTS / 1e6)
+            grown.append(server.resident_bytes - before)
         del kept
+    admitted, *later = np.array(grown) / _REQUESTS / 1e6
     name = "server memory a request, n-gram over 32k ids"
-    over_time = Ratio(float(np.median(grown)), min(grown), max(grown))
-    return Findings(
-        [],
-        [
-            BarLine(f"{name}, when admitted", Ratio(*[admitted] * 3), 0.6, "MB"),
-            BarLine(f"{name}, over 2048 further steps", over_time, 0.6, "MB"),
-        ],
-    )
+    yield BarLine(f"{name}, when admitted", over_rounds(np.array([admitted])), 0.6, "MB")
+    yield BarLine(f"{name}, over 2048 further steps", over_rounds(np.array(later)), 0.6, "MB")

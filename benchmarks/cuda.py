@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks import report, suite
 from benchmarks.contestants import InProcess, Service
-from benchmarks.gpu.races import Forward, SGLangOnDevice, race
 from benchmarks.gpu.runner import RESULTS_VARIABLE
-from benchmarks.kinds import Kind
+from benchmarks.gpu.timing import Forward, SGLangOnDevice, race
+from benchmarks.kinds import TEMPERATURE
 from benchmarks.machine import describe
-from benchmarks.peers import SGLang
-from benchmarks.records import Findings, rows_of
+from benchmarks.measure import Contestant, microseconds
+from benchmarks.records import Row
 from benchmarks.servers import connected
 from benchmarks.workloads import Workload
-from logitport import CustomLogitProcessor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from benchmarks.measure import Contestant
 
 _FORWARD_MILLISECONDS = 10.0
 _STEPS = 20
@@ -44,31 +38,14 @@ _SERVERS = {
 _RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or suite.RESULTS / "cuda")
 
 
-class Temperature(CustomLogitProcessor):
-    """Reads and writes every logit of its rows, in place, and does not wait for the GPU."""
-
-    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        temperatures = torch.tensor(
-            [[params["temperature"]] for params in custom_param_list or ()], pin_memory=logits.is_cuda
-        )
-        return logits.div_(temperatures.to(logits.device, non_blocking=True))
-
-
-TEMPERATURE = Kind(
-    "divide by a temperature",
-    {"temperature": 1.25},
-    Temperature,
-    lambda sglang: type("Temperature", (sglang.CustomLogitProcessor,), {"__call__": Temperature.__call__}),
-)
-
-WORKLOADS = {
+_WORKLOADS = {
     "the mix, logits-free": Workload(),
     "temperature on all rows": Workload(kinds=(TEMPERATURE,)),
     "temperature on every other row": Workload(kinds=(TEMPERATURE, None)),
 }
 
 
-def measure(case: str, workload: Workload, forward: Forward) -> Findings:
+def measure(case: str, workload: Workload, forward: Forward) -> Iterator[Row]:
     """Measure a workload."""
     with ExitStack() as stack:
         contestants: list[Contestant] = [SGLangOnDevice(workload, "cuda")]
@@ -76,10 +53,12 @@ def measure(case: str, workload: Workload, forward: Forward) -> Findings:
             contestants.append(InProcess(workload))
         contestants += _services(workload, stack)
         raced = race(contestants, workload, forward, steps=_STEPS)
-    return Findings([*rows_of(workload.name, case, raced, ("host", "stream"), SGLang.name)], [])
+    for name, samples in raced.items():
+        times = {"engine's thread": microseconds(samples.host), "GPU's stream": microseconds(samples.stream)}
+        yield Row(case, name, times)
 
 
-def _services(workload: Workload, stack: ExitStack) -> Iterable[Service]:
+def _services(workload: Workload, stack: ExitStack) -> Iterator[Service]:
     """Sessions with servers of all kinds. Their names show where the logits actually were."""
     for server, options in _SERVERS.items():
         _, client = stack.enter_context(connected(*options))
@@ -98,10 +77,8 @@ def main() -> None:
     machine = describe()
     machine = machine._replace(cpu=f"{machine.cpu}, {torch.cuda.get_device_name()}")
     forward = Forward("cuda", _FORWARD_MILLISECONDS)
-    parts = {case: partial(measure, case, workload, forward) for case, workload in WORKLOADS.items()}
-    found = suite.run(parts, machine)
-    report.show(found)
-    report.save(found, _RESULTS)
+    parts = {case: partial(measure, case, workload, forward) for case, workload in _WORKLOADS.items()}
+    report.save(suite.run(parts, machine), _RESULTS)
 
 
 if __name__ == "__main__":

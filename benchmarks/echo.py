@@ -1,38 +1,39 @@
-"""The lower bound of gRPC: a stream of bytes in both directions, without parsing at either end.
+"""The lower bounds of both transports: bytes in both directions, without parsing at either end.
 
-Run as a script, it is the server, with grpc.aio like logitport's. The first frame of a stream sets the reply to all
+Run as a script, it is the server of one: over gRPC with grpc.aio like logitport's, or over a Unix socket with a Python
+thread that reads and writes as the local transport's thread does. The first frame of a stream sets the reply to all
 later frames, so that frames and replies have the sizes of a real step.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
-from typing import TYPE_CHECKING, Any
+import socket
+import socketserver
+import struct
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, BinaryIO
 
 import grpc
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
 _SERVICE, _METHOD = "benchmarks.Echo", "Echo"
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
+_LENGTH = struct.Struct("<I")
 
 
 class EchoStream:
-    """The client's end: synchronous, with a queue, like a logitport session over gRPC."""
+    """The client's end over gRPC: synchronous, with a queue, like a logitport session."""
 
     def __init__(self, target: str, reply: bytes) -> None:
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         call: Any = self._channel.stream_stream(f"/{_SERVICE}/{_METHOD}")
-        self._replies = call(self._outgoing())
-        self.exchange(reply)
-
-    def exchange(self, frame: bytes) -> bytes:
-        """Send, and wait for the reply."""
-        self.send(frame)
-        return self.receive()
+        self._replies = call(iter(self._frames.get, None))
+        self.send(reply)
+        self.receive()
 
     def send(self, frame: bytes) -> None:
         """Send, and return at once."""
@@ -48,9 +49,29 @@ class EchoStream:
         self._frames.put(None)
         self._channel.close()
 
-    def _outgoing(self) -> Iterator[bytes]:
-        while (frame := self._frames.get()) is not None:
-            yield frame
+
+class SocketEchoStream:
+    """The client's end over a Unix socket: one thread that sends and then waits."""
+
+    def __init__(self, name: str, reply: bytes) -> None:
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(_address(name))
+        self._incoming = self._connection.makefile("rb")
+        self.send(reply)
+        self.receive()
+
+    def send(self, frame: bytes) -> None:
+        """Send, and return at once."""
+        self._connection.sendall(_LENGTH.pack(len(frame)) + frame)
+
+    def receive(self) -> bytes:
+        """Wait for the reply."""
+        return _read(self._incoming)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._incoming.close()
+        self._connection.close()
 
 
 async def _echo(frames: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
@@ -70,5 +91,28 @@ async def _serve() -> None:
     await server.wait_for_termination()
 
 
+class _LocalTransport(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        reply = _read(self.rfile)
+        self.connection.sendall(_LENGTH.pack(len(reply)) + reply)
+        while _read(self.rfile):
+            self.connection.sendall(_LENGTH.pack(len(reply)) + reply)
+
+
+def _read(incoming: BinaryIO) -> bytes:
+    """Read the next frame; empty at the end."""
+    header = incoming.read(_LENGTH.size)
+    return incoming.read(*_LENGTH.unpack(header)) if header else b""
+
+
+def _address(name: str) -> str:
+    return f"\0{name}"  # Linux's abstract names leave no file behind
+
+
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    if sys.argv[1] == "grpc":
+        asyncio.run(_serve())
+    own = f"logitport-benchmarks-{os.getpid()}"
+    with socketserver.ThreadingUnixStreamServer(_address(own), _LocalTransport) as server:
+        print(f"echo listening on {own}", flush=True)
+        server.serve_forever()

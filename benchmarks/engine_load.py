@@ -2,134 +2,131 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import socket
 import struct
 import time
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.helper import Helper, commands
 from benchmarks.hostile.raw import RawSession
-from benchmarks.pinning import pin
-from benchmarks.session_frames import check_admission
-from benchmarks.socket_echo import SocketEchoStream
-from logitport_proto.processing_pb2 import SessionRequest
+from benchmarks.workloads import Workload
+from logitport import Request
+from logitport.session.frames import Handle, add_frames, step_frame
+from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from multiprocessing.connection import Connection
 
-    from numpy.typing import NDArray
+class SessionFrames(NamedTuple):
+    """The frames of one session, in order.
 
-    from benchmarks.session_frames import SessionFrames
+    Attributes:
+        admissions: the frame that opens the session, and those that add its requests.
+        steps: one frame for each step.
+    """
+
+    admissions: list[bytes]
+    steps: list[bytes]
+
+
+def session_frames(workload: Workload, steps: int) -> SessionFrames:
+    """Serialize the frames of a session with the workload's requests."""
+    prompt = workload.history // 2
+    handles = []
+    for row, ids in enumerate(workload.histories().tolist()):
+        kind = workload.kind(row)
+        chain = [(kind.ours, kind.params)] if kind is not None else []
+        handles.append(Handle(row, 0, Request(ids[:prompt], ids[prompt:], chain)))
+    opening = OpenSession(vocab_size=workload.vocab_size, datatype="FP32", max_requests=workload.rows)
+    admissions = [SessionRequest(open=opening), *(SessionRequest(add=add) for add in add_frames(handles))]
+    for seq, frame in enumerate(admissions, 1):
+        frame.seq = seq
+    frames = []
+    for seq, token_ids in enumerate(workload.sampled(steps), len(admissions) + 1):
+        new = {handle: (token_id,) for handle, token_id in zip(handles, token_ids, strict=True)}
+        step = step_frame(new, {}, [(handle, 0) for handle in handles], workload.vocab_size)
+        frames.append(SessionRequest(seq=seq, step=step).SerializeToString())
+        for handle, new_ids in new.items():
+            handle.history.extend(new_ids)
+    return SessionFrames([frame.SerializeToString() for frame in admissions], frames)
+
+
+def check_admission(reply: bytes) -> SessionResponse:
+    """Parse the reply to a frame of `admissions`. Raises AssertionError if it is an error, or refuses a request."""
+    parsed = SessionResponse.FromString(reply)
+    assert not parsed.HasField("error"), parsed
+    assert not parsed.added.failures, parsed
+    return parsed
+
 
 _LENGTH = struct.Struct("<I")
 _RECEIVED_BYTES = 1 << 17
-_SPAWN = multiprocessing.get_context("spawn")
-
-
-class Exchanged(NamedTuple):
-    """Steps of all engines at the same time.
-
-    Attributes:
-        steps_a_second: of all engines together, while all of them ran.
-        cpu_seconds: processor time of the engines for each step.
-    """
-
-    steps_a_second: float
-    cpu_seconds: float
 
 
 class EngineLoad:
     """Running engines, each of which sends its next frame when it has the reply to the last one."""
 
-    def __init__(self, pipes: Sequence[Connection], processes: Sequence[int]) -> None:
-        self._pipes = pipes
-        self._processes = processes
+    def __init__(self, engines: Sequence[Helper]) -> None:
+        self._engines = engines
 
     def pin(self, cores: Collection[int]) -> None:
         """Run the engines on these cores only."""
-        for process in self._processes:
-            pin(process, cores)
+        for engine in self._engines:
+            pin(engine.pid, cores)
 
-    def run(self, steps: int) -> Exchanged:
-        """Make this many steps with each engine."""
-        for pipe in self._pipes:
-            pipe.send(steps)
-        received: list[NDArray[np.float64]] = []
-        cpu_seconds = 0.0
-        for pipe in self._pipes:
-            times, spent = pipe.recv()
-            received.append(times)
-            cpu_seconds += spent
+    def run(self, steps: int) -> tuple[float, float]:
+        """Make this many steps with each engine.
+
+        Returns the steps a second of all engines together, while all of them ran, and their CPU-seconds for each step.
+        """
+        for engine in self._engines:
+            engine.send(steps)
+        received, spent = zip(*(engine.receive() for engine in self._engines), strict=True)
         # An engine that begins earlier, or ends later, has the server for itself then.
         begin, end = max(times[0] for times in received), min(times[-1] for times in received)
         if end <= begin:  # too few steps: never did all of them run
             begin, end = min(times[0] for times in received), max(times[-1] for times in received)
         counted = sum(np.count_nonzero((times > begin) & (times <= end)) for times in received)
-        return Exchanged(counted / (end - begin), cpu_seconds / (len(received) * steps))
+        return counted / (end - begin), sum(spent) / (len(received) * steps)
+
+
+def pin(process: int, cores: Collection[int]) -> None:
+    """Run all threads of a process on these cores only."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager
 def session_load(target: str, frames: SessionFrames, engines: int) -> Iterator[EngineLoad]:
     """Run engines with a session each at the server's local transport; all of them send the same frames."""
-    with _running(_open_session, (target, frames.admissions), frames.steps, engines) as load:
-        yield load
-
-
-@contextmanager
-def echo_load(target: str, frames: SessionFrames, reply: bytes, engines: int) -> Iterator[EngineLoad]:
-    """Run engines that send the steps' frames to `socket_echo.py`, and receive as many bytes as a server replies."""
-    with _running(SocketEchoStream, (target, reply), frames.steps, engines) as load:
-        yield load
-
-
-@contextmanager
-def _running(
-    connect: Callable[..., RawSession | SocketEchoStream],
-    where: tuple[object, ...],
-    steps: Sequence[bytes],
-    engines: int,
-) -> Iterator[EngineLoad]:
-    pipes, processes = [], []
-    with NamedTemporaryFile() as file:
-        for frame in steps:
+    with NamedTemporaryFile() as file, ExitStack() as stack:
+        for frame in frames.steps:
             file.write(_LENGTH.pack(len(frame)) + frame)
         file.flush()
-        try:
-            for _ in range(engines):
-                ours, theirs = _SPAWN.Pipe()
-                pipes.append(ours)
-                processes.append(_SPAWN.Process(target=_engine, args=(theirs, connect, where, file.name)))
-                processes[-1].start()
-                theirs.close()
-            for pipe in pipes:
-                pipe.recv()  # it is connected
-            yield EngineLoad(pipes, [process.pid for process in processes if process.pid is not None])
-        finally:
-            for pipe in pipes:
-                pipe.close()
-            for process in processes:
-                process.join()
+        running = [stack.enter_context(Helper(_engine, target, frames.admissions, file.name)) for _ in range(engines)]
+        for engine in running:
+            engine.receive()  # it is connected
+        yield EngineLoad(running)
 
 
-def _engine(
-    pipe: Connection, connect: Callable[..., RawSession | SocketEchoStream], where: tuple[object, ...], file: str
-) -> None:
-    """Connect, and make steps as often as the pipe says how many, until it is closed."""
+def _engine(pipe: Connection, target: str, admissions: Sequence[bytes], file: str) -> None:
+    """Open a session, and make as many steps as each command says."""
     frames = _split(Path(file).read_bytes())
-    opened = connect(*where)  # kept: a session ends with its gRPC stream
-    connection = opened.connection
+    opening = SessionRequest.FromString(admissions[0]).open
+    session = RawSession(target, "", "local", **{field.name: value for field, value in opening.ListFields()})
+    for frame in admissions[1:]:
+        check_admission(session.exchange(frame))
+    connection = session.connection
+    assert connection is not None
     pipe.send(None)
-    while True:
-        try:
-            steps = pipe.recv()
-        except EOFError:
-            return
+    for steps in commands(pipe):
         before = time.process_time()
         times = [time.monotonic(), *(_exchange(connection, next(frames)) for _ in range(steps))]
         pipe.send((np.array(times), time.process_time() - before))
@@ -143,14 +140,6 @@ def _exchange(connection: socket.socket, frame: bytes) -> float:
     while missing:
         missing -= len(connection.recv(missing))
     return time.monotonic()
-
-
-def _open_session(target: str, admissions: Sequence[bytes]) -> RawSession:
-    opening = SessionRequest.FromString(admissions[0]).open
-    session = RawSession(target, "", "local", **{field.name: value for field, value in opening.ListFields()})
-    for frame in admissions[1:]:
-        check_admission(session.exchange(frame))
-    return session
 
 
 def _split(data: bytes) -> Iterator[bytes]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 
-from logitport import CustomLogitProcessor, EditProcessor
+from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
-    from logitport import EditRequest, RowEdits
 
 # Ids with a meaning; all others are drawn at random. The same in every vocabulary, so that its size can vary.
 START, END, NEWLINE, FIRST_ORDINARY = 0, 1, 2, 3
@@ -67,11 +63,13 @@ BAN = Kind(
 
 
 class Temperature(CustomLogitProcessor):
-    """Reads and writes every logit of its rows, in place."""
+    """Reads and writes every logit of its rows, in place, and does not wait for a GPU."""
 
     def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
-        temperatures = torch.tensor([[params["temperature"]] for params in custom_param_list or ()])
-        return logits.div_(temperatures)
+        temperatures = torch.tensor(
+            [[params["temperature"]] for params in custom_param_list or ()], pin_memory=logits.is_cuda
+        )
+        return logits.div_(temperatures.to(logits.device, non_blocking=True))
 
 
 TEMPERATURE = Kind(

@@ -1,28 +1,25 @@
-"""Measures contestants alternately, step by step, in one process; medians, 99th percentiles, spread, ratios."""
+"""Measures contestants alternately, step by step, in one process; medians, spread, ratios."""
 
 from __future__ import annotations
 
 import gc
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 ROUNDS = 5
 # Of a round's steps: on a machine with other processes, it is nearer to the time without them than the median is.
 LOWER_QUARTILE = 0.25
 _WARM_UP = 5
-_NO_LOGITS = torch.empty(0)
+NO_LOGITS = torch.empty(0)
 
 
 class Contestant(ABC):
@@ -46,28 +43,10 @@ class Contestant(ABC):
     def step(self, token_ids: Sequence[int]) -> None:
         """Run `begin` and `finish` without logits."""
         self.begin(token_ids)
-        self.finish(_NO_LOGITS)
+        self.finish(NO_LOGITS)
 
     def close(self) -> None:
         """Release its resources."""
-
-
-class Timing(NamedTuple):
-    """Microseconds.
-
-    Attributes:
-        median: median of all steps.
-        p99: 99th percentile of all steps.
-        low: the lowest median of a round.
-        high: the highest median of a round.
-        steps: number of measured steps.
-    """
-
-    median: float
-    p99: float
-    low: float
-    high: float
-    steps: int
 
 
 class Ratio(NamedTuple):
@@ -129,18 +108,18 @@ def race(
     gc.freeze()
     for step, token_ids in enumerate(workload.sampled(_WARM_UP + timed)):
         order = range(len(contestants))
-        for place in order if step % 2 else reversed(order):
-            contestant = contestants[place]
+        for index in order if step % 2 else reversed(order):
+            contestant = contestants[index]
             logits = common if contestant.logits is None else contestant.logits
             if refill:
-                np.copyto(_octets(logits), _octets(fresh))
+                np.copyto(_bytes(logits), _bytes(fresh))
             started = clock()
             contestant.begin(token_ids)
             begun = clock()
             forward()
             ready = clock()
             contestant.finish(logits)
-            table[place, step] = begun - started, ready - begun, clock() - ready
+            table[index, step] = begun - started, ready - begun, clock() - ready
     gc.unfreeze()
     measured = table[:, _WARM_UP:].reshape(len(contestants), ROUNDS, steps, 3)
     return {
@@ -149,11 +128,15 @@ def race(
     }
 
 
-def timing(seconds: NDArray[np.float64]) -> Timing:
-    """Summarize float64[rounds, steps]."""
-    rounds = np.median(seconds, axis=1) * 1e6
-    median, p99 = np.median(seconds) * 1e6, np.percentile(seconds, 99) * 1e6
-    return Timing(float(median), float(p99), float(rounds.min()), float(rounds.max()), seconds.size)
+def microseconds(seconds: NDArray[np.float64]) -> float:
+    """The median of all steps."""
+    return float(np.median(seconds)) * 1e6
+
+
+def difference(seconds: NDArray[np.float64], reference: NDArray[np.float64] | float = 0.0) -> Ratio:
+    """The difference of medians in microseconds, by round."""
+    reference = np.broadcast_to(reference, seconds.shape)
+    return over_rounds((np.median(seconds, axis=1) - np.median(reference, axis=1)) * 1e6)
 
 
 def ratio(seconds: NDArray[np.float64], reference: NDArray[np.float64], quantile: float = 0.5) -> Ratio:
@@ -166,5 +149,5 @@ def over_rounds(values: NDArray[np.float64]) -> Ratio:
     return Ratio(float(np.median(values)), float(values.min()), float(values.max()))
 
 
-def _octets(logits: torch.Tensor) -> Any:
+def _bytes(logits: torch.Tensor) -> Any:
     return logits.view(torch.uint8).numpy()

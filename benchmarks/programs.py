@@ -1,42 +1,98 @@
 """Programs in the engine's process, on its own logits: against SGLang's processors, and against eager torch.
 
-Each runs twice: by the runtime alone, and in a session, which sends each step to a server.
+Each runs twice: by the runtime alone, and in a session, which sends each step to a server. Sessions are also compared
+with several tenants, with a server over TCP, and with programs after built-ins.
 """
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from benchmarks import forwards
-from benchmarks.contestants import Service
-from benchmarks.measure import LOWER_QUARTILE, Contestant, race, ratio
+from benchmarks import forwards, kinds
+from benchmarks.contestants import Service, close_all
+from benchmarks.kinds import Kind
+from benchmarks.measure import LOWER_QUARTILE, Contestant, over_rounds, race
 from benchmarks.peers import Copy, SGLang
-from benchmarks.program_kinds import ENTROPY_GATE, MIN_P, PENALTY, TEMPERATURE, WINDOW
-from benchmarks.records import BarLine, Findings, rows_of
+from benchmarks.records import BarLine, ratios
+from benchmarks.servers import Server
 from benchmarks.workloads import Workload
-from logitport import TensorProcessor
+from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
 from logitport.programs.capturing import capture
 from logitport.programs.columns import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
+from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.verifier import verify
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+WINDOW = 4096
 
-    from benchmarks.kinds import Kind
-    from benchmarks.servers import Server
-    from logitport import Client
+
+class Temperature(TensorProcessor):
+    """Divides, without the greedy rows of the built-in: the same work as `kinds.Temperature`."""
+
+    params: ClassVar = {"temperature": Float(ge=0.01, le=100)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        return logits / params.temperature[:, None]
+
+
+class MinP(TensorProcessor):
+    """Denies ids with a probability below p times the highest one."""
+
+    params: ClassVar = {"min_p": Float(ge=0, le=1)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        probabilities = logits.softmax(-1)
+        least = params.min_p[:, None] * probabilities.amax(-1, keepdim=True)
+        return logits.masked_fill(probabilities < least, -torch.inf)
+
+
+class EntropyGate(TensorProcessor):
+    """Divides the rows whose entropy is above a threshold."""
+
+    params: ClassVar = {"threshold": Float(ge=0, le=100), "temperature": Float(ge=0.01, le=100)}
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:  # noqa: ARG002
+        log_p = logits.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
+        return torch.where(entropy > params.threshold[:, None], logits / params.temperature[:, None], logits)
+
+
+class RepetitionPenalty(TensorProcessor):
+    """Divides positive logits of the last ids by a penalty, and multiplies the other ones by it."""
+
+    params: ClassVar = {"penalty": Float(ge=0.01, le=100)}
+    window = WINDOW
+
+    def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
+        penalty = params.penalty[:, None]
+        score = logits.gather(-1, history.ids)
+        penalized = torch.where(score > 0, score / penalty, score * penalty)
+        return logits.scatter(-1, history.ids, penalized.to(logits.dtype))
+
+
+def _without_peer(_: ModuleType) -> type:
+    raise NotImplementedError("SGLang has no such processor")
+
+
+TEMPERATURE = Kind("temperature", kinds.TEMPERATURE.params, Temperature, kinds.TEMPERATURE.theirs)
+MIN_P = Kind("min-p", {"min_p": 0.1}, MinP, _without_peer)
+ENTROPY_GATE = Kind("entropy gate", {"threshold": 5.0, "temperature": 2.0}, EntropyGate, _without_peer)
+PENALTY = Kind(f"repetition penalty over {WINDOW} ids", {"penalty": 1.1}, RepetitionPenalty, _without_peer)
+
 
 _ROWS = 64
-_STEPS = 15
-_FORWARD_MILLISECONDS = 10
-_SECTION = "bar: programs"
+_STEPS = 30
+_SLEEPING = forwards.sleeping(10)
+_FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": _SLEEPING}
+_CASE = "temperature as a program on all rows"
 
 
 class InProgram(Contestant):
@@ -91,42 +147,80 @@ class EagerPenalty(Contestant):
         logits.scatter_(1, self._ids, score)
 
 
-def programs(_: Server, client: Client) -> Findings:
+def programs(_: Server, client: Client) -> Iterator[BarLine]:
     """Programs of samplers, each on all rows; a temperature on half of the rows, too."""
-    found = Findings([], [])
     half: list[Kind | None] = [*(TEMPERATURE,) * (_ROWS // 2), *(None,) * (_ROWS // 2)]
     random.Random(1).shuffle(half)
-    for case, kinds, most in (
+    for case, kinds_of_rows, limit in (
         ("all rows", (TEMPERATURE,), 0.12),
         ("every other row", (TEMPERATURE, None), 0.5),
         ("an irregular half of the rows", tuple(half), 0.7),
     ):
-        workload = Workload(kinds=kinds)
-        _race(client, f"temperature on {case}", workload, SGLang(workload), most, found)
+        workload = Workload(kinds=kinds_of_rows)
+        yield from _compare(client, f"temperature on {case}", workload, SGLang(workload), limit)
     for kind, function in ((MIN_P, eager_min_p), (ENTROPY_GATE, eager_gate)):
-        _race(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7, found)
+        yield from _compare(client, kind.name, Workload(kinds=(kind,)), Eager(function), 0.7)
     workload = Workload(kinds=(PENALTY,))
-    _race(client, PENALTY.name, workload, EagerPenalty(workload, PENALTY.params["penalty"]), 1.1, found)
-    return found
+    yield from _compare(client, PENALTY.name, workload, EagerPenalty(workload, PENALTY.params["penalty"]), 1.1)
 
 
-def _race(client: Client, case: str, workload: Workload, reference: Contestant, most: float, found: Findings) -> None:
+def _compare(client: Client, case: str, workload: Workload, reference: Contestant, limit: float) -> Iterator[BarLine]:
     """Measure the time of the engine's thread: `Session.step` and `apply`, or `apply` of the runtime alone."""
     session = Service(client, workload, "local", registered=True, name="program in a session")
     contestants = [reference, InProgram(workload), session, Copy(workload)]
-    raced = race(contestants, workload, forwards.sleeping(_FORWARD_MILLISECONDS), steps=_STEPS)
+    raced = race(contestants, workload, _SLEEPING, steps=15)
     session.close()
-    case = f"{case}, behind {_FORWARD_MILLISECONDS} ms that sleeps"
-    found.rows.extend(rows_of(_SECTION, case, raced, ("exposed", "blocking"), reference.name))
-    peer = raced[reference.name]
-    for name, quantity, limit in (
-        (InProgram.name, "blocking", most),
-        (session.name, "blocking", most),
-        (session.name, "exposed", most),
-        (Copy.name, "blocking", None),
+    for quantity, limits in (
+        ("blocking", {InProgram.name: limit, session.name: limit, Copy.name: None}),
+        ("exposed", {session.name: limit}),
     ):
-        compared = ratio(getattr(raced[name], quantity), getattr(peer, quantity), LOWER_QUARTILE)
-        found.bar.append(BarLine(f"{case}: {quantity}, {name} ÷ {reference.name}", compared, limit))
+        named = f"{case}, behind 10 ms that sleeps: {quantity}, "
+        yield from ratios(named, raced, reference.name, limits, quantity=quantity, quantile=LOWER_QUARTILE)
+
+
+def tenants_of_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """The same program in the requests of four tenants, and of one."""
+    workload = Workload(kinds=(TEMPERATURE,))
+    tenants = {"1": 1, "4 tenants": 4}
+    contestants = [
+        Service(client, workload, "local", tenants=count, registered=True, name=name) for name, count in tenants.items()
+    ]
+    for forward_name, forward in _FORWARDS.items():
+        raced = race(contestants, workload, forward, steps=_STEPS)
+        yield from ratios(f"{_CASE}, {forward_name}: ", raced, "1", {"4 tenants": 1.1}, quantile=LOWER_QUARTILE)
+    close_all(contestants)
+
+
+def transports_of_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """The server over TCP, as on another host, and over the local transport. The logits stay in this process."""
+    workload = Workload(kinds=(TEMPERATURE,))
+    local = Service(client, workload, "local", registered=True, name="local")
+    grpc = Service(client, workload, "grpc", registered=True, name="over TCP")
+    for forward_name, forward, limits in (
+        ("not overlapped", forwards.none, {"step": None}),
+        ("behind 10 ms that sleeps", _SLEEPING, {"exposed": 1.05, "step": 1.05}),
+    ):
+        raced = race([local, grpc], workload, forward, steps=_STEPS)
+        for quantity, limit in limits.items():
+            case = f"{_CASE}, {forward_name}: {quantity}, "
+            bars = {grpc.name: limit}
+            yield from ratios(case, raced, local.name, bars, quantity=quantity, quantile=LOWER_QUARTILE)
+    close_all([local, grpc])
+
+
+def mix_with_a_program(_: Server, client: Client) -> Iterator[BarLine]:
+    """A program as the last processor of each chain of the mix: what it adds, and what it takes by itself."""
+    mix, alone = Workload(), InProgram(Workload(kinds=(TEMPERATURE,)))
+    without = Service(client, mix, "local", name="without")
+    together = Service(client, mix, "local", last=TEMPERATURE, name="with a temperature")
+    raced = race([without, together, alone], mix, _SLEEPING, steps=_STEPS)
+    close_all([without, together])
+    low = {name: np.quantile(samples.exposed, LOWER_QUARTILE, axis=1) for name, samples in raced.items()}
+    added = over_rounds((low[together.name] - low[without.name]) / low[alone.name])
+    case = "the mix, behind 10 ms that sleeps: exposed, "
+    yield BarLine(f"{case}added by a temperature ÷ {alone.name}", added, 1.05)
+    limits = {together.name: None}
+    yield from ratios(case, raced, without.name, limits, quantity="exposed", quantile=LOWER_QUARTILE)
 
 
 def eager_min_p(logits: torch.Tensor) -> None:

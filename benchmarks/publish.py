@@ -1,76 +1,54 @@
-"""Publishes the committed results: their tables in docs/performance.md, one picture and its caption in README.md."""
+"""The results as tables: on the terminal, and between the markers of docs/ and README.md."""
 
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from benchmarks.peers import SGLang
-from benchmarks.report import bar_cells, duration
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `benchmarks.gpu` imports this where logitport is not installed
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from benchmarks.measure import Timing
-    from benchmarks.records import Row
+    from benchmarks.measure import Ratio
+    from benchmarks.records import BarLine
     from benchmarks.report import Report
 
 _FILES = ("README.md", "docs/performance.md", "docs/engines/vllm.md")
-_AXES = {
-    "SGLang": (SGLang.name, "blocking"),
-    "our built-ins, no service": ("built-ins in process", "blocking"),
-    "local": ("service, local", "blocking"),
-    "local, exposed": ("service, local", "exposed"),
-    "gRPC": ("service, grpc", "blocking"),
-    "gRPC, exposed": ("service, grpc", "exposed"),
-}
-_OVERLAP = {
-    "SGLang": (SGLang.name, "exposed"),
-    "the same edits, no service": ("built-ins in process", "exposed"),
-    "local, exposed": ("service, local", "exposed"),
-    "local, added": ("service, local", "added"),
-    "gRPC, exposed": ("service, grpc", "exposed"),
-    "gRPC, added": ("service, grpc", "added"),
-}
 
 
-PICTURE = "docs/step.png"
-
-
-def publish(report: Report, root: Path) -> None:
-    """Draw the picture, and write each text between its markers, `<!-- NAME:begin -->` and `<!-- NAME:end -->`."""
-    from benchmarks import plot  # needs matplotlib, which the texts do not
-
-    plot.draw_step(_step(report), root / PICTURE)
-    write(texts(report), root)
-
-
-def write(texts_by_name: Mapping[str, str], root: Path) -> None:
-    """Write each text between its markers, in every page that has them."""
-    for name, table in texts_by_name.items():
+def write(texts: Mapping[str, str], root: Path) -> None:
+    """Write each text between `<!-- NAME:begin -->` and `<!-- NAME:end -->`, in every page that has these markers."""
+    for name, text in texts.items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         homes = [root / file for file in _FILES if begin in (root / file).read_text()]
         for file in homes:
             before, _, rest = file.read_text().partition(begin)
-            file.write_text(before + begin + table + end + rest.partition(end)[2])
+            file.write_text(before + begin + text + end + rest.partition(end)[2])
         if not homes:
             print(f"no {begin.strip()} in {' or '.join(_FILES)}", file=sys.stderr)
 
 
-def texts(report: Report) -> dict[str, str]:
-    """The published texts, each by the name of its markers."""
-    sections = dict.fromkeys(row.section for row in report.rows if not row.section.startswith("bar"))
-    pivots = {
-        section: _pivot(report, section, _OVERLAP if section.startswith("pipelined") else _AXES) for section in sections
-    }
-    return {"bench": bar_table(report), "bench-cases": "\n".join(pivots.values()), "bench-step": _caption(report)}
+def text(report: Report) -> str:
+    """All tables, and where they were measured."""
+    return "\n".join(filter(None, (tables(report), bar_table(report))))
 
 
-def bar_table(report: Report, without_bar: str = "floor") -> str:
-    """The lines of the bar, and where they were measured; `without_bar` is the verdict of a line that has no bar."""
-    lines = ((line.case, *bar_cells(line, without_bar)) for line in report.bar)
-    return f"{markdown(('', 'measured', 'spread', 'bar', ''), lines)}\n{where(report)}\n"
+def tables(report: Report) -> str:
+    """A table for each section, with a line for each row."""
+    found = []
+    for section, rows in groupby(report.rows, key=lambda row: row.section):
+        lines = [(row.case, row.times) for row in rows]
+        head = dict.fromkeys(title for _, times in lines for title in times)
+        cells = ((case, *(duration(times[title]) if title in times else "" for title in head)) for case, times in lines)
+        found.append(markdown((section, *head), cells))
+    return "\n".join(found)
+
+
+def bar_table(report: Report) -> str:
+    """The lines of the bar, and where they were measured."""
+    lines = markdown(("", "measured", "spread", "bar", ""), ((line.case, *bar_cells(line)) for line in report.bar))
+    return f"{lines if report.bar else ''}\n{where(report)}\n"
 
 
 def where(report: Report) -> str:
@@ -78,48 +56,39 @@ def where(report: Report) -> str:
     return f"On {report.machine.described}. {report.started[:10]}; {report.conditions}."
 
 
-def _step(report: Report) -> dict[tuple[str, str], Timing]:
-    """The timings of the mix for 64 rows."""
-    rows = (row for row in report.rows if (row.section, row.case) == ("rows", "64"))
-    return {(row.contestant, row.quantity): row.timing for row in rows}
-
-
-def _caption(report: Report) -> str:
-    """Return the text below the picture: results for and against the service."""
-    step = {key: duration(timing.median) for key, timing in _step(report).items()}
-    bars = [line for line in report.bar if line.bar is not None]
-    met = sum(line.met for line in bars)
-    return f"""\
-![Time of the processors of one step on the engine's critical path]({PICTURE})
-
-64 rows, histories of 4096 ids, a vocabulary of 151,936, three built-ins; {report.machine.cpu}, {report.machine.cores} \
-cores, {report.started[:10]}.
-
-1. If the edits are computed during a long enough forward pass, the engine waits \
-{step["service, local", "exposed"]} after it; SGLang's own processors take {step[SGLang.name, "blocking"]}.
-2. Most of the gain comes from incremental algorithms: in the engine's process, without a service, they take \
-{step["built-ins in process", "blocking"]}; the service without overlap takes {step["service, local", "blocking"]}.
-3. This run met {met} of the project's {len(bars)} targets and missed {len(bars) - met}; \
-[docs/performance.md](docs/performance.md) lists them, the reasons, and the cases in which logitport is slower.
-"""
-
-
-def _pivot(report: Report, section: str, columns: dict[str, tuple[str, str]]) -> str:
-    """A table of medians with a line per case and a column per contestant."""
-    cases: dict[str, list[Row]] = {}
-    for row in report.rows:
-        if row.section == section:
-            cases.setdefault(row.case, []).append(row)
-    medians = {
-        case: {(row.contestant, row.quantity): duration(row.timing.median) for row in rows}
-        for case, rows in cases.items()
-    }
-    present = {title: key for title, key in columns.items() if any(key in of_case for of_case in medians.values())}
-    lines = ((case, *(of_case.get(key, "") for key in present.values())) for case, of_case in medians.items())
-    return markdown((section, *present), lines)
-
-
 def markdown(head: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
     """A table; all columns but the first are numbers."""
     rule = ("---",) + ("---:",) * (len(head) - 1)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))
+
+
+def bar_cells(line: BarLine) -> tuple[str, str, str, str]:
+    """The cells measured, spread, bar, and whether the bar is met."""
+    low, high, unit = line.measured.low, line.measured.high, line.unit
+    measured = (f"{line.measured.value:.2f} {unit}", f"{low:.2f} to {high:.2f}")
+    if not unit:
+        measured = (quotient(line.measured.value), spread(line.measured))
+    if line.bar is None:
+        return *measured, "", ""
+    limit = f"{line.bar} {unit}" if unit else quotient(line.bar)
+    return *measured, f"{'≥' if line.at_least else '≤'} {limit}", "met" if line.met else "missed"
+
+
+def duration(microseconds: float) -> str:
+    """Format with a unit and three digits."""
+    if microseconds < 999.5:
+        return f"{microseconds:.3g} µs"
+    milliseconds = microseconds / 1e3
+    return f"{milliseconds:.0f} ms" if milliseconds > 999 else f"{milliseconds:.3g} ms"
+
+
+def quotient(value: float) -> str:
+    """Format a ratio; small ones as fractions."""
+    if not 0 < value < 0.1:
+        return f"{value:.2f}"
+    return f"1/{1 / value:.0f}" if value < 0.01 else f"1/{1 / value:.3g}"
+
+
+def spread(ratio: Ratio) -> str:
+    """The lowest and the highest of the rounds."""
+    return f"{quotient(ratio.low)} to {quotient(ratio.high)}"

@@ -1,33 +1,25 @@
-"""The results of the benchmarks: rows of the table, lines of the bar."""
+"""The results of the benchmarks: rows of tables, and lines of the bar."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
-from benchmarks.measure import Ratio, Samples, Timing, ratio, timing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from benchmarks.measure import Ratio, Samples, ratio
 
 
 class Row(NamedTuple):
-    """One line of the table.
+    """One row of a table.
 
     Attributes:
-        section: the property that is varied.
-        case: one value of the property.
-        contestant: name of the contestant.
-        quantity: "begin", "exposed", "blocking", "step" or "forward", as in `Samples`.
-        timing: microseconds.
-        ratio: to the reference of the case, at the same quantity; None for the reference itself.
+        section: the table, and the head of its first column.
+        case: the first cell.
+        times: microseconds, by the head of the column.
     """
 
     section: str
     case: str
-    contestant: str
-    quantity: str
-    timing: Timing
-    ratio: Ratio | None
+    times: dict[str, float]
 
 
 class BarLine(NamedTuple):
@@ -43,7 +35,7 @@ class BarLine(NamedTuple):
 
     case: str
     measured: Ratio
-    bar: float | None
+    bar: float | None = None
     unit: str = ""
     at_least: bool = False
 
@@ -55,24 +47,32 @@ class BarLine(NamedTuple):
         return self.measured.value >= self.bar if self.at_least else self.measured.value <= self.bar
 
 
-class Findings(NamedTuple):
-    """The results of one part of the suite."""
-
-    rows: list[Row]
-    bar: list[BarLine]
+# What a part of a benchmark yields.
+Records: TypeAlias = Iterator[BarLine | Row]
 
 
-def rows_of(
-    section: str,
+def ratios(
     case: str,
     raced: Mapping[str, Samples],
-    quantities: Sequence[str],
-    reference: str = "",
-) -> Iterator[Row]:
-    """Each contestant at each quantity, with its ratio to the reference."""
-    for quantity in quantities:
-        for name, samples in raced.items():
-            seconds = getattr(samples, quantity)
-            against = raced.get(reference)
-            compared = None if against is None or name == reference else ratio(seconds, getattr(against, quantity))
-            yield Row(section, case, name, quantity, timing(seconds), compared)
+    reference: str,
+    limits: Mapping[str, float | None],
+    *,
+    quantity: str = "blocking",
+    quantile: float = 0.5,
+    label: str = "",
+) -> Iterator[BarLine]:
+    """A line for each contestant in `limits`: its quantity, divided by that of the reference.
+
+    Args:
+        case: begins the name of each line; the contestant and the reference follow.
+        raced: of all contestants.
+        reference: a contestant.
+        limits: the bar by contestant.
+        quantity: of `Samples`.
+        quantile: of a round's steps.
+        label: of the reference, instead of its name.
+    """
+    peer = getattr(raced[reference], quantity)
+    for name, limit in limits.items():
+        compared = ratio(getattr(raced[name], quantity), peer, quantile)
+        yield BarLine(f"{case}{name} ÷ {label or reference}", compared, limit)

@@ -6,14 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from logitport import Client, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -63,9 +60,9 @@ def logitport_server(*options: str, pure_python: bool = False) -> Iterator[Serve
 
 
 @contextmanager
-def echo_server(script: str = "echo.py") -> Iterator[Server]:
-    """Run an echo over bare gRPC, or over a bare Unix socket with `socket_echo.py`; its target is the socket's name."""
-    with _running([sys.executable, str(Path(__file__).with_name(script))]) as server:
+def echo_server(transport: str) -> Iterator[Server]:
+    """Run an echo over bare gRPC ("grpc"), or over a bare Unix socket ("local"), whose name is its target."""
+    with _running([sys.executable, str(Path(__file__).with_name("echo.py")), transport]) as server:
         yield server
 
 

@@ -6,57 +6,47 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import publish, report
-from benchmarks.machine import Bystanders, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from benchmarks.machine import Machine
-    from benchmarks.records import Findings
-    from benchmarks.report import Report
+from benchmarks.machine import Bystanders, Machine, describe
+from benchmarks.records import Records
+from benchmarks.report import Report
 
 RESULTS = Path(__file__).with_name("results")
 ROOT = Path(__file__).parents[1]
+# Above this share of processor time, other processes are reported.
+_QUIET = 0.05
 
 
-def run(parts: Mapping[str, Callable[[], Findings]], machine: Machine | None = None) -> Report:
+def run(parts: Mapping[str, Callable[[], Records]], machine: Machine | None = None) -> Report:
     """Run the parts one after the other, and measure the load of other processes."""
     found = report.Report(machine or describe(), time.strftime("%Y-%m-%d %H:%M"))
     for name, part in parts.items():
         started, bystanders = time.monotonic(), Bystanders()
-        findings = part()
-        seconds = time.monotonic() - started
-        found.add(name, findings, seconds, bystanders.share())
-        print(f"{name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+        found.add(part())
+        share = bystanders.share()
+        found.bystanders[name] = share
+        busy = f"; others used {share:.0%} of the processors' time: run it again alone" if share > _QUIET else ""
+        print(f"{name}: {time.monotonic() - started:.0f} s{busy}", file=sys.stderr, flush=True)
+    print(publish.text(found))
     return found
 
 
-def main(
-    module: str,
-    description: str | None,
-    folder: str,
-    run: Callable[[], Report],
-    texts: Callable[[Path], Mapping[str, str]],
-) -> None:
+def main(module: str, description: str | None, folder: str, run: Callable[[], Report]) -> None:
     """Run the command `python -m benchmarks.MODULE [run|publish]`.
 
     Args:
         module: name of the command's module.
         description: of the command.
-        folder: where results are, below results/.
+        folder: where results are, below results/; also the name of the markers.
         run: measures.
-        texts: the published texts of the results in a folder, by the names of their markers.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
     parser.add_argument("command", nargs="?", choices=["run", "publish"], default="run")
     if parser.parse_args().command == "publish":
-        publish.write(texts(RESULTS / folder), ROOT)
+        publish.write({folder: publish.text(report.load(RESULTS / folder)[0])}, ROOT)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
-    found = run()
-    report.show(found)
-    report.save(found, RESULTS / folder)
+    report.save(run(), RESULTS / folder)

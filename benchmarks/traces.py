@@ -10,27 +10,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import timeit
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import numpy as np
-
-from benchmarks import publish, report, suite
+from benchmarks import forwards, suite
 from benchmarks.contestants import Service, close_all
-from benchmarks.measure import LOWER_QUARTILE, over_rounds, race, ratio
-from benchmarks.records import BarLine, Findings, rows_of
+from benchmarks.measure import LOWER_QUARTILE, race
+from benchmarks.records import BarLine, ratios
+from benchmarks.report import Report
 from benchmarks.servers import connected
 from benchmarks.workloads import Workload
-from logitport_server import tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from logitport import Client
+from logitport import Client
 
 _STEPS = 300
 _ON = {"OTEL_TRACES_EXPORTER": "otlp"}
@@ -62,40 +54,24 @@ def _collector() -> Iterator[str]:
         process.terminate()
 
 
-def run() -> report.Report:
+def run() -> Report:
     """Compare a server without traces with each other one."""
     with ExitStack() as stack:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = stack.enter_context(_collector())
         _, client = stack.enter_context(connected("--device", "cpu"))
         parts = {name: partial(_compare, name, client, variables) for name, variables in _CASES.items()}
-        return suite.run({**parts, "the check": _check})
+        return suite.run(parts)
 
 
-def _compare(name: str, client: Client, variables: dict[str, str]) -> Findings:
+def _compare(name: str, client: Client, variables: dict[str, str]) -> Iterator[BarLine]:
     """Compare a server with these variables with the client's server, which has no traces."""
     workload = Workload()
     with patch.dict(os.environ, variables), connected("--device", "cpu") as (_, other):
         contestants = [Service(client, workload, "local", name="off"), Service(other, workload, "local", name=name)]
-        raced = race(contestants, workload, lambda: None, steps=_STEPS)
+        raced = race(contestants, workload, forwards.none, steps=_STEPS)
         close_all(contestants)
-    compared = ratio(raced[name].blocking, raced["off"].blocking, LOWER_QUARTILE)
-    rows = rows_of("traces", name, raced, ("blocking",), "off")
-    return Findings([*rows], [BarLine(f"a step, traces {name} ÷ off", compared, None)])
-
-
-def _check() -> Findings:
-    """All that is left of traces in a step without them."""
-    tracing.use(None)
-    seconds = timeit.repeat("samples_step()", globals={"samples_step": tracing.samples_step}, number=1_000_000)
-    return Findings(
-        [], [BarLine("traces off: what is left of them in a step", over_rounds(1e3 * np.array(seconds)), None, "ns")]
-    )
-
-
-def texts(folder: Path) -> dict[str, str]:
-    """The published text."""
-    return {"traces": publish.bar_table(report.load_latest(folder), without_bar="")}
+    return ratios("a step, traces ", raced, "off", {name: None}, quantile=LOWER_QUARTILE)
 
 
 if __name__ == "__main__":
-    suite.main("traces", __doc__, "traces", run, texts)
+    suite.main("traces", __doc__, "traces", run)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.kinds import BAN, FIRST_ORDINARY, NGRAM, START, THINKING, Kind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SEED = 20260731
 _WORDS = 2000
@@ -36,12 +33,6 @@ class Workload:
     vocab_size: int = 151_936
     dtype: torch.dtype = torch.float32
     kinds: tuple[Kind | None, ...] = (THINKING, NGRAM, BAN)
-
-    @property
-    def name(self) -> str:
-        """The name in tables."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.rows} rows, history {self.history}, vocabulary {self.vocab_size}, {dtype}"
 
     def kind(self, row: int) -> Kind | None:
         """The processor of a row's request."""

@@ -8,17 +8,14 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.gpu.peer_files import Missing, folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
+from benchmarks.peer_files import Missing, folder_of
 
 _VLLM = "vllm.v1.worker.gpu.structured_outputs"
 
@@ -138,7 +135,7 @@ def import_vllm() -> Any:
     folder = folder_of("LOGITPORT_VLLM")
     language = ModuleType("vllm.triton_utils")
     language.triton, language.tl = triton, triton.language  # type: ignore[attr-defined]
-    with _in_modules({"vllm.triton_utils": language}):
+    with patch.dict(sys.modules, {"vllm.triton_utils": language}):
         imported = contextmanager(PartialPackage(folder, "vllm", [_VLLM]).imported)
         with imported() as modules:
             module: Any = modules[_VLLM]
@@ -151,13 +148,3 @@ def import_vllm() -> Any:
 
 def _copy_to_device(source: Any, *, out: torch.Tensor) -> torch.Tensor:
     return out.copy_(torch.from_numpy(source), non_blocking=True)
-
-
-@contextmanager
-def _in_modules(modules: dict[str, ModuleType]) -> Iterator[None]:
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name in modules:
-            sys.modules.pop(name, None)

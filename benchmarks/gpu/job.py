@@ -8,27 +8,24 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 
-from benchmarks.gpu import bars
-from benchmarks.gpu.peer_files import Missing
-from benchmarks.gpu.results import Line, append
+from benchmarks.gpu.results import CORRECT, Line, append
 from benchmarks.gpu.runner import RESULTS_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import ArrayLike
-
-    from benchmarks.measure import Ratio
-    from benchmarks.workloads import Workload
-    from logitport import Client
-    from tests.conftest import RunningServer
+from benchmarks.machine import describe
+from benchmarks.measure import Ratio
+from benchmarks.peer_files import Missing
+from benchmarks.workloads import Workload
+from logitport import Client
+from tests.conftest import RunningServer, run_server
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -56,8 +53,6 @@ class Job:
 
     def batch(self, **fields: Any) -> Workload:
         """The workload of the bar with some fields, 64 rows of 151,936 ids; a tiny one for a tiny job."""
-        from benchmarks.workloads import Workload
-
         workload = Workload(**fields)
         return replace(workload, rows=6, history=64, vocab_size=40_000) if self.tiny else workload
 
@@ -68,9 +63,6 @@ class Job:
     @contextmanager
     def connected(self, device: str, *options: str) -> Iterator[tuple[RunningServer, Client]]:
         """Run a server on a device, with the layers of the sandbox that this machine has, and connect a client."""
-        from logitport import Client
-        from tests.conftest import run_server
-
         with (
             run_server("--device", device, "--enable-custom-logit-processor", *options) as server,
             Client(server.target, timeout=_TIMEOUT_SECONDS) as client,
@@ -89,7 +81,7 @@ class Job:
 
     def check(self, case: str, ok: object, note: str = "") -> None:
         """Record whether something is correct."""
-        self.record(case, bars.CORRECT, float(bool(ok)), note=note)
+        self.record(case, CORRECT, float(bool(ok)), note=note)
 
     def fact(self, case: str, quantity: str, note: object) -> None:
         """Record a fact in words."""
@@ -131,6 +123,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     folder = Path(os.environ.get(RESULTS_VARIABLE, "."))
     job = Job(options.name, folder, options.device, options.tiny)
+    gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else "no GPU"
+    job.fact("machine", "description", f"{describe().described}; CUDA {torch.version.cuda}, {gpu}")
     importlib.import_module(f"benchmarks.gpu.jobs.{options.name}").run(job)
 
 

@@ -15,18 +15,10 @@ import venv
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-SOURCES = tuple(ROOT / name for name in ("proto", "client", "server", "builtin_processors"))
-WHEELS = ROOT / ".gpu-wheels"
+from benchmarks.peer_files import ROOT, WHEELS
 
-_COMMAND = """\
-#!{python}
-import sys
-
-from {module} import {function}
-
-sys.exit({function}())
-"""
+_SOURCES = tuple(ROOT / name for name in ("proto", "client", "server", "builtin_processors"))
+_COMMAND = "#!{python}\nimport sys\nfrom {module} import {function}\n\nsys.exit({function}())\n"
 
 
 def make(folder: Path, wheels: Path = WHEELS) -> Path:
@@ -36,8 +28,7 @@ def make(folder: Path, wheels: Path = WHEELS) -> Path:
     """
     venv.EnvBuilder(system_site_packages=True, clear=True, symlinks=True, with_pip=False).create(folder)
     python = folder / "bin" / "python"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = folder / "lib" / version / "site-packages"
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     unpacked = folder / "wheels"
     if any(wheels.glob("*.whl")):
         _unpack(sorted(wheels.glob("*.whl")), unpacked)
@@ -48,28 +39,12 @@ def make(folder: Path, wheels: Path = WHEELS) -> Path:
         command = folder / "bin" / name
         command.write_text(_COMMAND.format(python=python, module=module, function=function))
         command.chmod(0o755)
+    # The interpreter that runs this may be a virtual environment itself: its packages are added by their folders.
+    own = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    added = [f"import site; site.addsitedir({path!r})" for path in dict.fromkeys(own) if Path(path).is_dir()]
     # Wheels come before the interpreter's packages: they replace those that are too old.
-    lines = [
-        *map(str, SOURCES),
-        str(unpacked),
-        *(f"import site; site.addsitedir({path!r})" for path in _own_packages()),
-    ]
-    (packages / "logitport.pth").write_text("\n".join(lines) + "\n")
+    (packages / "logitport.pth").write_text("\n".join((*map(str, _SOURCES), str(unpacked), *added)) + "\n")
     return python
-
-
-def _unpack(wheels: list[Path], folder: Path) -> None:
-    options = ("--no-index", "--no-deps", "--no-compile", "--quiet", "--disable-pip-version-check")
-    # Compiled packages of several versions of Python may be in the folder: pip chooses none by a file's name.
-    tags = {f"cp{sys.version_info.major}{sys.version_info.minor}", "py3", "abi3"}
-    fitting = [wheel for wheel in wheels if tags & set(wheel.stem.replace(".", "-").split("-"))]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, *fitting], check=True)
-
-
-def _own_packages() -> list[str]:
-    """The folders of packages of the interpreter that runs this, which may be a virtual environment itself."""
-    paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
-    return [path for path in dict.fromkeys(paths) if Path(path).is_dir()]
 
 
 def read_project() -> Any:
@@ -79,6 +54,14 @@ def read_project() -> Any:
     except ImportError:
         sys.exit("this needs Python 3.11 or later")
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def _unpack(wheels: list[Path], folder: Path) -> None:
+    options = ("--no-index", "--no-deps", "--no-compile", "--quiet", "--disable-pip-version-check")
+    # Compiled packages of several versions of Python may be in the folder: pip chooses none by a file's name.
+    tags = {f"cp{sys.version_info.major}{sys.version_info.minor}", "py3", "abi3"}
+    fitting = [wheel for wheel in wheels if tags & set(wheel.stem.replace(".", "-").split("-"))]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, *fitting], check=True)
 
 
 def _write_metadata(packages: Path, project: Any) -> None:

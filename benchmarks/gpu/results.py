@@ -1,17 +1,45 @@
-"""The results of a run: one JSON line each, written at once, and a table that is rewritten after each part."""
+"""The results of a run, and their bars: one JSON line each, written at once; the table is rewritten after each part."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.gpu.bars import BARS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from benchmarks.publish import markdown
 
 LINES, LOG, TABLE = "results.jsonl", "log.txt", "table.md"
+
+
+# Names of quantities. A job records a quantity by its name, and the bar follows from it.
+LISTS = "lists, GPU time"
+MIX_TO_FLOOR = "the mix ÷ moving its bytes"
+BITMASK_TO_XGRAMMAR = "bitmasks ÷ xgrammar's kernel"
+BITMASK_TO_VLLM = "bitmasks ÷ vLLM's kernel"
+HOST_TO_XGRAMMAR = "host time ÷ xgrammar's"
+EXPOSED_4K = "exposed ÷ SGLang in process, 4k"
+EXPOSED_32K = "exposed ÷ SGLang in process, 32k"
+PROGRAM_TO_TORCH = "program in process ÷ torch's operator"
+SERVER_TO_TORCH = "through the server, in place ÷ torch's operator"
+GENERATION = "tokens a second ÷ without processors"
+SAMPLING = "tokens a second ÷ SGLang's own processors"
+CORRECT = "correct"  # 1.0 or 0.0
+
+# Each with the sign of its limit: ≤ for the highest value that meets the bar, ≥ for the lowest.
+BARS: dict[str, tuple[str, float]] = {
+    LISTS: ("≤", 30.0),  # µs
+    MIX_TO_FLOOR: ("≤", 1.3),
+    BITMASK_TO_XGRAMMAR: ("≤", 1.0),
+    BITMASK_TO_VLLM: ("≤", 1.0),
+    HOST_TO_XGRAMMAR: ("≤", 1.5),
+    EXPOSED_4K: ("≤", 1 / 50),
+    EXPOSED_32K: ("≤", 1 / 200),
+    PROGRAM_TO_TORCH: ("≤", 1.15),
+    SERVER_TO_TORCH: ("≤", 2.0),
+    GENERATION: ("≥", 0.99),
+    SAMPLING: ("≥", 1.0),
+    CORRECT: ("≥", 1.0),
+}
 
 
 class Line(NamedTuple):
@@ -39,8 +67,10 @@ class Line(NamedTuple):
     @property
     def met(self) -> bool | None:
         """Whether the value meets its bar; None without a bar."""
-        bar = BARS.get(self.quantity)
-        return None if bar is None or self.value is None else bar.met_by(self.value)
+        if self.quantity not in BARS or self.value is None:
+            return None
+        sign, limit = BARS[self.quantity]
+        return self.value >= limit if sign == "≥" else self.value <= limit
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -48,19 +78,17 @@ class Line(NamedTuple):
         value = "" if self.value is None else f"{_digits(self.value)} {self.unit}".strip()
         spread = "" if self.low is None or self.high is None else f"{_digits(self.low)} to {_digits(self.high)}"
         verdict = {None: "", True: "met", False: "MISSED"}[self.met]
-        bar = str(BARS[self.quantity]) if self.met is not None else ""
+        bar = "{} {:.3g}".format(*BARS[self.quantity]) if self.met is not None else ""
         return self.part, self.case, self.quantity, value, spread, bar, verdict, self.note
 
     def __str__(self) -> str:
-        part, case, quantity, value, spread, bar, verdict, note = self.cells
-        measured = " ".join(filter(None, (value, spread and f"({spread})", bar and f"[{bar}: {verdict}]", note)))
-        return f"{part}: {case}: {quantity}: {measured}"
+        return ": ".join(filter(None, self.cells))
 
 
 def append(folder: Path, line: Line) -> None:
     """Write a result. A process that is killed afterwards does not lose it."""
     with Path(folder, LINES).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**line._asdict(), "met": line.met}, ensure_ascii=False) + "\n")
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def load(folder: Path) -> list[Line]:
@@ -69,24 +97,17 @@ def load(folder: Path) -> list[Line]:
     path = Path(folder, LINES)
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            fields = json.loads(text)
+            found.append(Line(*json.loads(text)))
         except ValueError:
             continue
-        fields.pop("met", None)
-        found.append(Line(**fields))
     return found
 
 
 def write_table(folder: Path) -> None:
     """Write all results as a table in Markdown."""
     head = ("part", "case", "quantity", "value", "spread", "bar", "", "note")
-    rows = [head, ("---",) * len(head), *(line.cells for line in load(folder))]
-    Path(folder, TABLE).write_text("".join(map(_row, rows)), encoding="utf-8")
-
-
-def _row(cells: Iterable[str]) -> str:
-    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
-    return f"| {' | '.join(escaped)} |\n"
+    rows = (tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in line.cells) for line in load(folder))
+    Path(folder, TABLE).write_text(markdown(head, rows), encoding="utf-8")
 
 
 def _digits(value: float) -> str:

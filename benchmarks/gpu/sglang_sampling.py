@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from benchmarks.gpu.peer_files import folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from benchmarks.peer_files import folder_of
 
 _PROCESSORS = "sglang.srt.sampling.custom_logit_processor"
 _BATCH = "sglang.srt.sampling.sampling_batch_info"

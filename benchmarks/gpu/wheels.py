@@ -1,62 +1,39 @@
 """Fetches the wheels that the Python of a GPU machine lacks: `python -m benchmarks.gpu.wheels`, or `make gpu-wheels`.
 
-The machine has no network, and the packages in `present.txt`. What `logitport[server]`, the tests and the peers need
+The machine has no network, and a Python with torch, pytest and their like. What `logitport[server]` and the peers need
 beyond these is found from the metadata of this environment's packages, and fetched at this environment's versions, for
 Python 3.12 on x86-64. The files of SGLang and vLLM that are compared with are copied beside the wheels.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.gpu import peer_files
-from benchmarks.gpu.python import ROOT, WHEELS, read_project
+from benchmarks import peer_files
+from benchmarks.gpu.python import read_project
+from benchmarks.peer_files import WHEELS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-PYTHON = "3.12"
+_PYTHON = "3.12"
 _PLATFORMS = (28, 27, 24, 17, 34)
-_PRESENT = Path(__file__).with_name("present.txt")
-_MOST_BYTES = 60 << 20  # of the wheels and the repository's files together
-_ENVIRONMENT = {
-    "python_version": PYTHON,
-    "python_full_version": f"{PYTHON}.3",
-    "sys_platform": "linux",
-    "platform_machine": "x86_64",
-    "platform_system": "Linux",
-    "os_name": "posix",
-    "implementation_name": "cpython",
-    "platform_python_implementation": "CPython",
-}
-# Needs of the parts, besides those of `logitport[server]`.
-_ROOTS = ("hypothesis", "ml_dtypes", "packaging", "pytest", "pytest-timeout")
+_ENVIRONMENT = {"python_version": _PYTHON, "python_full_version": f"{_PYTHON}.3"}  # else as here: Linux on x86-64
+# The machine has these, what they depend on, hypothesis, pytest, pytest-timeout and transformers. It also has grpcio,
+# protobuf and typing-extensions, which are carried nevertheless: others need these versions or later ones.
+PRESENT = frozenset({"cloudpickle", "numpy", "prometheus-client", "rich", "torch"})
 # Carried without what they depend on, as `make` installs them: the rest of it is torch, which is there.
-_ALONE = ("apache-tvm-ffi", "xgrammar")
-# Carried although they are there: generated code and other carried packages need these versions or later ones.
-_EXACT = ("grpcio", "protobuf", "typing-extensions")
-
-
-def present() -> set[str]:
-    """The names of the packages that the machine has."""
-    lines = _PRESENT.read_text().splitlines()
-    return {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
+_ALONE = {"apache-tvm-ffi", "xgrammar"}
 
 
 def needed() -> list[str]:
     """NAME==VERSION of each wheel to carry, sorted. Exits if this environment lacks one of the packages."""
-    there = present() - set(_EXACT)
-    names = _closure((*_ROOTS, *server_requirements()), there) | set(_ALONE)
-    return [f"{name}=={_version(name)}" for name in sorted(names)]
+    names = {name for name, _ in _closure(server_requirements())} | _ALONE
+    return [f"{name}=={_distribution(name).version}" for name in sorted(names)]
 
 
 def server_requirements() -> list[str]:
@@ -65,19 +42,18 @@ def server_requirements() -> list[str]:
     return [*project["dependencies"], *project["optional-dependencies"]["server"]]
 
 
-def _closure(roots: Iterable[str], there: set[str]) -> set[str]:
-    """All packages that the roots need, and that are not there; a package that is there has what it needs."""
+def _closure(roots: Iterable[str]) -> set[tuple[str, str]]:
+    """All packages that the roots need and that are not present, each with each of its extras, and with none."""
     found: set[tuple[str, str]] = set()
     left = [Requirement(root) for root in roots]
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)
         for extra in ("", *requirement.extras):
-            if name in there or (name, extra) in found:
-                continue
-            found.add((name, extra))
-            left += _requirements(name, extra)
-    return {name for name, _ in found}
+            if name not in PRESENT and (name, extra) not in found:
+                found.add((name, extra))
+                left += _requirements(name, extra)
+    return found
 
 
 def _requirements(name: str, extra: str) -> Iterator[Requirement]:
@@ -95,53 +71,17 @@ def _distribution(name: str):  # type: ignore[no-untyped-def]
         sys.exit(f"{name} is not installed here, so its version is unknown; run this with the Python of `make bench`")
 
 
-def _version(name: str) -> str:
-    return str(_distribution(name).version)
-
-
-def _fetch(requirements: list[str], folder: Path) -> None:
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in _PLATFORMS] + ["--platform=manylinux2014_x86_64"]
-    options = ("--no-deps", "--only-binary=:all:", "--quiet", f"--python-version={PYTHON}", "--implementation=cp")
-    command = [sys.executable, "-m", "pip", "download", *options, *platforms, f"--dest={folder}", *requirements]
-    subprocess.run(command, check=True)
-
-
-def size_of(files: Iterable[Path]) -> int:
-    """The number of bytes of files."""
-    return sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
-
-
-def tracked_files() -> list[Path]:
-    """The files of the repository."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in listed.split("\0") if name]
-
-
 def main() -> None:
-    """Fetch the wheels, and report their size with that of the repository."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.wheels", description=__doc__)
-    parser.add_argument("--list", action="store_true", help="print the requirements, and fetch nothing")
-    options = parser.parse_args()
+    """Fetch the wheels, and copy the files of peers."""
     requirements = needed()
-    if options.list:
-        sys.exit("\n".join(requirements))
     shutil.rmtree(WHEELS, ignore_errors=True)
     WHEELS.mkdir()
-    _fetch(requirements, WHEELS)
-    peers = 0
-    try:
-        peers = peer_files.carry(WHEELS / "peers")
-    except peer_files.Missing as missing:
-        print(f"without peers: {missing}", file=sys.stderr)
-    wheels, tree = size_of(WHEELS.glob("*.whl")), size_of(tracked_files())
-    total = wheels + peers + tree
-    print(f"{len(requirements)} wheels, {_mib(wheels)}; files of peers, {_mib(peers)}; repository, {_mib(tree)}")
-    if total > _MOST_BYTES:
-        sys.exit(f"together {_mib(total)}, more than {_mib(_MOST_BYTES)}")
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in _PLATFORMS] + ["--platform=manylinux2014_x86_64"]
+    options = ("--no-deps", "--only-binary=:all:", "--quiet", f"--python-version={_PYTHON}", "--implementation=cp")
+    command = [sys.executable, "-m", "pip", "download", *options, *platforms, f"--dest={WHEELS}", *requirements]
+    subprocess.run(command, check=True)
+    peer_files.carry(WHEELS / "peers")
+    print(f"{len(requirements)} wheels and the files of peers are in {WHEELS}")
 
 
 if __name__ == "__main__":

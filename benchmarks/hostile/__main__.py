@@ -13,7 +13,8 @@ import time
 from benchmarks import publish, suite
 from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS
-from benchmarks.hostile.blocks import Plan, compare
+from benchmarks.hostile.blocks import compare
+from benchmarks.hostile.report import Plan
 from benchmarks.machine import describe
 from benchmarks.report import save
 
@@ -28,7 +29,7 @@ def main() -> None:
         publish.write(report.texts(_RESULTS), suite.ROOT)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
-    plan = Plan(options.blocks, options.steps, options.least_seconds, options.seconds, not options.no_floor)
+    plan = Plan(options.blocks, options.steps, options.least_seconds, options.seconds)
     found = report.HostileReport(describe(), time.strftime("%Y-%m-%d %H:%M"), plan=plan)
     for comparison in compare(options.attackers, options.transport, plan):
         found.comparisons.append(comparison)
@@ -41,7 +42,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["run", "publish", "list"], default="run")
-    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone, attacked and at the floor")
+    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone and attacked")
     parser.add_argument("--steps", type=int, default=_STEPS, help="steps of a block")
     parser.add_argument("--least-seconds", type=float, default=_LEAST_SECONDS, help="a faster block goes on until then")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="when a slower block ends")
@@ -49,7 +50,6 @@ def _parse() -> argparse.Namespace:
         "--attackers", nargs="+", default=list(ATTACKERS), metavar="NAME", help="names or parts of them"
     )
     parser.add_argument("--transport", nargs="+", choices=_TRANSPORTS, default=list(_TRANSPORTS))
-    parser.add_argument("--no-floor", action="store_true", help="leave out the floor")
     parser.add_argument("--save", action="store_true", help="save the results of a run with options")
     options = parser.parse_args()
     options.attackers = [name for name in ATTACKERS if any(part in name for part in options.attackers)]

@@ -1,51 +1,28 @@
-"""Runs the innocent engine alone, during an attack, and at the floor, block by block in turn."""
+"""Runs the innocent engine during an attack and alone, block by block in turn."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.hostile.attackers import ATTACKERS
-from benchmarks.hostile.helper import Helper, HelperLost
-from benchmarks.hostile.records import Block, Comparison
-from benchmarks.hostile.reference import WORKLOAD
-from benchmarks.hostile.servers import cpu_seconds, hostile_server
+from benchmarks.helper import Helper, HelperLost
+from benchmarks.hostile import innocent, rivals
+from benchmarks.hostile.attackers import Target
+from benchmarks.hostile.report import Block, Comparison, Plan
+from benchmarks.hostile.servers import HostileServer, Usage, cpu_seconds, hostile_server
 from benchmarks.machine import busy_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.hostile.servers import HostileServer, Usage
 
 _READY_SECONDS = 90.0
 _GRACE_SECONDS = 90.0  # an engine's step in progress has 60 s at most
 _SAMPLE_SECONDS = 0.5
 _WARM_UP = {"steps": 20, "least_seconds": 0.0, "seconds": 10.0}
 _MAX_ERRORS = 5
-
-
-class Plan(NamedTuple):
-    """How long to measure.
-
-    Attributes:
-        blocks: blocks of each arrangement, for each attacker and transport.
-        steps: a block has at least so many steps.
-        least_seconds: and takes at least so long, so that it holds whole rounds of a slow attacker.
-        seconds: when a block ends in any case.
-        floor: whether to measure the floor.
-    """
-
-    blocks: int
-    steps: int
-    least_seconds: float
-    seconds: float
-    floor: bool = True
 
 
 class Bench(NamedTuple):
@@ -80,28 +57,30 @@ class Peak:
 
 def compare(attackers: Sequence[str], transports: Sequence[str], plan: Plan) -> Iterator[Comparison]:
     """Compare each attacker over each transport. One server without an attacker runs during all comparisons."""
-    with _bench(transports) as alone, Helper("burner") as burner:
+    with _bench(transports) as alone:
         for attacker in attackers:
             for transport in transports:
-                yield attack(attacker, transport, plan, partial(_measure_reference, plan, alone, burner))
+                yield attack(attacker, transport, plan, alone)
 
 
-def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison], object] | None = None) -> Comparison:
-    """Run blocks during an attack, on a new server. `between` runs after each block while the attack is stopped."""
-    found = Comparison(name, ATTACKERS[name].does, transport)
-    with _bench([transport]) as attacked, Helper("attack", name) as attacker:
+def attack(name: str, transport: str, plan: Plan, alone: Bench | None = None) -> Comparison:
+    """Run blocks during an attack, on a new server; after each of them one `alone`, while the attack is stopped."""
+    found = Comparison(name, transport)
+    with ExitStack() as stack:
+        attacked = stack.enter_context(_bench([transport]))
+        target = Target(attacked.server.target, transport, attacked.server.hostile)
+        attacker = stack.enter_context(Helper(rivals.attack, name, target))
         before = peak = attacked.server.usage()
         try:
-            hostile = {"address": attacked.server.target, "transport": transport, "tokens": attacked.server.hostile}
-            attacker.call(_READY_SECONDS, **hostile)
+            attacker.receive(_READY_SECONDS)
             for _ in range(plan.blocks):
                 block, usage, errors = _block(attacked, transport, plan, attacker)
                 peak = peak.highest(usage)
                 found.attacked.append(block)
                 found.errors = (found.errors + errors)[:_MAX_ERRORS]
-                if between is not None:
+                if alone is not None:
                     with _frozen(attacked.server, attacker):
-                        between(found)
+                        found.alone.append(_block(alone, transport, plan)[0])
             found.counts = attacker.call(_GRACE_SECONDS)
             found.metrics_bytes, values = attacked.server.metrics()
             found.workers_lost = int(values.get("logitport_workers_lost_total", 0))
@@ -112,72 +91,38 @@ def attack(name: str, transport: str, plan: Plan, between: Callable[[Comparison]
     return found
 
 
-def _measure_reference(plan: Plan, alone: Bench, burner: Helper, found: Comparison) -> None:
-    """Measure a block alone, and one at the floor of the last attacked block."""
-    block, _, _ = _block(alone, found.transport, plan)
-    found.alone.append(block)
-    if plan.floor:
-        burner.call(_READY_SECONDS, do="start", cores=found.attacked[-1].cores_beyond(block))
-        found.floor.append(_block(alone, found.transport, plan, burner)[0])
-        burner.call(_READY_SECONDS, do="stop")
-
-
 def _block(bench: Bench, transport: str, plan: Plan, rival: Helper | None = None) -> tuple[Block, Usage, list[str]]:
     """Run one block. Returns it, what the server used at most, and the errors of lost requests."""
-    bench.health.call(_GRACE_SECONDS, do="start")
-    began, clock = time.monotonic(), _Clock(bench.server, rival, (bench.engines[transport], bench.health))
+    bench.health.call(_GRACE_SECONDS)
+    began, others = time.monotonic(), _others_seconds(bench, rival)
     with Peak(bench.server) as peak:
         try:
             duration = {"steps": plan.steps, "least_seconds": plan.least_seconds, "seconds": plan.seconds}
-            ran = bench.engines[transport].call(plan.seconds + _GRACE_SECONDS, **duration)
+            ran, admission, wrong, lost = bench.engines[transport].call(plan.seconds + _GRACE_SECONDS, **duration)
         except HelperLost as error:  # the engine hangs or has ended: all its requests are lost
-            ran = {"seconds": [], "admission_seconds": 0.0, "wrong": 0, "lost": [str(error)] * WORKLOAD.rows}
+            ran, admission, wrong, lost = [], 0.0, 0, [str(error)] * innocent.WORKLOAD.rows
             bench.engines[transport].close()
             bench.engines[transport] = _engine(bench.server, transport)
-    wall, (cpu, others) = time.monotonic() - began, clock.read()
-    checks = bench.health.call(_GRACE_SECONDS, do="stop")
-    seconds = np.array(ran["seconds"] or [wall])
-    block = Block(
-        steps=len(ran["seconds"]),
-        p50=float(np.median(seconds)),
-        p99=float(np.percentile(seconds, 99)),
-        longest=float(seconds.max()),
-        admission=ran["admission_seconds"],
-        stall=checks["longest"],
-        answered=checks["answered"],
-        wrong=ran["wrong"],
-        lost=len(ran["lost"]),
-        wall=wall,
-        cpu=cpu,
-        others=others,
-    )
-    return block, peak.usage, ran["lost"]
+    wall, others = time.monotonic() - began, max(0.0, _others_seconds(bench, rival) - others)
+    stall, answered = bench.health.call(_GRACE_SECONDS)
+    seconds = np.array(ran or [wall])
+    p50, p99 = map(float, np.percentile(seconds, (50, 99)))
+    found = (len(ran), p50, p99, float(seconds.max()), admission, stall, answered, wrong, len(lost), wall, others)
+    return Block(*found), peak.usage, lost
 
 
-class _Clock:
-    """Processor time from now on: of the server and its rival, and of processes outside the benchmark."""
-
-    def __init__(self, server: HostileServer, rival: Helper | None, helpers: Sequence[Helper]) -> None:
-        self._server = server
-        self._rivals = [] if rival is None else [rival.process.pid]
-        self._helpers = [helper.process.pid for helper in helpers]
-        self._began = self._read()
-
-    def read(self) -> tuple[float, float]:
-        """Seconds of the server and its rival, and of processes outside the benchmark."""
-        served, ours, busy = (end - begin for begin, end in zip(self._began, self._read(), strict=True))
-        return served, max(0.0, busy - served - ours)
-
-    def _read(self) -> tuple[float, float, float]:
-        served = self._server.cpu_seconds() + sum(map(cpu_seconds, self._rivals))
-        return served, time.process_time() + sum(map(cpu_seconds, self._helpers)), busy_seconds()
+def _others_seconds(bench: Bench, rival: Helper | None) -> float:
+    """Processor time so far of all processes of the machine that do not belong to this block."""
+    helpers = [*bench.engines.values(), bench.health, *([rival] if rival else [])]
+    own = bench.server.cpu_seconds() + sum(cpu_seconds(helper.pid) for helper in helpers)
+    return busy_seconds() - own - time.process_time()
 
 
 @contextmanager
 def _bench(transports: Sequence[str]) -> Iterator[Bench]:
     with hostile_server() as server, ExitStack() as stack:
         engines = {transport: _engine(server, transport) for transport in transports}
-        health = stack.enter_context(Helper("health", server.target))
+        health = stack.enter_context(Helper(rivals.check_health, server.target))
         bench = Bench(server, engines, health)
         try:
             for engine in engines.values():
@@ -185,12 +130,11 @@ def _bench(transports: Sequence[str]) -> Iterator[Bench]:
             yield bench
         finally:
             for engine in bench.engines.values():  # one may have been replaced
-                with suppress(OSError):
-                    engine.close()
+                engine.close()
 
 
 def _engine(server: HostileServer, transport: str) -> Helper:
-    return Helper("innocent", server.target, transport, token=server.innocent)
+    return Helper(innocent.run, server.target, transport, server.innocent)
 
 
 @contextmanager

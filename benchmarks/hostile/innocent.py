@@ -1,31 +1,75 @@
-"""The innocent engine, a process: `python -m benchmarks.hostile.innocent TARGET TRANSPORT`.
+"""The innocent engine, which runs as a `Helper`.
 
-Each command runs one block in the session that it keeps: it admits the requests of `reference.WORKLOAD`, runs their
-steps, compares every row with the reference, and removes the requests. A step is timed from the sampled ids to the
-processed logits, without a forward pass.
+Each command runs one block in the session that it keeps: it admits the requests of WORKLOAD, runs their steps, compares
+every row with the reference, which is computed without the service, and removes the requests. A step is timed from the
+sampled ids to the processed logits, without a forward pass.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
-from benchmarks.hostile.helper import commands, reply
-from benchmarks.hostile.reference import WORKLOAD, Reference
+from benchmarks.helper import commands
+from benchmarks.kinds import BAN, NGRAM, TEMPERATURE, THINKING, distinct
+from benchmarks.workloads import Workload
 from logitport import Client, LogitportError, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from logitport.session import Handle, Session
+from logitport.session import Handle, Session
 
 _TIMEOUT_SECONDS = 60.0
 _DISTINCT_STEPS = 1000
+(SHIPPED_BAN,) = distinct(1)
+# Eight rows of built-ins, one shipped processor that reads no logits, and one that does.
+WORKLOAD = Workload(
+    rows=10,
+    history=64,
+    vocab_size=32_000,
+    kinds=(*(THINKING, NGRAM, BAN) * 2, THINKING, NGRAM, SHIPPED_BAN, TEMPERATURE),
+)
+_BANNED = torch.tensor(BAN.params["token_ids"])
+_N = NGRAM.params["ngram_size"]
+
+
+class Reference:
+    """The histories of all rows, and the logits that they must get."""
+
+    def __init__(self) -> None:
+        self._histories = WORKLOAD.histories().tolist()
+        self._continuations: list[dict[tuple[int, ...], set[int]]] = [defaultdict(set) for _ in self._histories]
+        for row, history in enumerate(self._histories):
+            for end in range(_N, len(history) + 1):
+                self._note(row, history[:end])
+
+    def append(self, token_ids: list[int]) -> None:
+        """Extend the history of each row."""
+        for row, token_id in enumerate(token_ids):
+            self._histories[row].append(token_id)
+            self._note(row, self._histories[row])
+
+    def expected(self, logits: torch.Tensor) -> torch.Tensor:
+        """The processed logits of all rows."""
+        expected = logits.clone()
+        for row, history in enumerate(self._histories):
+            kind = WORKLOAD.kind(row)
+            if kind is NGRAM:
+                denied = self._continuations[row].get(tuple(history[1 - _N :]), set())
+                expected[row, sorted(denied)] = -torch.inf
+            elif kind is BAN or kind is SHIPPED_BAN:
+                expected[row, _BANNED] = -torch.inf
+            elif kind is TEMPERATURE:
+                expected[row] /= TEMPERATURE.params["temperature"]
+        return expected
+
+    def _note(self, row: int, history: list[int]) -> None:
+        *begin, last = history[-_N:]
+        self._continuations[row][tuple(begin)].add(last)
 
 
 class Block:
@@ -103,32 +147,21 @@ class Block:
         self._handles.pop(row, None)
 
 
-def run_block(session: Session, **duration: Any) -> dict[str, Any]:
-    """Run a block of this duration. Returns its result as JSON."""
-    block = Block(session)
-    gc.collect()
-    gc.disable()
-    try:
-        block.run(**duration)
-    except LogitportError as error:  # the session as a whole
-        block.lost += [f"{type(error).__name__}: {error}"[:300]] * (WORKLOAD.rows - len(block.lost))
-    gc.enable()
-    return {
-        "seconds": block.seconds,
-        "admission_seconds": block.admission_seconds,
-        "wrong": block.wrong,
-        "lost": block.lost,
-    }
-
-
-def main() -> None:
-    target, transport = sys.argv[1:]
+def run(pipe: Connection, target: str, transport: str, token: str) -> None:
+    """Run a block of the duration that each command gives. Replies with its `Block`'s attributes."""
     torch.set_num_threads(1)
     opening: dict[str, Any] = {"vocab_size": WORKLOAD.vocab_size, "dtype": WORKLOAD.dtype, "transport": transport}
-    with Client(target, timeout=_TIMEOUT_SECONDS) as client, client.session(**opening) as session:
-        for command in commands():
-            reply(**run_block(session, **command))
-
-
-if __name__ == "__main__":
-    main()
+    with (
+        Client(target, token=token, timeout=_TIMEOUT_SECONDS) as client,
+        client.session(**opening) as session,
+    ):
+        for duration in commands(pipe):
+            block = Block(session)
+            gc.collect()
+            gc.disable()
+            try:
+                block.run(**duration)
+            except LogitportError as error:  # the session as a whole
+                block.lost += [f"{type(error).__name__}: {error}"[:300]] * (WORKLOAD.rows - len(block.lost))
+            gc.enable()
+            pipe.send((block.seconds, block.admission_seconds, block.wrong, block.lost))

@@ -7,14 +7,12 @@ import socket
 import struct
 import zlib
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
 from logitport_proto import processing_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MAX_MESSAGE_BYTES = 256 << 20
 _LENGTH = struct.Struct("<I")

@@ -7,17 +7,15 @@ import re
 import signal
 import tempfile
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.hostile.attackers import PRINCIPALS
 from logitport_server.access import new_token
 from tests.conftest import RunningServer, run_server
 from tests.soak.processes import PROC, descendants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # The defaults of the server, which the function for tests would make longer.
 _TIMEOUTS = ("--processor-timeout-seconds", "2", "--load-timeout-seconds", "10")
@@ -119,26 +117,17 @@ def hostile_server(*options: str) -> Iterator[HostileServer]:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process and of its children that have ended; 0.0 if it has ended itself."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, _read(pid, "stat").rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:
-    try:
-        return int((PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+    return sum(map(int, _read(pid, "statm").split()[1:2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _proportional_bytes(pid: int) -> int:
-    try:
-        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return sum(
+        int(line.split()[1]) * 1024 for line in _read(pid, "smaps_rollup").splitlines() if line.startswith("Pss:")
+    )
 
 
 def _descriptors(pid: int) -> int:
@@ -146,3 +135,11 @@ def _descriptors(pid: int) -> int:
         return len(os.listdir(PROC / str(pid) / "fd"))
     except OSError:
         return 0
+
+
+def _read(pid: int, name: str) -> str:
+    """A file of a process in /proc; empty if it has ended."""
+    try:
+        return (PROC / str(pid) / name).read_text()
+    except OSError:
+        return ""

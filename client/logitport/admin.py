@@ -311,7 +311,6 @@ class ServerClient:
                 replace=replace,
                 shared=shared,
                 signing_key=signing_key,
-                dialect=None,
                 lift=lift,
             )
         )

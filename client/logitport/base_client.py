@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -12,6 +10,7 @@ import grpc
 
 from logitport import calls, trace_context
 from logitport.connection import Connection
+from logitport.core.backoff import Backoff
 from logitport.errors import (
     AccessDenied,
     LogitportError,
@@ -131,13 +130,8 @@ class CallSender:
             channel.close()
 
     def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
-        """Send a call that has failed at one server to others, until one replies.
-
-        Not tenacity: its objects refer to each other and to the exception, whose frames refer to the client. A client
-        that is dropped would keep its connections until the next garbage collection.
-        """
-        deadline = time.monotonic() + min(_ELSEWHERE_SECONDS, self.timeout)
-        longest_pause = _FIRST_BACKOFF_SECONDS
+        """Send a call that has failed at one server to others, until one replies."""
+        backoff = Backoff(_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, seconds=min(_ELSEWHERE_SECONDS, self.timeout))
         # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
         refusals = 1
         while True:
@@ -147,14 +141,8 @@ class CallSender:
                 return self.send(failed, call)
             except LogitportError as error:
                 refusals += error.code == AccessDenied.NOT_AUTHENTICATED
-                if (
-                    refusals >= len(self.servers)
-                    or not self._may_go_elsewhere(call, error)
-                    or time.monotonic() >= deadline
-                ):
+                if refusals >= len(self.servers) or not self._may_go_elsewhere(call, error) or not backoff.wait():
                     raise
-            time.sleep(random.uniform(0.0, longest_pause))  # noqa: S311 - no secret
-            longest_pause = min(2 * longest_pause, _MAX_BACKOFF_SECONDS)
 
     def _may_go_elsewhere(self, call: Call[Any], error: LogitportError) -> bool:
         """Whether a call that has failed with this error may be sent to another server."""

@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError, Message
 
 from logitport import shipping
 from logitport.core import tensors
-from logitport.dialects import InDialect
 from logitport.errors import (
     METADATA_KEY,
     AccessDenied,
@@ -29,7 +28,7 @@ from logitport.errors import (
     warn_all_denied,
 )
 from logitport.payload.signing import read_private_key, sign
-from logitport.request import ProcessorLike, ProcessorRef, Request, message_of
+from logitport.request import ProcessorLike, Request, message_of
 from logitport.shipping import reserialize
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 
@@ -143,7 +142,6 @@ def register_request(
     replace: bool,
     shared: bool = False,
     signing_key: PathLike | None = None,
-    dialect: str | None = None,
     lift: bool | None = None,
 ) -> tuple[registry_pb2.RegisterRequest, Shipped]:
     """Make the message for `Client.register`, and what it ships.
@@ -151,10 +149,6 @@ def register_request(
     Raises:
         NotCapturable, PayloadError, InvalidArgument: as `Client.register`.
     """
-    if dialect is not None:
-        if isinstance(processor, str | ProcessorRef):
-            raise InvalidArgument(f"dialect={dialect!r}: a serialized processor already has a dialect; leave it out")
-        processor = InDialect(processor, dialect)
     if isinstance(processor, str) and not processor.lstrip().startswith("{"):
         quoted = repr(processor if len(processor) <= _MAX_QUOTED_LENGTH else f"{processor[:_MAX_QUOTED_LENGTH]}...")
         raise PayloadError(f"{quoted} is not a serialized processor: pass a class, or a string made by to_str()")

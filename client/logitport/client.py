@@ -97,7 +97,6 @@ class Client:
         replace: bool = False,
         shared: bool = False,
         signing_key: PathLike | None = None,
-        dialect: str | None = None,
         lift: bool | None = None,
     ) -> ProcessorRef:
         """Register a processor of any dialect, a program, or a serialized string, with the server.
@@ -112,14 +111,14 @@ class Client:
         The client remembers the processor: a session that reconnects to another server registers it there, too.
 
         Args:
-            processor: the processor to ship; see `logitport.dialects`.
+            processor: the processor to ship; in an `InDialect`, where its base class or its arguments do not show its
+                dialect. See `logitport.dialects`.
             name: a name to bind, namespace/name[:tag]; "" for none.
             replace: bind the name even if it is bound to another digest.
             shared: allow every caller to use it, not only callers with this client's token or certificate. Applies to
                 the processor under all its names; registering it again without `shared` ends the sharing.
-            signing_key: PEM file of a private key (`logitport keygen`) to sign it with, for this name and 30 days;
-                needs the extra `signing`.
-            dialect: its dialect, where its base class or its arguments do not show that.
+            signing_key: PEM file of a private key (`logitport payload keygen`) to sign it with, for this name and 30
+                days; needs the extra `signing`.
             lift: False registers the processor as code in any case. By default True.
 
         Raises:
@@ -136,7 +135,6 @@ class Client:
             replace=replace,
             shared=shared,
             signing_key=signing_key,
-            dialect=dialect,
             lift=lift,
         )
         reply = self._sender.reply(call)

@@ -129,7 +129,7 @@ def _get(connection: http.client.HTTPConnection, url: str, parts: SplitResult) -
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _UNKNOWN_AUTHORITY:
-        return f"{error}; pass the certificate of its authority as Tls(ca=...), or set LOGITPORT_TLS_CA"
+        return f"{error}; pass the certificate of its authority as Tls(ca=...), or set LOGITPORT_TLS"
     if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
         return f"the reply is not HTTP ({type(error).__name__}: {str(error)[:_MAX_QUOTED_CHARACTERS]!r})"
     return str(error) or type(error).__name__

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, cast
 import grpc
 
 from logitport import calls
+from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError, ServerUnavailable
 from logitport.targets import AddressList, source_of
 from logitport_proto import admin_pb2_grpc, processing_pb2, processing_pb2_grpc, registry_pb2_grpc
@@ -31,8 +32,6 @@ _COMPARISON_SECONDS = 0.05
 # How long an address is set aside after a failure. Each further failure doubles it, up to a bound.
 _ASIDE_SECONDS = 2.0
 _MAX_ASIDE_SECONDS = 30.0
-# Random share added to that time, so that the clients of a lost server do not all return to it at once.
-_JITTER = 0.5
 # How many pairs of servers get `GetLoad` before one that did not answer is used.
 _MAX_PAIRS = 8
 
@@ -110,14 +109,6 @@ class _Refusals:
     errors: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Failures:
-    """Failures of an address since it last worked, and until when it is set aside."""
-
-    count: int
-    until: float
-
-
 class Servers:
     """The servers of a client. Safe to use from several threads.
 
@@ -149,7 +140,8 @@ class Servers:
         self._servers: dict[Address, Server] = {}
         # Those that the list no longer names, too, while sessions use them.
         self._made: weakref.WeakSet[Server] = weakref.WeakSet()
-        self._failures: dict[Address, _Failures] = {}
+        # Of the addresses that have failed since they last worked. During a pause, an address is set aside.
+        self._failures: dict[Address, Backoff] = {}
         self._closed = False
 
     @classmethod
@@ -251,16 +243,13 @@ class Servers:
         A failure while it is set aside is the same one: many sessions lose a server at once.
         """
         with self._lock:
-            if self._is_aside(server.address):
-                return
-            count = self._failures[server.address].count + 1 if server.address in self._failures else 1
-            seconds = min(_ASIDE_SECONDS * 2.0 ** (count - 1), _MAX_ASIDE_SECONDS)
-            until = self._clock() + seconds * self._rng.uniform(1.0, 1.0 + _JITTER)
-            self._failures[server.address] = _Failures(count, until)
-
-    def _is_aside(self, address: Address) -> bool:
-        failures = self._failures.get(address)
-        return failures is not None and self._clock() < failures.until
+            backoff = self._failures.get(server.address)
+            if backoff is None:
+                backoff = self._failures[server.address] = Backoff(
+                    _ASIDE_SECONDS, _MAX_ASIDE_SECONDS, ADDED, clock=self._clock, uniform=self._rng.uniform
+                )
+            if not backoff.is_pausing:
+                backoff.next()
 
     def worked(self, server: Server) -> None:
         """Forget the failures of a server."""
@@ -317,11 +306,10 @@ class Servers:
         """
         without = {server.address for server in excluded}
         listed = self._list.addresses
-        now = self._clock()
         with self._lock:
             self._failures = {address: it for address, it in self._failures.items() if address in listed}
             self._servers = {address: it for address, it in self._servers.items() if address in listed}
-            aside = {address for address, it in self._failures.items() if now < it.until}
+            aside = {address for address, it in self._failures.items() if it.is_pausing}
             others = [address for address in listed if address not in without]
             order = self._rng.sample(others or listed, len(others or listed))
         for group in (

@@ -16,15 +16,7 @@ PREFIX = "LOGITPORT_"
 OF_THE_SDK = frozenset(
     PREFIX + name
     for name in (
-        *(
-            "TARGET",
-            "TOKEN",
-            "TLS_CA",
-            "TLS_CERT",
-            "TLS_KEY",
-            "TLS_SERVER_NAME",
-            "STEP_TIMEOUT_SECONDS",
-        ),
+        *("TARGET", "TOKEN", "TLS", "TLS_SERVER_NAME", "STEP_TIMEOUT_SECONDS"),
         *("DEFAULT_PROCESSORS", "REQUEST_PROCESSORS", "TENANT"),
         *("PROGRAMS", "PROGRAM_KEYS"),
         *("CUSTOM_OPS", "RECORD", "PURE_PYTHON"),

@@ -257,7 +257,7 @@ class StepFrameWriter:
         Returns False if the Python version has to read them.
         """
 
-    def serialize(self, seq: int, wants_output: bool = False) -> bytes:
+    def serialize(self, seq: int) -> bytes:
         """Serialize the frame of the step."""
 
     def extend(self) -> None:

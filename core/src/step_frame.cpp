@@ -53,7 +53,7 @@ void StepFrameWriter::read(nb::handle new_token_ids, nb::handle drafts, nb::hand
   }
 }
 
-nb::bytes StepFrameWriter::serialize(std::uint64_t seq, bool wants_output) {
+nb::bytes StepFrameWriter::serialize(std::uint64_t seq) {
   std::vector<std::int32_t> lengths;
   std::vector<std::uint32_t> checksums;
   lengths.reserve(requests_.size());
@@ -73,9 +73,6 @@ nb::bytes StepFrameWriter::serialize(std::uint64_t seq, bool wants_output) {
   step.column(8, row_offsets_);
   step.column(9, drafts_.counts);
   step.column(10, drafts_.ids);
-  if (wants_output) {
-    step.varint(11, 1);
-  }
   MessageWriter frame;
   frame.varint(1, seq);
   frame.bytes(5, step.data());
@@ -180,7 +177,7 @@ void bind_step_frame(nb::module_ &module) {
           },
           nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(),
           "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
-      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"), nb::arg("wants_output") = false,
+      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"),
            "Serialize the frame of the step.")
       .def("extend", &StepFrameWriter::extend, "Append the new ids of the step to the histories.");
   module.def(

@@ -25,7 +25,7 @@ class StepFrameWriter {
 
   // The step that was read, as a `logitport.v1.SessionRequest` after its length, uint32. Lengths and checksums of the
   // histories are those before the new ids.
-  nanobind::bytes serialize(std::uint64_t seq, bool wants_output);
+  nanobind::bytes serialize(std::uint64_t seq);
 
   // Append the new ids to the histories.
   void extend();

@@ -20,12 +20,8 @@ bool read_step(std::string_view data, StepFrame &frame) {
                                                       &frame.row_draft_offsets,
                                                       &frame.draft_counts,
                                                       &frame.draft_token_ids};
-  constexpr std::uint64_t wants_output = 11;  // only what workers print is output
   MessageReader reader(data);
   while (reader.next()) {
-    if (reader.field == wants_output && reader.is_varint) {
-      continue;
-    }
     if (reader.field == 0 || reader.field >= columns.size() || reader.is_varint || !columns[reader.field]->empty()) {
       return false;
     }

@@ -102,7 +102,7 @@ READY = Row(
         number(
             "Processors in quarantine",
             "Processors that are not called any more, because they have ended too many workers. The log has the "
-            "reason; `logitport unquarantine` lifts a quarantine.",
+            "reason; `logitport processors unquarantine` lifts a quarantine.",
             f"sum(logitport_processors_quarantined{{{S}}})",
             limits=((1, "orange"),),
         ),

@@ -277,7 +277,7 @@ class RequestsRemoved(_message.Message):
     def __init__(self) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids", "row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids", "wants_output")
+    __slots__ = ("slots", "generations", "base_lengths", "history_crcs", "new_token_counts", "new_token_ids", "row_requests", "row_draft_offsets", "draft_counts", "draft_token_ids")
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     BASE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -288,7 +288,6 @@ class Step(_message.Message):
     ROW_DRAFT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    WANTS_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     slots: bytes
     generations: bytes
     base_lengths: bytes
@@ -299,11 +298,10 @@ class Step(_message.Message):
     row_draft_offsets: bytes
     draft_counts: bytes
     draft_token_ids: bytes
-    wants_output: bool
-    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ..., wants_output: bool = ...) -> None: ...
+    def __init__(self, slots: _Optional[bytes] = ..., generations: _Optional[bytes] = ..., base_lengths: _Optional[bytes] = ..., history_crcs: _Optional[bytes] = ..., new_token_counts: _Optional[bytes] = ..., new_token_ids: _Optional[bytes] = ..., row_requests: _Optional[bytes] = ..., row_draft_offsets: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class StepEdits(_message.Message):
-    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits", "should_move", "outputs")
+    __slots__ = ("edits", "logits_rows", "failures", "applied", "all_denied_rows", "ended_admissions", "later_edits", "should_move")
     EDITS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_ROWS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
@@ -312,7 +310,6 @@ class StepEdits(_message.Message):
     ENDED_ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
     LATER_EDITS_FIELD_NUMBER: _ClassVar[int]
     SHOULD_MOVE_FIELD_NUMBER: _ClassVar[int]
-    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     edits: _common_pb2.Edits
     logits_rows: bytes
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
@@ -321,8 +318,7 @@ class StepEdits(_message.Message):
     ended_admissions: int
     later_edits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Edits]
     should_move: bool
-    outputs: _containers.RepeatedCompositeFieldContainer[_common_pb2.ProcessorOutput]
-    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ..., should_move: bool = ..., outputs: _Optional[_Iterable[_Union[_common_pb2.ProcessorOutput, _Mapping]]] = ...) -> None: ...
+    def __init__(self, edits: _Optional[_Union[_common_pb2.Edits, _Mapping]] = ..., logits_rows: _Optional[bytes] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., ended_admissions: _Optional[int] = ..., later_edits: _Optional[_Iterable[_Union[_common_pb2.Edits, _Mapping]]] = ..., should_move: bool = ...) -> None: ...
 
 class StepLogits(_message.Message):
     __slots__ = ("logits",)
@@ -331,15 +327,13 @@ class StepLogits(_message.Message):
     def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class StepLogitsEdited(_message.Message):
-    __slots__ = ("logits", "failures", "applied", "all_denied_rows", "outputs")
+    __slots__ = ("logits", "failures", "applied", "all_denied_rows")
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ALL_DENIED_ROWS_FIELD_NUMBER: _ClassVar[int]
-    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     logits: _common_pb2.Tensor
     failures: _containers.RepeatedCompositeFieldContainer[_common_pb2.Failure]
     applied: _containers.RepeatedCompositeFieldContainer[_common_pb2.RowsApplied]
     all_denied_rows: bytes
-    outputs: _containers.RepeatedCompositeFieldContainer[_common_pb2.ProcessorOutput]
-    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ..., outputs: _Optional[_Iterable[_Union[_common_pb2.ProcessorOutput, _Mapping]]] = ...) -> None: ...
+    def __init__(self, logits: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[_common_pb2.Failure, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[_common_pb2.RowsApplied, _Mapping]]] = ..., all_denied_rows: _Optional[bytes] = ...) -> None: ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from http.server import HTTPServer
-from socket import SHUT_RDWR, socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socket import AF_INET6, SHUT_RDWR, socket
 from socketserver import ThreadingMixIn
 from typing import Any
 
@@ -17,14 +17,25 @@ MAX_CONNECTIONS = 64
 
 
 class BoundedHTTPServer(ThreadingMixIn, HTTPServer):
-    """Accepts at most `MAX_CONNECTIONS` at a time, each for at most `TIMEOUT_SECONDS`. Further ones are closed."""
+    """Accepts at most `MAX_CONNECTIONS` at a time, each for at most `TIMEOUT_SECONDS`. Further ones are closed.
+
+    Args:
+        host: the address to listen on, also of IPv6 in brackets.
+        port: the port; 0 selects a free one.
+        handler: answers the requests of a connection.
+
+    Raises:
+        OSError: the address is taken.
+    """
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in host:
+            self.address_family = AF_INET6
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__(*args, **kwargs)
+        super().__init__((host.strip("[]"), port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, or close it."""

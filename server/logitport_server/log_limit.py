@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
+
+from logitport.core.bounded import BoundedTable
 
 _INTERVAL_SECONDS = 1.0
 # Names of principals may come from certificates: their number has no limit.
@@ -22,7 +23,7 @@ class LogLimit:
     """Allows one line a second for each key. Thread-safe."""
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[str, _Recent] = OrderedDict()
+        self._recent: BoundedTable[str, _Recent] = BoundedTable(_MAX_KEYS)
         self._lock = threading.Lock()
 
     def take(self, key: str, events: int = 1) -> int | None:
@@ -34,7 +35,4 @@ class LogLimit:
                 recent.unlogged += events
                 return None
             self._recent[key] = _Recent(now)
-            self._recent.move_to_end(key)
-            if len(self._recent) > _MAX_KEYS:
-                self._recent.popitem(last=False)
             return 0 if recent is None else recent.unlogged

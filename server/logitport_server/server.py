@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 import logitport_builtins
 from logitport import compiled, ops
+from logitport.core.fair_threads import FairThreads
 from logitport.errors import LogitportError
 from logitport.variables import OF_THE_SDK, unread
 from logitport_proto import (
@@ -31,6 +32,7 @@ from logitport_proto import (
 from logitport_server import collector, descriptors, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
+from logitport_server.config.sources import VARIABLES
 from logitport_server.executors import ProcessExecutor
 from logitport_server.executors.factory import announce, choose_executor, gpu_for_workers
 from logitport_server.metrics import Metrics
@@ -42,7 +44,7 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.session.memory import MemoryAccounts
 from logitport_server.session.session import EngineSession
-from logitport_server.status_pages import Heartbeat, StatusPages
+from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService
 from logitport_server.transports.binding import binding
@@ -51,7 +53,6 @@ from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, 
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
 from logitport_server.transports.status import Status
-from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
 from logitport_server.version import VERSION
 
@@ -70,9 +71,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms. With 0.5 ms,
 # a step took three times as long in parallel with another principal's long steps.
 _SWITCH_SECONDS = 0.0001
+# A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
+_MAX_CALL_THREADS = 256
 # Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
-# Between two looks at the folder of trusted keys.
+# Between two looks at the files of tokens and trusted keys.
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
 _POLL_SECONDS = 0.05
@@ -141,9 +144,9 @@ class Server:
         self._guard = Guard(authenticator, quotas, self._metrics)
         has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
         self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
-        self._threads = Threads()
+        self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
         # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
-        self._admission_threads = Threads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._departures = Departures(config.max_session_age)
         self._processing = ProcessingService(
             self._open_session,
@@ -159,7 +162,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._status_pages: StatusPages | None = None
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(self._metrics.registry)
         self._is_ready = False
@@ -168,7 +171,11 @@ class Server:
     def _add_gauges(self) -> None:
         """Add the metrics of parts that do not count themselves."""
         gauge = self._metrics.gauge
-        gauge("logitport_ready", "Whether the server accepts sessions: 1, or 0 at its start and end", self._accepts)
+        gauge(
+            "logitport_ready",
+            "Whether the server accepts sessions: 1, or 0 at its start and end",
+            lambda: self._present_health() is Health.SERVING,
+        )
         gauge(
             "logitport_calls_waiting",
             "Calls, frames and admissions that wait for a thread",
@@ -181,8 +188,10 @@ class Server:
             lambda: self._registry.has_store,
         )
 
-    def _accepts(self) -> bool:
-        return self._is_ready and not self._departures.is_draining
+    def _present_health(self) -> Health:
+        if not self._heartbeat.is_responsive():
+            return Health.SILENT
+        return Health.SERVING if self._is_ready and not self._departures.is_draining else Health.NOT_SERVING
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address and ports.
@@ -220,16 +229,15 @@ class Server:
                 self._status_pages = status_pages.listen(
                     self._config.metrics_listen,
                     self._metrics.registry,
+                    health=self._present_health,
                     is_alive=self._heartbeat.is_alive,
-                    is_responsive=self._heartbeat.is_responsive,
-                    is_ready=self._accepts,
                 )
                 metrics_port = self._status_pages.port
         if self._poller is not None:
             self._executor.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
-        self._watching += map(asyncio.create_task, (self._guard.watch(), self._watch_keys()))
+        self._watching = asyncio.create_task(self._watch_files())
         self._beating = asyncio.create_task(self._heartbeat.beat())
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -242,11 +250,11 @@ class Server:
         if self._trusted_keys is not None:
             self._trusted_keys.refresh()
 
-    async def _watch_keys(self) -> None:
-        """Reload the trusted keys when their folder changes, until cancelled."""
-        while self._trusted_keys is not None:
+    async def _watch_files(self) -> None:
+        """Refresh once a second until cancelled."""
+        while True:
             await asyncio.sleep(_REFRESH_SECONDS)
-            self._trusted_keys.refresh(if_changed=True)
+            self.refresh()
 
     async def leave(self) -> None:
         """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
@@ -276,11 +284,11 @@ class Server:
             The number of steps and admissions that are still running.
         """
         deadline = time.monotonic() + seconds
-        for task in self._watching:
-            task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._processing.drain()
         if self._grpc is not None:
-            if not self._watching:
+            if self._watching is None:
                 await self._grpc.start()  # without a start, its `stop` leaves the ports bound
             await self._grpc.stop(seconds)
         if self._status_pages is not None:
@@ -352,7 +360,7 @@ def run(
     """
     config.start_logging()
     descriptors.raise_limit()
-    for variable in unread({*OF_THE_SDK, *config.variables()}):
+    for variable in unread({*OF_THE_SDK, *VARIABLES}):
         logger.warning("%s; logitport serve --help has all options", variable)
     try:
         if config.processes > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from socket import AF_INET6
+from enum import Enum
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -24,11 +24,16 @@ _BEAT_SECONDS = 0.25
 _MAX_SILENCE_SECONDS = 30.0
 # A probe gives up after this time.
 _RESPONSE_SECONDS = 3.0
-# The text of /readyz if the event loop runs, and the server accepts no calls.
-NOT_READY = "not ready"
-_NOT_ALIVE = "not alive"
 # Seconds. Below one millisecond, the loop is idle.
 _LAG_BUCKETS = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Health(Enum):
+    """The health of a server, and the text of its page /readyz."""
+
+    SERVING = "ok"
+    NOT_SERVING = "not ready"  # it answers, and accepts no sessions
+    SILENT = "not alive"  # it does not answer, or its event loop does not run
 
 
 class Heartbeat:
@@ -93,18 +98,16 @@ def listen(
     address: str,
     registry: CollectorRegistry,
     *,
-    is_alive: Callable[[], bool],
-    is_ready: Callable[[], bool],
-    is_responsive: Callable[[], bool] = lambda: True,
+    health: Callable[[], Health],
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> StatusPages:
     """Serve the pages over HTTP.
 
     Args:
         address: HOST:PORT; port 0 selects a free port.
         registry: what /metrics shows, as does the page /.
+        health: what /readyz answers: 200, or 503 if the server is not serving.
         is_alive: whether /healthz answers 200, not 503.
-        is_ready: whether /readyz answers 200, not 503 with the text `NOT_READY`.
-        is_responsive: if not, /readyz answers 503 with another text.
 
     Raises:
         OSError: the address is taken.
@@ -112,11 +115,7 @@ def listen(
     # Without a second series for each counter, which no dashboard reads.
     disable_created_metrics()  # type: ignore[no-untyped-call] # not annotated
     metrics = make_wsgi_app(registry)
-    # Each returns the reason of a 503, or nothing.
-    checks: dict[str, Callable[[], str]] = {
-        "/healthz": lambda: "" if is_alive() else _NOT_ALIVE,
-        "/readyz": lambda: _reason_of_not_ready(is_responsive=is_responsive(), is_ready=is_ready()),
-    }
+    checks = {"/healthz": lambda: Health.SERVING if is_alive() else Health.SILENT, "/readyz": health}
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
@@ -126,10 +125,9 @@ def listen(
         check = checks.get(path)
         if check is None:
             status, text = "404 Not Found", f"no page here; there are /metrics, {', '.join(checks)}"
-        elif reason := check():
-            status, text = "503 Service Unavailable", reason
         else:
-            status, text = "200 OK", "ok"
+            found = check()
+            status, text = "200 OK" if found is Health.SERVING else "503 Service Unavailable", found.value
         start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
         return [text.encode() + b"\n"]
 
@@ -137,17 +135,9 @@ def listen(
     return StatusPages(_Server(host, int(port), answer))
 
 
-def _reason_of_not_ready(*, is_responsive: bool, is_ready: bool) -> str:
-    if not is_responsive:
-        return _NOT_ALIVE
-    return "" if is_ready else NOT_READY
-
-
 class _Server(BoundedHTTPServer, WSGIServer):
     def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
-        if ":" in host:
-            self.address_family = AF_INET6
-        super().__init__((host.strip("[]"), port), _Handler)
+        super().__init__(host, port, _Handler)
         self.set_app(application)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from logitport.compiled import core
+from logitport.core.bounded import PartyCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,7 +63,7 @@ class Turns:
         self._used: OrderedDict[str, float] = OrderedDict()
         self._now = 0.0
         # Number of sessions and calls of each principal that has any.
-        self._present: Counter[str] = Counter()
+        self._present: PartyCounter[str] = PartyCounter()
         # The locks of `step_lock`, of the same principals.
         self._step_locks: dict[str, PrincipalLock] = {}
         self._aside: Turns | None = None
@@ -91,9 +92,8 @@ class Turns:
     def leave(self, principal: str) -> None:
         """Record that it has ended."""
         with self._lock:
-            self._present[principal] -= 1
-            if not self._present[principal]:
-                del self._present[principal]
+            self._present.remove(principal)
+            if principal not in self._present:
                 self._step_locks.pop(principal, None)
 
     def step_lock(self, principal: str) -> PrincipalLock | None:

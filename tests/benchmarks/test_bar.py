@@ -9,12 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks import bar, costs, engine_thread, throughput
-from benchmarks.measure import ROUNDS
+from benchmarks import bar, costs, throughput
+from benchmarks.engine_load import check_admission
 from benchmarks.peers import Nothing, SGLang
 from benchmarks.servers import connected
-from benchmarks.session_frames import check_admission, session_frames
-from benchmarks.session_streams import open_stream
 from benchmarks.workloads import Workload
 
 from logitport_proto.processing_pb2 import SessionResponse
@@ -52,13 +50,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar, "race", race)
     monkeypatch.setattr(bar, "SGLang", Peer)
     for module, name, value in (
-        *((module, "Workload", workload) for module in (bar, costs, engine_thread)),
+        *((module, "Workload", workload) for module in (bar, costs)),
         (costs, "_MANY", SMALL),
-        *((module, "_STEPS", 2) for module in (costs, engine_thread, throughput)),
+        *((module, "_STEPS", 2) for module in (costs, throughput)),
+        (costs, "_ENGINE", SMALL),
+        (costs, "_ENGINE_STEPS", 2),
         (costs, "_REQUESTS", 2),
         (throughput, "_WORKLOAD", SMALL),
         (throughput, "_WARM_UP", 1),
-        (throughput, "_ALONE_STEPS", 2),
         (throughput, "_ENGINES", 2),
     ):
         monkeypatch.setattr(module, name, value)
@@ -70,18 +69,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(bar.not_overlapped, [1 / 80, 1 / 40], id="not overlapped"),
         pytest.param(bar.histories, [1.1, 1.15], id="histories"),
         pytest.param(bar.round_trips, [0.35, 1.2], id="round trips"),
-        pytest.param(engine_thread.engine_thread, [0.12, 0.12], id="engine's thread"),
+        pytest.param(costs.engine_thread, [0.12, 0.12], id="engine's thread"),
         pytest.param(costs.server_cpu, [0.8, 1.5], id="server CPU"),
     ],
 )
 def test_every_line_is_measured(server_and_client: Any, part: Callable[..., Any], targets: list[float]) -> None:
-    found = part(*server_and_client)
-    assert [line.bar for line in found.bar if line.bar is not None] == targets
-    assert all(line.measured.value > 0 for line in found.bar)
+    found = list(part(*server_and_client))
+    assert [line.bar for line in found if line.bar is not None] == targets
+    assert all(line.measured.value > 0 for line in found)
 
 
 def test_a_server_in_pure_python_is_measured_for_comparison(server_and_client: Any) -> None:
-    names = [line.case for line in costs.server_cpu(*server_and_client).bar]
+    names = [line.case for line in costs.server_cpu(*server_and_client)]
     assert sum(name.endswith("pure Python") for name in names) == 1
 
 
@@ -89,19 +88,10 @@ def test_row_steps_a_second_are_compared_with_one_core(server_and_client: Any) -
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         pytest.skip("needs two cores")
-    found = throughput.row_steps(*server_and_client)
-    assert [(line.bar, line.at_least) for line in found.bar if line.bar is not None] == [(700.0, True), (1.7, True)]
-    assert all(line.measured.value > 0 for line in found.bar)
+    found = list(throughput.row_steps(*server_and_client))
+    assert [(line.bar, line.at_least) for line in found if line.bar is not None] == [(700.0, True), (1.7, True)]
+    assert all(line.measured.value > 0 for line in found)
     assert os.sched_getaffinity(0) == cores, "only servers and engines are pinned"
-
-
-def test_prepared_frames_take_the_path_of_a_transport() -> None:
-    frames = session_frames(SMALL, ROUNDS)
-    stream = open_stream(frames.admissions)
-    for number, frame in enumerate(frames.steps, len(frames.admissions) + 1):
-        reply = SessionResponse.FromString(stream.reply(frame, "local"))
-        assert (reply.seq, reply.WhichOneof("frame")) == (number, "edits")
-    stream.close()
 
 
 def test_a_refused_admission_is_an_error() -> None:

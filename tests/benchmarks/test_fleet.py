@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.fleet import balanced, more_servers, publish, replay
-from benchmarks.machine import describe
-from benchmarks.report import Report, load_latest, save
+from benchmarks import fleet, publish, suite
+from benchmarks.report import load, save
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -16,25 +15,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balanced, "_ROWS", (3,))
-    for module, name, value in (
-        *((part, "_STEPS", 2) for part in (balanced, more_servers)),
-        *((part, "_WORKLOAD", Workload(rows=3, history=64)) for part in (more_servers, replay)),
-        (more_servers, "_SERVERS", (2,)),
-        (replay, "_LOSSES", 2),
-    ):
-        monkeypatch.setattr(module, name, value)
+    small = Workload(rows=3, history=64)
+    changed = {"_ROWS": (3,), "_BALANCED_STEPS": 2, "_SHARED_STEPS": 2, "_WORKLOAD": small, "_SHARED": small}
+    for name, value in {**changed, "_SERVERS": (2,), "_LOSSES": 2}.items():
+        monkeypatch.setattr(fleet, name, value)
 
 
 @pytest.mark.timeout(1500)  # it starts a dozen servers, one after another
 def test_every_part_measures_and_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balanced, "find_program", lambda name: None)
-    found = Report(describe(), "2026-11-22 12:00")
-    for part in (balanced.steps, replay.replay, more_servers.more_servers):
-        found.add(part.__name__, part(), 1.0, 0.1)
+    monkeypatch.setattr(fleet, "find_envoy", lambda: None)
+    parts = (fleet.steps, fleet.replay, fleet.more_servers)
+    found = suite.run({part.__name__: part for part in parts})
     save(found, tmp_path / "results")
-    assert load_latest(tmp_path / "results") == found
-    assert {row.contestant for row in found.rows} == {"one target", "a list of targets"}
+    assert load(tmp_path / "results")[0] == found
+    assert [row.case.rpartition(", ")[2] for row in found.rows] == ["one target", "a list of targets"]
     assert all(line.measured.value > 0 for line in found.bar)
-    text = publish.texts(tmp_path / "results")["fleet"]
+    text = publish.text(found)
     assert all(line.case in text for line in found.bar)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import publish, suite
-from benchmarks.measure import Ratio, Timing
-from benchmarks.records import BarLine, Findings, Row
-from benchmarks.report import bar_cells, load_latest, save
+from benchmarks.measure import Ratio
+from benchmarks.publish import bar_cells
+from benchmarks.records import BarLine, Row
+from benchmarks.report import load, save
 
 from logitport import compiled
 
@@ -25,7 +26,7 @@ TWO = Ratio(2.0, 1.0, 3.0)
         (BarLine("most", TWO, 1.9), ("≤ 1.90", "missed")),
         (BarLine("least", TWO, 2.0, at_least=True), ("≥ 2.00", "met")),
         (BarLine("least", TWO, 2.1, "thousand", at_least=True), ("≥ 2.1 thousand", "missed")),
-        (BarLine("floor", TWO, None, at_least=True), ("", "floor")),
+        (BarLine("floor", TWO, None, at_least=True), ("", "")),
     ],
 )
 def test_a_line_is_met_at_most_or_at_least(line: BarLine, cells: tuple[str, str]) -> None:
@@ -33,19 +34,18 @@ def test_a_line_is_met_at_most_or_at_least(line: BarLine, cells: tuple[str, str]
 
 
 def test_results_name_the_core_and_are_loaded_and_published(tmp_path: Path) -> None:
-    timing = Timing(2.0, 3.0, 1.0, 4.0, 5)
-    rows = [
-        Row("section", "case", "reference", "step", timing, None),
-        Row("section", "case", "other", "step", timing, TWO),
-    ]
+    rows = [Row("section", "case", {"one": 2.0, "two": 3000.0}), Row("section", "another", {"two": 3.0})]
     bar = [BarLine("least", TWO, 1.5, "µs", at_least=True), BarLine("most", TWO, 1.5), BarLine("floor", TWO, None)]
-    found = suite.run({"part": lambda: Findings(rows, bar)})
-    assert [part.name for part in found.parts] == ["part"]
+    found = suite.run({"part": lambda: iter([*rows, *bar])})
+    assert (found.rows, found.bar) == (rows, bar)
+    assert list(found.bystanders) == ["part"]
     save(found, tmp_path)
-    assert load_latest(tmp_path) == found
+    assert load(tmp_path)[0] == found
     assert found.machine.core == compiled.NAME
-    assert "| floor | 2.00 | 1.00 to 3.00 |  | floor |" in publish.bar_table(found)
-    assert "| floor | 2.00 | 1.00 to 3.00 |  |  |" in publish.bar_table(found, without_bar="")
-    table = publish.bar_table(found)
+    table = publish.text(found)
+    assert "| section | one | two |" in table
+    assert "| case | 2 µs | 3 ms |" in table
+    assert "| another |  | 3 µs |" in table
+    assert "| floor | 2.00 | 1.00 to 3.00 |  |  |" in table
     assert "| least | 2.00 µs | 1.00 to 3.00 | ≥ 1.5 µs | met |" in table
     assert ("compiled core" if compiled.NAME == "compiled" else "pure Python") in table

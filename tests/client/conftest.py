@@ -10,6 +10,7 @@ from logitport import LogitportError, SessionClosed
 from logitport.session import Session
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
+from tests.client.scripted import admitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +59,7 @@ class Script(Transport):
             return {"opened": processing_pb2.SessionOpened(session_id="s", max_requests=3)}
         if kind == "add":
             count = len(frame.add.requests)
-            chains = [processing_pb2.AdmittedChain()] * count
-            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=chains)}
+            return {"added": processing_pb2.RequestsAdded(reads_logits=bytes(count), chains=admitted(frame))}
         if kind == "remove":
             return {"removed": processing_pb2.RequestsRemoved()}
         if kind == "step":

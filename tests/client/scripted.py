@@ -28,6 +28,14 @@ def int32(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
 
 
+def admitted(frame: processing_pb2.SessionRequest) -> list[processing_pb2.AdmittedChain]:
+    """The chains of a frame's requests, as a server reports them."""
+    return [
+        processing_pb2.AdmittedChain(processors=[call.processor.name or "key" for call in entry.request.processors])
+        for entry in frame.add.requests
+    ]
+
+
 def zeros(rows: int = 1) -> np.ndarray[Any, Any]:
     return np.zeros((rows, VOCAB), np.float32)
 
@@ -42,21 +50,27 @@ class Background:
     def __init__(self, script: Any) -> None:
         self.script = script
         self.ended: list[processing_pb2.EndedAdmission] = []
+        self.chains: dict[int, processing_pb2.AdmittedChain] = {}
         script.answer = self.answer
 
     def answer(self, frame: Any) -> dict[str, Any]:
         reply: dict[str, Any] = self.script.correct(frame)
         if frame.HasField("add") and frame.add.in_background:
             reply["added"].pending = b"\1" * len(frame.add.requests)
+            self.record(frame)
             reply["added"].ended.extend(self.ended)
             self.ended.clear()
         elif frame.HasField("step"):
             reply["edits"].ended_admissions = len(self.ended)
         return reply
 
+    def record(self, frame: processing_pb2.SessionRequest) -> None:
+        """Keep the chains of a frame's requests until their admissions end."""
+        self.chains.update(zip((entry.slot for entry in frame.add.requests), admitted(frame), strict=True))
+
     def end(self, slot: int, generation: int, error: LogitportError | None = None, **fields: Any) -> None:
-        fields |= {"error": to_proto(error)} if error is not None else {}
-        self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **fields))
+        outcome = {"error": to_proto(error)} if error is not None else {"chain": self.chains.get(slot)}
+        self.ended.append(processing_pb2.EndedAdmission(slot=slot, generation=generation, **{**outcome, **fields}))
 
 
 class Reconnecting:

@@ -60,7 +60,7 @@ def read_message(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | No
         answer = ReplyReader(requests, width, "FP32").read(reply, content)
     except LogitportError:
         return None
-    if answer.logits_rows or reply.failures or reply.outputs:
+    if answer.logits_rows or reply.failures:
         return None
     result = answer.result
     return (
@@ -184,7 +184,6 @@ def test_random_bytes(data: bytes) -> None:
         {"logits_rows": int32([0])},
         {"failures": [common_pb2.Failure(slot=0, error=to_proto(StateLost("gone")))]},
         {"later_edits": [common_pb2.Edits()]},
-        {"outputs": [common_pb2.ProcessorOutput()]},
         {"edits": common_pb2.Edits(rows=int32([1]), kinds=b"\1", offsets=int32([0, 1]), ids=int32([0]))},
         {"edits": common_pb2.Edits(rows=int32([0]), kinds=b"\1", offsets=int32([0, 1]), ids=int32([4]))},
         {"all_denied_rows": b"\0\0\0"},

@@ -78,11 +78,11 @@ class Requests:
 class Step:
     """The arguments of a step, by places of handles."""
 
-    def __init__(self, new_ids: Any, drafts: Any, rows: Any, wants_output: bool) -> None:
-        self.new_ids, self.drafts, self.rows, self.wants_output = new_ids, drafts, rows, wants_output
+    def __init__(self, new_ids: Any, drafts: Any, rows: Any) -> None:
+        self.new_ids, self.drafts, self.rows = new_ids, drafts, rows
 
     def __repr__(self) -> str:
-        return f"Step({self.new_ids}, {self.drafts}, {self.rows}, {self.wants_output})"
+        return f"Step({self.new_ids}, {self.drafts}, {self.rows})"
 
     def read_by(self, reader: StepReader, requests: Requests) -> tuple[Any, ...]:
         """All that can be observed of the step."""
@@ -91,7 +91,7 @@ class Step:
         drafts = None if self.drafts is None else {handles[place]: ids for place, ids in self.drafts.items()}
         rows = None if self.rows is None else [self._row(handles, row) for row in self.rows]
         try:
-            content = reader.read(new_ids, drafts, rows, wants_output=self.wants_output)
+            content = reader.read(new_ids, drafts, rows)
         except LogitportError as error:
             return type(error), str(error)
         frame = content.serialize(300)
@@ -126,7 +126,7 @@ def steps(draw: st.DrawFn, requests: int, ids: st.SearchStrategy[Any], plain: bo
         row = st.tuples(st.sampled_from(members) if members and plain else places, offsets)
         rows = draw(st.lists(row if plain else st.one_of(row, places, st.just("odd")), min_size=int(bool(members))))
         rows = [] if plain and not members else rows
-    return Step(new_ids, drafts, rows, draw(st.booleans()))
+    return Step(new_ids, drafts, rows)
 
 
 def _readers(patch: pytest.MonkeyPatch, histories: list[list[int]]) -> list[tuple[StepReader, Requests]]:
@@ -181,12 +181,12 @@ def test_the_writer_is_kept_until_the_requests_change(monkeypatch: pytest.Monkey
     monkeypatch.setattr(step_content, "core", Core())
     first, second, third = requests.handles
     for _ in range(3):
-        reader.read({first: [1], second: []}, None, None, wants_output=False)
+        reader.read({first: [1], second: []}, None, None)
     assert made == [[0, 1]]
-    reader.read({second: [1], first: []}, None, None, wants_output=False)
+    reader.read({second: [1], first: []}, None, None)
     assert made == [[0, 1], [1, 0]]
     requests.table.remove(third)
-    reader.read({second: [1], first: []}, None, None, wants_output=False)
+    reader.read({second: [1], first: []}, None, None)
     assert made == [[0, 1], [1, 0], [1, 0]]
 
 
@@ -194,10 +194,10 @@ def test_a_removed_request_is_refused(both: tuple[Implementation, Implementation
     requests = Requests([[1, 2], [3, 4]])
     reader = StepReader(requests, VOCAB)  # type: ignore[arg-type]
     step = {handle: [1] for handle in requests.handles}
-    reader.read(step, None, None, wants_output=False)
+    reader.read(step, None, None)
     requests.table.remove(requests.handles[0])
     with pytest.raises(LogitportError, match="is not in this session: it was removed"):
-        reader.read(step, None, None, wants_output=False)
+        reader.read(step, None, None)
 
 
 @pytest.mark.usefixtures("both")

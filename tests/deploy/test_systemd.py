@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
-from logitport_server.command_line.parser import WRONG_USAGE
 from logitport_server.config import ServerConfig
 from tests.conftest import COMMAND
 
@@ -93,7 +93,7 @@ def test_the_server_accepts_its_options(tmp_path: Path) -> None:
 
 def test_a_wrong_option_is_not_tried_again() -> None:
     assert settings()["Restart"] == ["on-failure"]
-    assert settings()["RestartPreventExitStatus"] == [str(WRONG_USAGE)]
+    assert settings()["RestartPreventExitStatus"] == [str(click.UsageError.exit_code)]
 
 
 def test_it_is_stopped_after_the_server_has_drained() -> None:

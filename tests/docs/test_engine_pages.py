@@ -69,8 +69,10 @@ def test_the_loop_with_slow_admissions(client: Client) -> None:
     ended: dict[str, LogitportError] = {}
     with client.session(vocab_size=8) as session:
         for name, params in (("good", {"token_id": 5}), ("bad", {})):
-            session.begin_add(Request([1], processors=[(Favors, params)], request_id=name))
-        session.begin_add(Request([1], processors=[("disallowed_tokens", {"token_ids": [0]})], request_id="built-in"))
+            session.begin_add([Request([1], processors=[(Favors, params)], request_id=name)])
+        session.begin_add(
+            [Request([1], processors=[("disallowed_tokens", {"token_ids": [0]})], request_id="built-in")]
+        )[0]
         new_ids: dict[Handle, list[int]] = {}
 
         def step() -> bool:

@@ -13,7 +13,9 @@ import pytest
 from logitport import ops
 from logitport.ops import LogitOp, logit_op
 from logitport.ops.logit_op import PLATFORMS
+from logitport_server.cli import doctor
 from logitport_server.cli.root import run
+from logitport_server.sandbox import SandboxError
 from tests.plugin_process import run_beside_plugin
 
 if TYPE_CHECKING:
@@ -95,13 +97,19 @@ def test_configuring_an_engine() -> None:
 def test_the_output_of_the_command(
     only_a_cpu: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (block,) = blocks("`logitport ops`", "")
+    (block,) = blocks("What runs here", "")
     command, _, output = block.partition("\n")
     _, variable, *arguments = shlex.split(command)
     monkeypatch.setenv("COLUMNS", str(max(map(len, output.splitlines()))))
     monkeypatch.setenv(*variable.split("=", 1))
-    run(arguments[1:])
-    assert capsys.readouterr().out == output
+    monkeypatch.setattr(doctor, "assess", ends)
+    with pytest.raises(SystemExit, match="no sandbox"):
+        run(arguments[1:])
+    assert output in capsys.readouterr().out
+
+
+def ends(**_: object) -> None:
+    raise SandboxError("no sandbox")
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
+from logitport_server.config.sources import VARIABLES
 from logitport_server.principals import SCOPES
 from tests.server.cli.help_files import FOLDER
 
@@ -55,12 +57,12 @@ def test_its_default_is_the_default(option: str, shown: str) -> None:
 
 
 def test_the_configuration_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ServerConfig.variables():
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     path = tmp_path / "logitport.toml"
     path.write_text(text)
-    config = ServerConfig(config=path)
+    config = parse(ServerConfig, "logitport serve", ["--config", str(path)])
     assert (config.required_layers, config.processor_timeout_seconds) == (["seccomp", "landlock"], 0.5)
 
 

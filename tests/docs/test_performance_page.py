@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import publish, report, traces
-from benchmarks.fleet import publish as fleet
+from benchmarks import publish, report, step
 from benchmarks.hostile import report as hostile
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +24,8 @@ README = (ROOT / "README.md").read_text()
     ],
 )
 def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]) -> None:
-    texts = publish.texts(report.load_latest(RESULTS)) | {
-        "vllm": publish.bar_table(report.load_latest(RESULTS / "vllm"))
-    }
-    for folder, module in {"fleet": fleet, "hostile": hostile, "traces": traces}.items():
-        texts |= module.texts(RESULTS / folder)
+    texts = step.texts(report.load(RESULTS)[0]) | hostile.texts(RESULTS / "hostile")
+    texts |= {name: publish.text(report.load(RESULTS / name)[0]) for name in ("fleet", "traces", "vllm")}
     shown = dict(re.findall(r"<!-- ([\w-]+):begin -->\n(.*?)<!-- \1:end -->", (ROOT / page).read_text(), re.DOTALL))
     assert shown == {name: texts[name] for name in names}, (
         "run `make bench-publish`, `bench-{fleet,traces,vllm}-publish` or `hostile-publish`"
@@ -37,7 +33,7 @@ def test_each_page_has_its_part_of_the_latest_results(page: str, names: set[str]
 
 
 def test_the_picture_is_committed() -> None:
-    assert (ROOT / publish.PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / step.PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_command_is_a_target_of_the_makefile() -> None:

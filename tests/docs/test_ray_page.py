@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logitport import targets
-from logitport_server import backoff
+from logitport_server import launch_backoff
 from logitport_server.cli import ray
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
@@ -36,7 +36,7 @@ def test_every_option_is_one(option: str) -> None:
 def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     for model in (ray.Up, ray.Status, ray.Down):
-        monkeypatch.setattr(model, "cli_cmd", ran.append)
+        monkeypatch.setattr(model, "run", lambda self: ran.append(self))  # noqa: PLW0108 - a method of list is not bound
     monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
     run(shlex.split(command.replace("\\\n", ""))[1:])
     (given,) = ran
@@ -58,7 +58,7 @@ def test_names_and_numbers() -> None:
     assert f"[{directory.METRICS_LABEL}]" in PAGE
     assert f":{options.FleetOptions().list_port}{directory.PATH}" in PAGE
     assert f"export {VARIABLE}=token" in PAGE
-    assert f"delays of up to {backoff._MAX_SECONDS:g} s" in PAGE
+    assert f"delays of up to {launch_backoff._MAX_SECONDS:g} s" in PAGE
     assert f"below {100 * scaling._SLACK:g} %" in PAGE
     assert scaling._SETTLE_SECONDS == 60
     assert options.FleetOptions().addresses(0, "h") == ("h:20051", "127.0.0.1:21051")

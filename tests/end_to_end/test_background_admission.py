@@ -134,7 +134,7 @@ def polled(session: Session, count: int, step: Callable[[], object]) -> list[Pen
 
 def test_steps_are_answered_while_an_admission_is_pending(session: Session, blocking: Blocking) -> None:
     running = add_running(session)
-    pending = session.begin_add(blocking.request())
+    pending = session.begin_add([blocking.request()])[0]
     blocking.wait()
     for _ in range(20):
         assert denied(session, running) == [[3]]
@@ -154,17 +154,17 @@ def test_errors_are_those_of_add(session: Session, blocking: Blocking, refused: 
     with pytest.raises((InvalidArgument, NotFound)) as synchronous:
         session.add(request)
     with pytest.raises(type(synchronous.value)) as in_background:
-        session.begin_add(request).result(SECONDS)
+        session.begin_add([request])[0].result(SECONDS)
     assert in_background.value.message == synchronous.value.message
     assert in_background.value.processor == synchronous.value.processor
     assert len(session) == 0
 
 
 def test_a_cancelled_admission_frees_its_slot(session: Session, blocking: Blocking) -> None:
-    pending = session.begin_add(blocking.request("a"))
+    pending = session.begin_add([blocking.request("a")])[0]
     blocking.wait("a")
     pending.cancel()
-    other = session.begin_add(blocking.request("b"))
+    other = session.begin_add([blocking.request("b")])[0]
     blocking.release("b")
     handle = other.result(SECONDS)
     assert handle.slot == pending.candidate.slot
@@ -178,10 +178,11 @@ def test_a_cancelled_admission_frees_its_slot(session: Session, blocking: Blocki
 
 def test_many_pending_requests(session: Session, blocking: Blocking) -> None:
     running = add_running(session)
-    pending = [session.begin_add(blocking.request(name)) for name in "abcde"]
-    for add in (session.add, session.begin_add):
-        with pytest.raises(LimitExceeded, match="all 6 slots are taken"):
-            add(blocking.request("f"))
+    pending = [session.begin_add([blocking.request(name)])[0] for name in "abcde"]
+    with pytest.raises(LimitExceeded, match="all 6 slots are taken"):
+        session.add(blocking.request("f"))
+    with pytest.raises(LimitExceeded, match="all 6 slots are taken"):
+        session.begin_add([blocking.request("f")])
     for name in "abcde":
         blocking.wait(name)  # each has a tenant of its own, so that none waits for another
     assert denied(session, running) == [[3]]
@@ -204,7 +205,7 @@ def test_pending_requests_take_no_threads_of_the_steps(inline: Any, blocking: Bl
         blocking.release("b")
         running = session.add(blocking.request("b"))
         request = blocking.request("a", processor="test/waits")
-        pending = [session.begin_add(replace(request, tenant=f"tenant {number}")) for number in range(150)]
+        pending = [session.begin_add([replace(request, tenant=f"tenant {number}")])[0] for number in range(150)]
         blocking.wait("a")
         for _ in range(5):
             assert denied(session, running) == [[7]]
@@ -218,7 +219,7 @@ def test_pending_requests_take_no_threads_of_the_steps(inline: Any, blocking: Bl
 def test_closing_a_session_with_a_pending_request(inline: Any, blocking: Blocking, transport: Any) -> None:
     with Client(inline.target, timeout=SECONDS) as client:
         with client.session(vocab_size=VOCAB, transport=transport) as session:
-            pending = session.begin_add(blocking.request())
+            pending = session.begin_add([blocking.request()])[0]
             blocking.wait()
         assert pending.cancelled
         with client.session(vocab_size=VOCAB, transport=transport) as session:
@@ -233,7 +234,7 @@ def test_a_pending_request_survives_the_server(
     server = start_server("--listen", target, *NO_WORKERS)
     with Client(target, timeout=200) as client, client.session(vocab_size=VOCAB, transport=transport) as session:
         running = add_running(session)
-        pending = session.begin_add(blocking.request())
+        pending = session.begin_add([blocking.request()])[0]
         blocking.wait()
         server.process.kill()
         server.process.wait()
@@ -248,12 +249,12 @@ def test_a_pending_request_survives_the_server(
 def test_a_server_stops_while_a_request_is_pending(start_server: Callable[..., Any], blocking: Blocking) -> None:
     server = start_server(*NO_WORKERS, "--stop-seconds", "1")
     with Client(server.target, timeout=SECONDS) as client, client.session(vocab_size=VOCAB, reconnect_seconds=0) as one:
-        one.begin_add(blocking.request())
+        one.begin_add([blocking.request()])[0]
         blocking.wait()
         assert server.stop() == 0
         assert "1 steps or admissions are still running" in server.log.read_text()
         with pytest.raises(ServerUnavailable):
-            one.begin_add(blocking.request()).result()
+            one.begin_add([blocking.request()])[0].result()
 
 
 def test_a_class_that_hangs_in_a_worker(start_server: Callable[..., Any]) -> None:
@@ -263,7 +264,7 @@ def test_a_class_that_hangs_in_a_worker(start_server: Callable[..., Any]) -> Non
         client.session(vocab_size=VOCAB) as session,
     ):
         running = add_running(session)
-        pending = session.begin_add(Request([1], processors=[(Hangs, {})]))
+        pending = session.begin_add([Request([1], processors=[(Hangs, {})])])[0]
         assert polled(session, 1, lambda: denied(session, running)) == [pending]
         assert type(pending.error) is ProcessorFailed
         assert "refused 1 of 1 requests of the caller" in server.log.read_text()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request
+from logitport.dialects import InDialect
 from tests.end_to_end.churn import VOCAB, Chain, Churn, SingleRequest, rows
 from tests.engine_stubs import importable_stubs
 from tests.toy_processors import Double
@@ -34,7 +35,7 @@ def vllm_module() -> Iterator[Any]:
 def names(server: RunningServer, vllm_module: Any) -> dict[str, str]:
     """Registered processors: one by digest, one by name."""
     with Client(server.target) as client:
-        client.register(vllm_module.ban_last, name="vllm/ban-last", dialect="vllm")
+        client.register(InDialect(vllm_module.ban_last, "vllm"), name="vllm/ban-last")
         return {"digest": client.register(vllm_module.AddsLength).digest, "vllm/ban-last": "vllm/ban-last"}
 
 

@@ -269,7 +269,7 @@ def test_quarantine_and_release(strict: RunningServer, client: Client) -> None:
         assert isinstance(result.skipped[admitted], ProcessorFailed)
         (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]
         assert "ended with status 1" in described.quarantined
-        command = [COMMAND, "unquarantine", strict.target, "team/leaves"]
+        command = [COMMAND, "processors", "unquarantine", strict.target, "team/leaves"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "lifted the quarantine of team/leaves\n"), done.stderr
         (described,) = [ref for ref in client.processors() if "team/leaves" in ref.names]

@@ -20,7 +20,6 @@ from logitport import (
     PayloadError,
     ProcessorFailed,
     Request,
-    RequestsFailed,
 )
 from logitport_server.access import new_token
 
@@ -175,29 +174,6 @@ def test_error_has_no_output_of_the_end_of_another_request(alice: Client, *, cyc
 
     assert failed.output == "began\ncollected\n"
     assert f"left: other {cyclic}" in texts(alice, registered)
-
-
-def test_step_returns_output_where_asked(alice: Client) -> None:
-    logits = np.zeros((1, VOCAB), np.float32)
-    with alice.session(vocab_size=VOCAB) as session:
-        handle = session.add(Request([1], processors=[(Prints, {})]))
-        asked = session.step({handle: [2]}, output=True).apply(logits)
-        not_asked = session.step({handle: [3]}).apply(logits)
-
-    assert [each.text for each in asked.outputs] == ["edited [1, 2]\nINFO ours: logged 2\n"]
-    assert asked.outputs[0].display_name.startswith("Prints (sha256:")
-    assert not_asked.outputs == ()
-
-
-def test_step_returns_output_of_calls_that_read_logits(alice: Client) -> None:
-    registered = alice.register(PrintsLogits, lift=False)
-    with alice.session(vocab_size=VOCAB) as session:
-        handle = session.add(Request([1], processors=[(registered, {"secret": "four"})]))
-        with pytest.raises(RequestsFailed) as failed:
-            session.step({handle: []}, output=True).apply(np.zeros((1, VOCAB), np.float32))
-
-    (printed,) = failed.value.result.outputs  # type: ignore[attr-defined]
-    assert printed.text == "saw ['four']\n"
 
 
 def test_shared_processor_shows_its_author_no_output_for_others(alice: Client, bob: Client) -> None:

@@ -250,7 +250,7 @@ def test_keys_are_reloaded_by_all(start_server: Callable[..., RunningServer], tm
     keys = tmp_path / "keys"
     keys.mkdir()
     for key in (tmp_path / "team", keys / "other"):
-        subprocess.run([COMMAND, "keygen", str(key)], check=True, capture_output=True, timeout=200)
+        subprocess.run([COMMAND, "payload", "keygen", str(key)], check=True, capture_output=True, timeout=200)
     running = start_server("--processes", "2", "--enable-custom-logit-processor", "--trusted-keys", str(keys))
 
     def accepted(target: str) -> bool:

@@ -100,7 +100,7 @@ def test_random_sessions_equal_the_interpreter(client: Client, where: str, trans
                 chain = CHAINS[random.integers(len(CHAINS))]
                 prompt = random.integers(VOCAB, size=random.integers(1, 10)).tolist()
                 request = Request(prompt, processors=chain)
-                handle = session.add(request) if random.random() < 0.5 else session.begin_add(request).result(30)
+                handle = session.add(request) if random.random() < 0.5 else session.begin_add([request])[0].result(30)
                 assert handle.sends_logits == any(
                     processor is AddOne or ("server" in where and processor in [one.program for one in PROGRAMS])
                     for processor, _ in chain

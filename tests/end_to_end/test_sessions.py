@@ -102,7 +102,7 @@ def churn(client: Client, seed: int, transport: Literal["grpc", "local"]) -> Ses
             if random.random() < 0.5:
                 models[session.add(request)] = Model(chain, prompt)
             else:
-                pending[session.begin_add(request)] = Model(chain, prompt)
+                pending[session.begin_add([request])[0]] = Model(chain, prompt)
         elif pending and random.random() < 0.15:
             cancelled = next(iter(pending))
             cancelled.cancel()

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("signed")
     (path / "keys").mkdir()
     for key in ("keys/team", "strange"):
-        subprocess.run([COMMAND, "keygen", str(path / key)], check=True, capture_output=True, timeout=200)
+        subprocess.run([COMMAND, "payload", "keygen", str(path / key)], check=True, capture_output=True, timeout=200)
     return path
 
 
@@ -95,7 +95,9 @@ def test_a_refused_registration_is_logged(strict: RunningServer, client: Client)
 
 
 def test_a_removed_key(strict: RunningServer, client: Client, folder: Path) -> None:
-    subprocess.run([COMMAND, "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=200)
+    subprocess.run(
+        [COMMAND, "payload", "keygen", str(folder / "keys/leaked")], check=True, capture_output=True, timeout=200
+    )
     strict.process.send_signal(signal.SIGHUP)
     wait_for(strict, "reloaded 2 trusted keys")
     client.register(AddOne, name="leaked/plus", signing_key=folder / "keys" / "leaked")
@@ -119,7 +121,7 @@ def test_an_engine_runs_only_programs_that_it_trusts(
     monkeypatch.setenv("LOGITPORT_PROGRAM_KEYS", str(folder / "keys"))
     with Client(server.target) as other, other.session(vocab_size=VOCAB, programs="trusted") as session:
         unsigned = session.add(Request([1], processors=[(program, {"temperature": 2.0})]))
-        pending = session.begin_add(Request([1], processors=[(program, {"temperature": 2.0})])).result(30)
+        pending = session.begin_add([Request([1], processors=[(program, {"temperature": 2.0})])])[0].result(30)
         assert unsigned.sends_logits
         assert pending.sends_logits
         logits = np.full((2, VOCAB), 4.0, np.float32)

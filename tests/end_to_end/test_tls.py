@@ -163,7 +163,7 @@ def test_the_command_line_client(mutual: RunningServer, authority: Authority) ->
     with Client(mutual.target, tls=tls) as client:
         client.register(Plain, name="operator.example/plain")
     files = ("--tls-ca", str(tls.ca), "--tls-cert", str(tls.cert), "--tls-key", str(tls.key))
-    command = [COMMAND, "unquarantine", mutual.target, "operator.example/plain", *files]
+    command = [COMMAND, "processors", "unquarantine", mutual.target, "operator.example/plain", *files]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env=os.environ | {"LOGITPORT_TOKEN": TOKEN}
     )

@@ -63,7 +63,7 @@ def admit(request: pytest.FixtureRequest, engine: Session) -> Callable[[Request]
     """Admit a request in the engine and remove it: apart from its state, a check would run in another process."""
 
     def add(admitted: Request) -> None:
-        handle = engine.add(admitted) if request.param == "add" else engine.begin_add(admitted).result(200)
+        handle = engine.add(admitted) if request.param == "add" else engine.begin_add([admitted])[0].result(200)
         engine.remove(handle)
 
     return add

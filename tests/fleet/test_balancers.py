@@ -1,4 +1,4 @@
-"""Sessions through HAProxy, nginx and Envoy, with the files of deploy/, while a server is killed, hangs or drains."""
+"""Sessions through Envoy, with the file of deploy/, while a server is killed, hangs or drains."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from logitport import Client, ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.conftest import COMMAND, free_address, run_server
 from tests.end_to_end.engines import VOCAB, Engine, kill
-from tests.fleet.balancers import BALANCERS, SERVER_NAME, run_balancer, server_options
+from tests.fleet.balancers import run_envoy
 from tests.waiting import stop, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from typing_extensions import Self
 
-    from tests.certificates import Authority
     from tests.conftest import RunningServer
 
 ENGINES = 6
 STEPS = 20
 FORWARD_PASS_SECONDS = 0.02
 MAX_GAP_SECONDS = 5.0
-# Longer than the time after which nginx ends a session without pings, and than that of three pings of Envoy.
+# Longer than three pings of Envoy.
 IDLE_SECONDS = 8.0
 
 
@@ -80,14 +79,10 @@ class Cluster:
 
     Args:
         stack: ends the servers.
-        options: of both servers.
-        credentials: of a channel to them; None if they have no TLS.
     """
 
-    def __init__(self, stack: ExitStack, options: Sequence[str], credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._options = options
-        self._credentials = credentials
         self.servers = [self._start(free_address()) for _ in range(2)]
 
     def repair(self) -> None:
@@ -103,17 +98,12 @@ class Cluster:
         return [self._sessions_of(server) for server in self.servers[servers]]
 
     def _sessions_of(self, server: RunningServer) -> int:
-        options = [("grpc.ssl_target_name_override", SERVER_NAME)]
-        with (
-            grpc.secure_channel(server.target, self._credentials, options)
-            if self._credentials is not None
-            else grpc.insecure_channel(server.target) as channel
-        ):
+        with grpc.insecure_channel(server.target) as channel:
             stub = processing_pb2_grpc.LogitProcessingStub(channel)
             return int(stub.GetLoad(processing_pb2.GetLoadRequest(), timeout=200).sessions)
 
     def _start(self, address: str) -> RunningServer:
-        return self._stack.enter_context(run_server("--listen", address, *self._options))
+        return self._stack.enter_context(run_server("--listen", address))
 
 
 @dataclass(frozen=True)
@@ -123,39 +113,23 @@ class Balanced:
     Attributes:
         target: the address of the balancer.
         cluster: the servers.
-        name: of the balancer.
     """
 
     target: str
     cluster: Cluster
-    name: str
 
 
 @pytest.fixture(scope="module")
-def cluster_for(authority: Authority) -> Iterator[Callable[[str], Cluster]]:
-    """Returns the servers for a balancer: with TLS or without."""
-    clusters: dict[bool, Cluster] = {}
+def cluster() -> Iterator[Cluster]:
     with ExitStack() as stack:
-
-        def of(name: str) -> Cluster:
-            options = server_options(name, authority)
-            if bool(options) not in clusters:
-                credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes()) if options else None
-                clusters[bool(options)] = Cluster(stack, options, credentials)
-            return clusters[bool(options)]
-
-        yield of
+        yield Cluster(stack)
 
 
-@pytest.fixture(params=sorted(BALANCERS))
-def balanced(
-    request: pytest.FixtureRequest, cluster_for: Callable[[str], Cluster], authority: Authority, tmp_path: Path
-) -> Iterator[Balanced]:
-    cluster = cluster_for(request.param)
+@pytest.fixture
+def balanced(cluster: Cluster, tmp_path: Path) -> Iterator[Balanced]:
     cluster.repair()
-    addresses = [server.target for server in cluster.servers]
-    with run_balancer(request.param, tmp_path, addresses, authority) as target:
-        yield Balanced(target, cluster, request.param)
+    with run_envoy(tmp_path, [server.target for server in cluster.servers]) as target:
+        yield Balanced(target, cluster)
 
 
 @pytest.fixture
@@ -175,7 +149,7 @@ def survive(balanced: Balanced, figure: Callable[[str, float], None]) -> Callabl
             assert sum(engine.session.reconnects for engine in engines) >= had[0]
             assert [engine.wrong for engine in engines] == [0] * ENGINES
             longest = max(engine.longest_step for engine in engines)
-            figure(f"longest step behind {balanced.name}, a server {what} (s)", longest)
+            figure(f"longest step behind Envoy, a server {what} (s)", longest)
             assert longest < MAX_GAP_SECONDS
 
     return disturb_one
@@ -190,7 +164,7 @@ def test_a_server_that_had_sessions_hangs(survive: Callable[..., None]) -> None:
 
 
 def test_a_server_that_had_sessions_drains(balanced: Balanced, survive: Callable[..., None]) -> None:
-    """Health checks notice that it drains: it would refuse new sessions. nginx has no health checks."""
+    """Health checks notice that it drains: it would refuse new sessions."""
 
     def opens_sessions() -> bool:
         with Client(balanced.target) as client, ExitStack() as stack:
@@ -202,10 +176,9 @@ def test_a_server_that_had_sessions_drains(balanced: Balanced, survive: Callable
         return True
 
     def drain(server: RunningServer) -> None:
-        if balanced.name != "nginx":
-            command = [COMMAND, "drain", server.target, "--timeout-seconds", "0"]
-            subprocess.run(command, capture_output=True, timeout=200, check=True)
-            wait_until(opens_sessions)
+        command = [COMMAND, "drain", server.target, "--timeout-seconds", "0"]
+        subprocess.run(command, capture_output=True, timeout=200, check=True)
+        wait_until(opens_sessions)
         server.process.terminate()
 
     survive("drained", drain)
@@ -213,7 +186,7 @@ def test_a_server_that_had_sessions_drains(balanced: Balanced, survive: Callable
 
 
 def test_sessions_of_idle_engines_stay(balanced: Balanced) -> None:
-    """Keepalive pings are neither too rare for nginx, nor too frequent for the servers behind Envoy."""
+    """Envoy's pings are not too frequent for the servers."""
     with Client(balanced.target) as client:
         engines = [Engine(client, seed, "grpc") for seed in range(2)]
         for engine in engines:

@@ -92,7 +92,7 @@ class Load:
         logits = np.zeros((1, VOCAB), np.float32)
         with client.session(vocab_size=VOCAB, programs="off") as session:
             handles = [session.add(Request([1], processors=chain)) for chain in chains]
-            handles.append(session.begin_add(Request([1], processors=[(DenyHistory, {})])).result(60))
+            handles.append(session.begin_add([Request([1], processors=[(DenyHistory, {})])])[0].result(60))
             handles.append(session.add(Request([1], output_token_ids=[2, 3], processors=chains[0])))
             handles.append(session.add(Request([1], processors=[(FailsAfterZero, {})])))
             with suppress(LogitportError):

@@ -64,10 +64,9 @@ def test_vllms_kernel_gives_the_same_logits() -> None:
 @pytest.mark.parametrize("job", ["sampling", "mix"])
 def test_jobs_with_sglang(tmp_path: Path, job: str) -> None:
     """In a process of its own: the job leaves SGLang's modules imported."""
-    from benchmarks.gpu import bars
-    from benchmarks.gpu.results import load
+    from benchmarks.gpu import results
 
     run("-m", "benchmarks.gpu.job", job, "--device", "cpu", "--tiny", GPU_RESULTS=str(tmp_path))
-    lines = load(tmp_path)
-    assert {bars.SAMPLING, bars.EXPOSED_4K} & {line.quantity for line in lines}
-    assert all(line.met for line in lines if line.quantity == bars.CORRECT)
+    lines = results.load(tmp_path)
+    assert {results.SAMPLING, results.EXPOSED_4K} & {line.quantity for line in lines}
+    assert all(line.met for line in lines if line.quantity == results.CORRECT)

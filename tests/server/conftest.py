@@ -27,8 +27,8 @@ from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
 from logitport.programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.cli.serve import Serve
 from logitport_server.config import ServerConfig
+from logitport_server.config.sources import VARIABLES
 from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
@@ -336,5 +336,5 @@ def open_engine() -> type[Engine]:
 @pytest.fixture
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes the server's options from the environment."""
-    for name in Serve.variables():
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)

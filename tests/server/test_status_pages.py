@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from logitport import Client
 from logitport_server import bounded_http, status_pages
-from logitport_server.status_pages import Heartbeat, listen
+from logitport_server.status_pages import Health, Heartbeat, listen
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
@@ -40,23 +40,22 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def test_checks_answer_as_their_functions() -> None:
-    state = SimpleNamespace(alive=True, responsive=True, ready=False)
+    state = SimpleNamespace(alive=True, health=Health.NOT_SERVING)
     registry = CollectorRegistry()
     Gauge("answer", "Of everything", registry=registry).set(42)
     pages = listen(
         "127.0.0.1:0",
         registry,
+        health=lambda: state.health,
         is_alive=lambda: state.alive,
-        is_responsive=lambda: state.responsive,
-        is_ready=lambda: state.ready,
     )
     port = pages.port
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (503, "not ready\n")
-    state.alive, state.ready = False, True
+    state.alive, state.health = False, Health.SERVING
     assert get(port, "/healthz") == (503, "not alive\n")
     assert get(port, "/readyz") == (200, "ok\n")
-    state.responsive = False
+    state.health = Health.SILENT
     assert get(port, "/readyz") == (503, "not alive\n")
     for path in ("/metrics", "/"):
         status, text = get(port, path)
@@ -71,7 +70,7 @@ def test_checks_answer_as_their_functions() -> None:
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
 def test_listening_on_ipv6() -> None:
     try:
-        pages = listen("[::1]:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True)
+        pages = listen("[::1]:0", CollectorRegistry(), health=lambda: Health.SERVING)
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     with urllib.request.urlopen(f"http://[::1]:{pages.port}/readyz", timeout=60) as response:
@@ -81,7 +80,7 @@ def test_listening_on_ipv6() -> None:
 
 def test_idle_connections_do_not_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
-    pages = listen("127.0.0.1:0", CollectorRegistry(), is_alive=lambda: True, is_ready=lambda: True)
+    pages = listen("127.0.0.1:0", CollectorRegistry(), health=lambda: Health.SERVING)
     before = threading.active_count()
     idle = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(200)]
     try:

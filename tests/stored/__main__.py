@@ -137,7 +137,7 @@ def _write_signed_payload(folder: Path, unsigned: str, python: str) -> None:
     folder.mkdir()
     with tempfile.TemporaryDirectory() as keys:
         key = Path(keys, "team")
-        subprocess.run([COMMAND, "keygen", str(key)], check=True, capture_output=True)
+        subprocess.run([COMMAND, "payload", "keygen", str(key)], check=True, capture_output=True)
         shutil.copy(key.with_suffix(".pub"), folder)
         private = read_private_key(key)
     serialized = payload.sign(unsigned, private, name="team/tilt", seconds=_CENTURY_SECONDS)

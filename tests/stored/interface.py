@@ -6,17 +6,19 @@ import urllib.request
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import click
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import AliasChoices
 
 import logitport
 from logitport import Client, ProcessorRef
 from logitport.admin import ServerStatus, SessionInfo
 from logitport.variables import OF_THE_SDK
 from logitport_proto import common_pb2
-from logitport_server.cli.root import COMMANDS, Command
+from logitport_server.cli.root import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import RunningServer
 
 
@@ -35,18 +37,22 @@ def interface(server: RunningServer) -> dict[str, Any]:
         "variables of the SDK": sorted(OF_THE_SDK),
         "metrics": _metrics(server.metrics_url),
         **{f"JSON of {name}": sorted(field.name for field in fields(kind)) for name, kind in _JSON.items()},
-        **{f"options of {name}": _options(command) for name, command in COMMANDS.items()},
+        **{f"options of {words}": flags for words, flags in _options()},
     }
 
 
-def _options(command: Command) -> list[str]:
-    """Return the names of the fields, or their first aliases."""
-    names = []
-    for name, field in command.load().model_fields.items():
-        alias = field.validation_alias
-        first = alias.choices[0] if isinstance(alias, AliasChoices) else alias
-        names.append(first if isinstance(first, str) else name)
-    return sorted(names)
+def _options(group: click.Group = ROOT, words: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of each command, and its flags and arguments."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _options(command, f"{name} ")
+        else:
+            flags = {
+                flag
+                for one in command.get_params(click.Context(command, help_option_names=[]))
+                for flag in (*one.opts, *one.secondary_opts)
+            }
+            yield f"{words}{name}", sorted(flags)
 
 
 def _metrics(url: str) -> list[str]:

@@ -13,25 +13,19 @@ kernel, as ours does. Their kernels alone, with the masks on the GPU, are compar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.gpu import bars
-from benchmarks.gpu.bitmask_peers import PEERS
+from benchmarks.gpu import results
+from benchmarks.gpu.bitmask_peers import PEERS, BitmaskPeer
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.timing import Stopwatch
 from logitport.core.edits import EditKind, Edits, RowEdits, bitmask_words
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import naive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from benchmarks.gpu.bitmask_peers import BitmaskPeer
-    from benchmarks.gpu.job import Job
 
 VOCAB_SIZE = 151_936
 _ROWS = (64, 256)
@@ -52,13 +46,6 @@ def run(job: Job) -> None:
                 _measure(job, case, logits, stopwatch)
 
 
-def warm_up() -> None:
-    """Compile and run the kernel on a GPU."""
-    logits = torch.zeros(4, 1000, device="cuda")
-    apply_edits(mix(4, 1000), logits)
-    torch.cuda.synchronize()
-
-
 def _measure(job: Job, case: str, logits: torch.Tensor, stopwatch: Stopwatch) -> None:
     rows, vocab_size = logits.shape
     whole: dict[str, float] = {}
@@ -66,14 +53,14 @@ def _measure(job: Job, case: str, logits: torch.Tensor, stopwatch: Stopwatch) ->
         edits = make(rows, vocab_size)
         _check(job, f"{case}: {name}", edits, logits)
         times = stopwatch.gpu(lambda edits=edits: apply_edits(edits, logits))
-        quantity = bars.LISTS if name == "lists" else f"{name}, GPU time"
+        quantity = results.LISTS if name == "lists" else f"{name}, GPU time"
         whole[name] = job.times(case, quantity, times)
         whole[f"{name}, host"] = job.times(
             case, f"{name}, host time", stopwatch.host(lambda edits=edits: apply_edits(edits, logits))
         )
         floor = job.times(case, f"{name}, floor", stopwatch.gpu(_floor(edits, logits)))
         if name == "mix":
-            job.record(case, bars.MIX_TO_FLOOR, whole[name] / floor)
+            job.record(case, results.MIX_TO_FLOOR, whole[name] / floor)
     words = bitmask_columns(rows, vocab_size)
     alone = _kernel_alone(bitmasks(rows, vocab_size), logits) if job.on_gpu else None
     ours_alone = job.times(case, "bitmasks, kernel alone", stopwatch.gpu(alone)) if alone else None
@@ -88,10 +75,10 @@ def _compare(
     name = peer.name
     gpu = job.times(case, f"bitmasks, {name}, GPU time", stopwatch.gpu(peer.apply))
     host = job.times(case, f"bitmasks, {name}, host time", stopwatch.host(peer.apply))
-    bar = bars.BITMASK_TO_VLLM if "vLLM" in name else bars.BITMASK_TO_XGRAMMAR
+    bar = results.BITMASK_TO_VLLM if "vLLM" in name else results.BITMASK_TO_XGRAMMAR
     job.record(case, bar, whole["bitmasks"] / gpu, note=f"{name}, with the copies")
-    if bar is bars.BITMASK_TO_XGRAMMAR:
-        job.record(case, bars.HOST_TO_XGRAMMAR, whole["bitmasks, host"] / host, note=name)
+    if bar is results.BITMASK_TO_XGRAMMAR:
+        job.record(case, results.HOST_TO_XGRAMMAR, whole["bitmasks, host"] / host, note=name)
     if ours_alone is not None:
         alone = job.times(case, f"bitmasks, {name}, kernel alone", stopwatch.gpu(peer.kernel))
         job.record(case, bar, ours_alone / alone, note=f"{name}, kernels alone")

@@ -7,16 +7,13 @@ memory of the GPU is returned.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from logitport import CustomLogitProcessor, Request
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
-    from logitport import Client
-    from logitport.session import Session
+from benchmarks.gpu.job import Job
+from logitport import Client, CustomLogitProcessor, Request
+from logitport.session import Session
 
 _VOCAB_SIZE = 50_000
 _TIMEOUT_SECONDS = 3.0

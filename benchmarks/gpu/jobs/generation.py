@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu import bars
+from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
 from benchmarks.kinds import BAN, NGRAM
 from benchmarks.measure import over_rounds
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
-    from logitport import Client
+from logitport import Client
 
 _ROUNDS = 3
 _CHAIN = [("disallowed_tokens", BAN.params), ("no_repeat_ngram", {**NGRAM.params, "ngram_size": 3})]
@@ -42,7 +40,7 @@ def run(job: Job) -> None:
                     job.check(f"{case}, turn {turn}", unbanned, "no banned id was generated")
     for name, found in seconds.items():
         job.record(case, f"tokens a second, {name}", rows * new / float(np.median(found)), "tokens/s")
-    job.ratio(case, bars.GENERATION, over_rounds(np.array(seconds["without"]) / np.array(seconds["with"])))
+    job.ratio(case, results.GENERATION, over_rounds(np.array(seconds["without"]) / np.array(seconds["with"])))
 
 
 def _model(job: Job) -> Any:

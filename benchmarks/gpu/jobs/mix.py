@@ -6,16 +6,11 @@ of 10 ms. SGLang's processors compute on the host as soon as the forward pass is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from benchmarks.contestants import InProcess, Service, close_all
-from benchmarks.gpu import bars
-from benchmarks.gpu.peer_files import folder_of
-from benchmarks.gpu.races import Forward, SGLangOnDevice, race
+from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.timing import Forward, SGLangOnDevice, race
 from benchmarks.measure import ratio
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
 
 _MILLISECONDS = 10.0
 
@@ -24,12 +19,11 @@ def run(job: Job) -> None:
     """Measure both lengths."""
     forward = Forward(job.device, 1.0 if job.tiny else _MILLISECONDS)
     with job.connected("cpu") as (_, client):
-        for case, history, bar in (("4k", 4096, bars.EXPOSED_4K), ("32k", 32_768, bars.EXPOSED_32K)):
+        for case, history, bar in (("4k", 4096, results.EXPOSED_4K), ("32k", 32_768, results.EXPOSED_32K)):
             with job.case(case):
-                folder_of("LOGITPORT_SGLANG")
                 workload = job.batch(history=history)
-                service = Service(client, workload, "local", device=job.device)
                 peer = SGLangOnDevice(workload, job.device)
+                service = Service(client, workload, "local", device=job.device)
                 contestants = [peer, InProcess(workload), service]
                 raced = race(contestants, workload, forward, steps=job.steps(6), device=job.device)
                 close_all(contestants)

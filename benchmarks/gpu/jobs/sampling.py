@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu import bars
+from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
 from benchmarks.gpu.sglang_sampling import Req, SGLangSampling, sample
 from benchmarks.gpu.timing import synchronize
 from benchmarks.kinds import BAN, NGRAM, THINKING
 from benchmarks.measure import over_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.gpu.job import Job
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _STEPS = 30
 _WARM_UP = 5
@@ -87,7 +84,7 @@ class HookSide(Side):
 def run(job: Job) -> None:
     """Measure by turns, in both orders."""
     workload = job.batch()
-    case = workload.name
+    case = f"{workload.rows} rows"
     with job.case(case), job.connected("cpu") as (_, client):
         sglang = SGLangSampling()
         sides = {"SGLang's own": Side(sglang, workload, job.device)}
@@ -110,7 +107,7 @@ def run(job: Job) -> None:
         }
         for name, taken in medians.items():
             job.record(case, f"tokens a second, {name}", workload.rows / float(np.median(taken)), "tokens/s")
-        job.ratio(case, bars.SAMPLING, over_rounds(medians["SGLang's own"] / medians["the hook"]))
+        job.ratio(case, results.SAMPLING, over_rounds(medians["SGLang's own"] / medians["the hook"]))
 
 
 def _random_logits(job: Job, workload: Workload, count: int) -> Iterator[torch.Tensor]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from benchmarks.contestants import Service
-from benchmarks.cuda import TEMPERATURE
-from benchmarks.gpu import bars
-from benchmarks.gpu.races import Forward, race
+from benchmarks.gpu import results
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.timing import Forward, OnDevice, race
+from benchmarks.kinds import TEMPERATURE
 from benchmarks.measure import Contestant, ratio
-from benchmarks.program_kinds import TEMPERATURE as PROGRAM
+from benchmarks.programs import TEMPERATURE as PROGRAM
 from benchmarks.programs import InProgram
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.job import Job
-    from benchmarks.gpu.races import OnDevice
-    from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _MILLISECONDS = 5.0
@@ -47,12 +42,12 @@ def run(job: Job) -> None:
             with job.case(f"{case}, program"):
                 program = InProgram(job.batch(dtype=dtype, kinds=(PROGRAM,)))
                 raced = race([torchs, program], workload, forward, steps=job.steps(12), device=job.device)
-                _record(job, case, raced, program.name, bars.PROGRAM_TO_TORCH)
+                _record(job, case, raced, program.name, results.PROGRAM_TO_TORCH)
             with job.case(f"{case}, server"):
                 name = "through the server, in place"
                 service = Service(client, workload, "local", name=name, in_buffer=True, device=job.device)
                 raced = race([torchs, service], workload, forward, steps=job.steps(12), device=job.device)
-                _record(job, case, raced, name, bars.SERVER_TO_TORCH)
+                _record(job, case, raced, name, results.SERVER_TO_TORCH)
                 job.fact(case, "memory of the logits", service.session.logits_memory)
                 service.close()
 

@@ -1,38 +1,9 @@
 """The attackers, by name."""
 
-from benchmarks.hostile.attackers import (
-    chains,
-    connections,
-    crowds,
-    hangs,
-    histories,
-    loading,
-    memory,
-    replies,
-    sessions,
-    sizes,
-    slots,
-    tables,
-    workers,
-)
+from benchmarks.hostile.attackers import calls, frames, shipped
 from benchmarks.hostile.attackers.base import PRINCIPALS, Attacker, Target
 
-_MODULES = (
-    chains,
-    hangs,
-    loading,
-    workers,
-    sizes,
-    connections,
-    replies,
-    crowds,
-    tables,
-    histories,
-    slots,
-    memory,
-    sessions,
-)
-
-ATTACKERS: dict[str, type[Attacker]] = {attacker.name: attacker for module in _MODULES for attacker in module.ATTACKERS}
+_ALL = (*shipped.ATTACKERS, *frames.ATTACKERS, *calls.ATTACKERS)
+ATTACKERS: dict[str, type[Attacker]] = {each.name: each for each in _ALL}
 
 __all__ = ["ATTACKERS", "PRINCIPALS", "Attacker", "Target"]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from benchmarks.hostile.raw import RawSession
 from logitport import Client, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from logitport.session import Handle, Session
+from logitport.session import Handle, Session
 
 PRINCIPALS = 4
 VOCAB_SIZE = 32_000
@@ -91,9 +87,9 @@ class Engine:
         self._session = session
         self._handles: list[Handle] = []
 
-    def add(self, processor: type, params: Mapping[str, Any] | None = None, tenant: str = "") -> None:
+    def add(self, processor: type, tenant: str = "") -> None:
         """Admit a request that goes on after its processor has failed."""
-        request = Request([1], processors=[(processor, params or {})], tenant=tenant, on_error="skip")
+        request = Request([1], processors=[(processor, {})], tenant=tenant, on_error="skip")
         self._handles.append(self._session.add(request))
 
     def step(self, token_ids: Sequence[int] = ()) -> int:
@@ -106,36 +102,6 @@ class Engine:
         """Remove all requests."""
         while self._handles:
             self._session.remove(self._handles.pop())
-
-
-class NewClasses(Attacker):
-    """New classes in each round, because a class that fails is soon in quarantine.
-
-    Attributes:
-        base: their base class.
-        rows: how many classes a round has, each in a request of its own.
-        steps: how many steps a round has.
-    """
-
-    base: ClassVar[type]
-    rows: ClassVar[int] = 1
-    steps: ClassVar[int] = 1
-
-    def prepare(self) -> None:
-        self._engines = [Engine(self.session(thread)) for thread in range(self.threads)]
-        self._numbers = itertools.count()
-
-    def attack(self, thread: int) -> None:
-        engine = self._engines[thread]
-        for _ in range(self.rows):
-            engine.add(self.make_class(next(self._numbers)))
-        for _ in range(self.steps):
-            self.counts["failed rows"] += engine.step()
-        engine.clear()
-
-    def make_class(self, number: int) -> type:
-        """The class with this number."""
-        return numbered(self.base, number)
 
 
 def numbered(base: type, number: int, name: str = "") -> type:

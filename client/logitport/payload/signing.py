@@ -106,7 +106,7 @@ def read_private_key(path: PathLike) -> Ed25519PrivateKey:
     except (OSError, ValueError, TypeError) as error:
         raise InvalidArgument(f"no private key can be read from {os.fspath(path)}: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidArgument(f"the key in {os.fspath(path)} is not Ed25519; make one with `logitport keygen`")
+        raise InvalidArgument(f"the key in {os.fspath(path)} is not Ed25519; make one with `logitport payload keygen`")
     return key
 
 
@@ -130,5 +130,5 @@ def read_public_key(path: PathLike) -> Ed25519PublicKey:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"no public key can be read from {os.fspath(path)}: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise InvalidArgument(f"the key in {os.fspath(path)} is not Ed25519; make one with `logitport keygen`")
+        raise InvalidArgument(f"the key in {os.fspath(path)} is not Ed25519; make one with `logitport payload keygen`")
     return key

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from logitport.programs.cost.limits import check_cost, milliseconds
     from logitport.programs.lifting import lift
     from logitport.programs.program import Parameter, Program, Value
-    from logitport.programs.runtime.runner import Runner
     from logitport.programs.types import Element
     from logitport.programs.verifier import verify
 
@@ -33,7 +32,6 @@ __all__ = [
     "Element",
     "Parameter",
     "Program",
-    "Runner",
     "Value",
     "capture",
     "check_cost",
@@ -49,7 +47,6 @@ __getattr__ = names_of(
         "logitport.programs.cost.limits": "check_cost milliseconds",
         "logitport.programs.lifting": "lift",
         "logitport.programs.program": "Parameter Program Value",
-        "logitport.programs.runtime.runner": "Runner",
         "logitport.programs.types": "Element",
         "logitport.programs.verifier": "verify",
     },

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport.programs.cost.limits import check_cost
 from logitport.programs.cost.prices import NUMPY, TORCH
@@ -60,7 +61,7 @@ class ChainPrograms:
         self._with_torch = with_torch
         self._verified: OrderedDict[str, tuple[Verified, float]] = OrderedDict()
         # Programs that take too long here, by digest: they are not fetched for every request.
-        self._expensive: OrderedDict[str, None] = OrderedDict()
+        self._expensive: BoundedTable[str, None] = BoundedTable(_MAX_EXPENSIVE)
 
     def prepare(self) -> threading.Thread | None:
         """Begin to import the runtime, which a first program needs, in a thread.
@@ -163,8 +164,6 @@ class ChainPrograms:
         except LimitExceeded as error:
             logger.warning("the server is to run a program: %s", error.message)
             self._expensive[verified.program.digest] = None
-            if len(self._expensive) > _MAX_EXPENSIVE:
-                self._expensive.popitem(last=False)
             raise LeftToServer(verified.program.digest) from error
 
 

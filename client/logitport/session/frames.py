@@ -86,10 +86,23 @@ class Handle:
         return [call.params for call in self._message.processors]
 
     def admitted(self, chain: processing_pb2.AdmittedChain, *, reads_logits: bool) -> None:
-        """Record what a server has reported of the request when it admitted it, the first time or again."""
+        """Record what a server has reported of the request when it admitted it, the first time or again.
+
+        Raises:
+            LogitportError: the chain has another number of processors.
+        """
+        processors = chain.processors
+        if len(processors) != len(self._message.processors):
+            raise LogitportError(
+                f"the server admitted {len(processors)} processors of the {len(self._message.processors)} of request "
+                f"{self.request_id!r}; close the session"
+            )
         self.reads_logits = self.sends_logits = reads_logits
         self.follows_from_history = chain.follows_from_history
-        self.pin(chain.processors)
+        self.processors = tuple(processors)
+        for call, digest in zip(self._message.processors, processors, strict=True):
+            if call.processor.WhichOneof("by") == "name":  # a name may be bound to another digest later
+                call.processor.digest = digest
 
     @property
     def admission(self) -> tuple[Any, ...]:
@@ -100,13 +113,6 @@ class Handle:
     def admission(self, admission: tuple[Any, ...]) -> None:
         for name, value in zip(_ADMISSION, admission, strict=True):
             setattr(self, name, value)
-
-    def pin(self, processors: Sequence[str]) -> None:
-        """Replace each registered name by the digest that it had at admission."""
-        self.processors = tuple(processors)
-        for call, digest in zip(self._message.processors, processors, strict=False):
-            if call.processor.WhichOneof("by") == "name":
-                call.processor.digest = digest
 
     def digests(self) -> list[str]:
         """Digests of the processors in its chain that are named by digest."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError
 
 if TYPE_CHECKING:
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Pause after an attempt, which doubles with each further one, up to a bound; and its random share.
+# Pause after an attempt, which doubles with each further one, up to a bound.
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
-_JITTER = 0.5
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,13 @@ class Moves:
         self._attempt = 0
         self._is_opening = False
         self._candidate: Candidate | None = None
-        self._next = 0.0
-        self._pause_seconds = _PAUSE_SECONDS
+        self._backoff = Backoff(_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, ADDED)
 
     def take(self, expected_requests: int) -> Candidate | None:
         """Return a connection if one is open; else begin to open one, unless that has failed shortly before."""
         with self._lock:
             candidate, self._candidate = self._candidate, None
-            if candidate is None and not self._is_opening and time.monotonic() >= self._next:
+            if candidate is None and not self._is_opening and not self._backoff.is_pausing:
                 self._is_opening = True
                 threading.Thread(
                     target=self._open, args=(self._attempt, expected_requests), name="logitport-move", daemon=True
@@ -96,9 +93,9 @@ class Moves:
         candidate.settle(moved)
         with self._lock:
             if moved:
-                self._pause_seconds = _PAUSE_SECONDS
+                self._backoff.reset()
             else:
-                self._wait()
+                self._backoff.next()
         if not moved:
             candidate.connection.close()
 
@@ -121,7 +118,7 @@ class Moves:
                 self._is_opening = False
                 wanted = attempt == self._attempt
                 if candidate is None:
-                    self._wait()
+                    self._backoff.next()
                 elif wanted:
                     self._candidate = candidate
             if candidate is not None and not wanted:
@@ -137,8 +134,3 @@ class Moves:
         except BaseException:
             connection.close()
             raise
-
-    def _wait(self) -> None:
-        seconds = self._pause_seconds * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311 - no secret
-        self._next = time.monotonic() + seconds
-        self._pause_seconds = min(2 * self._pause_seconds, _MAX_PAUSE_SECONDS)

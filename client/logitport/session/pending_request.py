@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import math
 from typing import TYPE_CHECKING, Protocol
 
+from logitport.core.backoff import NONE, Backoff
 from logitport.errors import NotFound, ServerUnavailable
 
 if TYPE_CHECKING:
@@ -68,18 +69,14 @@ class PendingRequest:
             NotFound: the request was cancelled, or its session was closed.
             LogitportError: the request was refused; as `Session.add`.
         """
-        began, pause = time.monotonic(), _FIRST_PAUSE_SECONDS
+        seconds = math.inf if timeout is None else timeout
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, NONE, seconds=seconds)
         self._requests.collect()
         while not self.done:
-            if timeout is not None:
-                left = began + timeout - time.monotonic()
-                if left <= 0:
-                    raise ServerUnavailable(
-                        f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
-                    )
-                pause = min(pause, left)
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+            if not backoff.wait():
+                raise ServerUnavailable(
+                    f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
+                )
             self._requests.collect()
         self._requests.take_settled(self)
         if self.error is not None:

@@ -119,11 +119,10 @@ class RecordedSession(Session):
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
-        output: bool = False,
     ) -> PendingStep:
         handles = new_token_ids if isinstance(new_token_ids, Mapping) else ()
         base_lengths = {handle: handle.history.length for handle in handles if isinstance(handle, Handle)}
-        pending = super().step(new_token_ids, rows=rows, drafts=drafts, output=output)
+        pending = super().step(new_token_ids, rows=rows, drafts=drafts)
         assert isinstance(pending, RecordedStep)  # noqa: S101 - its class is that of this session
         pending.record(self._recorder, base_lengths)
         return pending

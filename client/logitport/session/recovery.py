@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
+from logitport.core.backoff import NONE, Backoff
 from logitport.errors import (
     LimitExceeded,
     LogitportError,
@@ -71,9 +70,10 @@ class Recovery:
         self._restore = restore
         self._reconnect_seconds = reconnect_seconds
         self._moves = moves
-        # The refusal of another session by the last server. It may still hold the session that was lost, and another
-        # server may have room: so the next attempt may succeed.
-        self._no_room: LimitExceeded | None = None
+        # Whether the last server has refused another session. It may still hold the session that was lost, and another
+        # server may have room: so the next attempt may succeed. Not the error itself: its traceback refers to this
+        # object, and that cycle would keep a session that is dropped until the next garbage collection.
+        self._was_full = False
 
     def with_reconnect(self, call: Callable[[], _T]) -> _T:
         """Return `call()`; if the connection is lost, reconnect and repeat it. Must not be nested.
@@ -90,34 +90,29 @@ class Recovery:
 
     def reconnect(self, call: Callable[[], _T]) -> _T:
         """Reconnect, and return `call()`. Raises as `with_reconnect`."""
-        deadline = time.monotonic() + self._reconnect_seconds
-
-        def attempt() -> _T:
-            self._recover(max(0.0, deadline - time.monotonic()))
-            return call()
-
-        # tenacity, and not a loop of our own: that is a retry policy to maintain.
         # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
-        retrying = Retrying(
-            retry=retry_if_exception(self._may_repeat),
-            wait=wait_random_exponential(multiplier=FIRST_BACKOFF_SECONDS, max=MAX_BACKOFF_SECONDS),
-            stop=stop_after_delay(self._reconnect_seconds),
-            reraise=True,
-        )
-        return retrying(attempt)
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, seconds=self._reconnect_seconds)
+        while True:
+            try:
+                self._recover(backoff.remaining)
+                return call()
+            except (ServerUnavailable, LimitExceeded) as error:
+                if not self._may_repeat(error) or not backoff.wait():
+                    raise
 
-    def _may_repeat(self, error: BaseException) -> bool:
-        return (isinstance(error, ServerUnavailable) and not error.timed_out) or error is self._no_room
+    def _may_repeat(self, error: LogitportError) -> bool:
+        return not error.timed_out if isinstance(error, ServerUnavailable) else self._was_full
 
     def _recover(self, wait_seconds: float) -> None:
         """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
+        self._was_full = False
         self._table.check_open()
         if self._moves is not None:
             self._moves.cancel()
         try:
             self._channel.reopen(wait_seconds, len(self._table))
-        except LimitExceeded as error:
-            self._no_room = error
+        except LimitExceeded:
+            self._was_full = True
             raise
         try:
             self._restore_requests()
@@ -203,19 +198,18 @@ class Recovery:
         restoring = self._table.restoring
         some_are_ready = len(self._table.kept) > len(restoring)
         began = progress = time.monotonic()
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, NONE)
         while restoring:
             now = time.monotonic()
             if now - began >= MAX_RESTORE_SECONDS or (some_are_ready and now - progress >= QUIET_SECONDS):
                 return
-            time.sleep(pause)
+            pauses.wait()
             before = len(restoring)
             frame = processing_pb2.AddRequests(in_background=True)
             self.settle(frame, self._channel.exchange(processing_pb2.SessionRequest(add=frame)).added)
             if len(restoring) < before:
-                progress, pause, some_are_ready = time.monotonic(), _FIRST_PAUSE_SECONDS, True
-            else:
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+                progress, some_are_ready = time.monotonic(), True
+                pauses.reset()
 
     def _send_pending(self) -> None:
         """Begin the pending admissions again, on a new connection."""

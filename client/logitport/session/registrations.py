@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from logitport.core.bounded import BoundedTable
 from logitport.errors import LogitportError, NameTaken, ServerUnavailable
 from logitport_proto import registry_pb2
 
@@ -30,7 +30,7 @@ class Registrations:
         self._owners: dict[str, str] = {}
         self._digests: dict[str, str] = {}  # by name
         # The pairs of digest and name ("" for none) that each registry has had, by its id.
-        self._had: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
+        self._had: BoundedTable[str, set[tuple[str, str]]] = BoundedTable(_MAX_REGISTRIES)
         self._lock = threading.Lock()
 
     def remember(
@@ -143,7 +143,4 @@ class Registrations:
         self.registered_in(registry_id, digest, name)
 
     def _add(self, registry_id: str, digest: str, name: str) -> None:
-        self._had.setdefault(registry_id, set()).update({(digest, ""), (digest, name)})
-        self._had.move_to_end(registry_id)
-        if len(self._had) > _MAX_REGISTRIES:
-            self._had.popitem(last=False)
+        self._had[registry_id] = self._had.get(registry_id, set()) | {(digest, ""), (digest, name)}

@@ -83,8 +83,8 @@ class SessionRequests:
             raise error
         return handle
 
-    def begin_add_all(self, requests: Sequence[Request]) -> list[PendingRequest]:
-        """Begin to admit requests. Raises as `Session.begin_add_all`."""
+    def begin_add(self, requests: Sequence[Request]) -> list[PendingRequest]:
+        """Begin to admit requests. Raises as `Session.begin_add`."""
         unsent = [PendingRequest(self, handle) for handle in self._candidates(requests)]
         begun: list[PendingRequest] = []
         try:

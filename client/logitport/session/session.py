@@ -167,30 +167,20 @@ class Session:
         self._transfer.buffer.request_added()
         return handle
 
-    def begin_add(self, request: Request) -> PendingRequest:
-        """Begin to admit a request, and return at once; the server admits it while the session makes its steps.
+    def begin_add(self, requests: Iterable[Request]) -> list[PendingRequest]:
+        """Begin to admit requests, and return at once; the server admits them while the session makes its steps.
 
-        A request of built-ins is admitted at once, because that is fast. `poll` returns it, too.
-
-        Raises:
-            InvalidArgument: the request cannot be sent.
-            LimitExceeded: the session holds as many requests as it may, the pending ones included.
-        """
-        (pending,) = self.begin_add_all([request])
-        return pending
-
-    def begin_add_all(self, requests: Iterable[Request]) -> list[PendingRequest]:
-        """Begin to admit several requests, as `begin_add`, with one frame and one wait for its reply.
-
-        Very long histories are sent in several frames. A request that the server refuses does not affect the others.
+        It sends one frame, or several for very long histories. A request of built-ins is admitted at once, because that
+        is fast; `poll` returns it, too. A request that the server refuses does not affect the others.
 
         Returns:
             The pending requests, in the order of `requests`.
 
         Raises:
-            InvalidArgument, LimitExceeded: as `begin_add`, for any of the requests. None of them is begun.
+            InvalidArgument: a request cannot be sent. None is begun.
+            LimitExceeded: more requests than the session may hold, the pending ones included. None is begun.
         """
-        pending = self._requests.begin_add_all(list(requests))
+        pending = self._requests.begin_add(list(requests))
         if pending:
             self._transfer.buffer.request_added()  # they may have been admitted at once
         return pending
@@ -217,7 +207,6 @@ class Session:
         *,
         rows: Sequence[RowLike] | None = None,
         drafts: Mapping[Handle, TokenIds] | None = None,
-        output: bool = False,
     ) -> PendingStep:
         """Send the new tokens, and return at once; the server works while the model's forward pass runs.
 
@@ -228,7 +217,6 @@ class Session:
             rows: the request of each row of the logits: a handle, or (handle, number of drafts it has seen). By default
                 the requests in order, each with one row and one more for each draft token.
             drafts: draft tokens of requests that speculate. They are not added to the history.
-            output: return what shipped processors print and log in this step in `StepResult.outputs`.
 
         Returns:
             The pending step; `apply(logits)` finishes it. A request with ids or drafts outside the vocabulary
@@ -239,10 +227,10 @@ class Session:
         """
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
-        content = self._reader.read(new_token_ids, drafts, rows, wants_output=bool(output))
+        content = self._reader.read(new_token_ids, drafts, rows)
         if self._requests.table.restoring:
             self._leave_restoring(content.handles)
-        pending = self._step_class(self._step_context, content, wants_output=bool(output))
+        pending = self._step_class(self._step_context, content)
         self._channel.begin(content.serialize, pending)
         if self._begun is not None:
             self._begun.superseded = True

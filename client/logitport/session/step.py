@@ -58,10 +58,9 @@ class PendingStep:
     _error: Exception | None = None
     _applied = False
 
-    def __init__(self, context: StepContext, content: StepContent, *, wants_output: bool = False) -> None:
+    def __init__(self, context: StepContext, content: StepContent) -> None:
         self._context = context
         self._content = content
-        self._wants_output = wants_output
         self._connection = context.channel.connections
 
     def apply(self, logits: Any, *, check: bool = True) -> StepResult:
@@ -205,7 +204,6 @@ class PendingStep:
         self._context.requests.end_restoring(self._content.handles)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._content.handles, ())
         frame = step_frame(nothing_new, self._content.drafts, self._content.rows, self._context.vocab_size)
-        frame.wants_output = self._wants_output
         reply = self._context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
         answer = self._context.replies.read(reply, self._content)
         self._connection = self._context.channel.connections
@@ -266,7 +264,6 @@ class PendingStep:
             result.skipped | {handle: error for handle, error in failed.items() if handle.skips},
             {name: rows for name, rows in applied.items() if rows > 0},
             result.all_denied_rows,
-            result.outputs,
         )
 
     def _check(self, logits: Any) -> None:

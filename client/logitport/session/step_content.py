@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -59,9 +58,7 @@ class StepReader:
         self._writer: core.StepFrameWriter | None = None
         self._content: StepContent | None = None
 
-    def read(
-        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, *, wants_output: bool
-    ) -> StepContent:
+    def read(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
         """Read the arguments of `Session.step`. Raises as that method.
 
         Requests with ids outside the vocabulary fail; see `SessionRequests.fail`.
@@ -70,10 +67,9 @@ class StepReader:
         if writer is None or not writer.read(new_token_ids, drafts, rows):
             writer = None if core is None else self._renewed_writer(new_token_ids)
             if writer is None or not writer.read(new_token_ids, drafts, rows):
-                return self._read_python(new_token_ids, drafts, rows, wants_output)
-        if not drafts and rows is None and not wants_output and self._content is not None:
+                return self._read_python(new_token_ids, drafts, rows)
+        if not drafts and rows is None and self._content is not None:
             return self._content
-        serialize = partial(writer.serialize, wants_output=wants_output)
         kept = _kept(drafts)
         # The core has checked that all `rows` are pairs.
         placed = (
@@ -81,7 +77,7 @@ class StepReader:
             if rows is None
             else cast("list[tuple[Handle, int]]", list(rows))
         )
-        return StepContent(self._handles, kept, placed, serialize, writer.extend)
+        return StepContent(self._handles, kept, placed, writer.serialize, writer.extend)
 
     def _renewed_writer(self, new_token_ids: Ids) -> core.StepFrameWriter | None:
         """Make the writer for other requests. Returns None if they are the same, or if the core does not accept them.
@@ -98,9 +94,7 @@ class StepReader:
             self._content = StepContent(handles, {}, rows, writer.serialize, writer.extend)
         return writer
 
-    def _read_python(
-        self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None, wants_output: bool
-    ) -> StepContent:
+    def _read_python(self, new_token_ids: Ids, drafts: Ids | None, rows: Sequence[RowLike] | None) -> StepContent:
         try:
             added = listed_by_handle(new_token_ids, "new_token_ids")
             kept = _kept(drafts)
@@ -127,7 +121,6 @@ class StepReader:
         def serialize(seq: int) -> bytes:
             return with_length(processing_pb2.SessionRequest(seq=seq, step=frame))
 
-        frame.wants_output = wants_output
         return StepContent(list(added), kept, placed, serialize, extend)
 
 

@@ -10,7 +10,6 @@ from logitport.compiled import core
 from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import LogitportError
 from logitport.ops.apply_edits import uses_core
-from logitport.output import ProcessorOutput
 from logitport.session.request_table import late_error
 from logitport.session.step_result import StepResult
 from logitport_proto import common_pb2, processing_pb2
@@ -122,7 +121,6 @@ class ReplyReader:
             {by_slot[slot]: lost.get(by_slot[slot], error) for slot, error in skipped.items()},
             rows_applied(reply.applied),
             tuple(unpack_int32(reply.all_denied_rows).tolist()) if reply.all_denied_rows else (),
-            ProcessorOutput.all_from_proto(reply.outputs) if reply.outputs else (),
         )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
-    from logitport.output import ProcessorOutput
     from logitport.session.frames import Handle
 
 
@@ -21,15 +20,12 @@ class StepResult:
         rows_applied: number of rows by processor: a built-in's name, or the `ProcessorRef.display_name` of a shipped
             one (its class and the beginning of its digest).
         all_denied_rows: rows in which edits left no id allowed.
-        outputs: what processors in workers printed and logged, if `Session.step` asked for it: one for each call, at
-            most 64 of a reply. `Client.logs` returns it, too, and that of admissions.
     """
 
     failures: dict[Handle, LogitportError]
     skipped: dict[Handle, LogitportError]
     rows_applied: dict[str, int]
     all_denied_rows: tuple[int, ...]
-    outputs: tuple[ProcessorOutput, ...] = ()
 
     def combined(self, other: StepResult) -> StepResult:
         """Return the result of the rows of both, which are different ones."""
@@ -41,5 +37,4 @@ class StepResult:
             self.skipped | other.skipped,
             applied,
             tuple(sorted(self.all_denied_rows + other.all_denied_rows)),
-            self.outputs + other.outputs,
         )

@@ -52,8 +52,6 @@ _SCOPES = {
 }
 _ANY_SCOPE = "/grpc.reflection."
 
-_REFRESH_SECONDS = 1.0
-
 
 class Call:
     """An admitted call. It counts for the quotas until the last of its resources has ended. Thread-safe.
@@ -135,12 +133,6 @@ class Guard(grpc.aio.ServerInterceptor):
             messages.deserializer(method, handler.request_deserializer, self._metrics.received[transport]),
             messages.serializer(handler.response_serializer, self._metrics.sent[transport]),
         )
-
-    async def watch(self) -> None:
-        """Refresh once a second until cancelled."""
-        while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            self.refresh()
 
     def refresh(self) -> None:
         """End the running calls of callers if their access has been revoked or changed: a session can last for days."""

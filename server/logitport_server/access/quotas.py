@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from aiolimiter import AsyncLimiter
 
+from logitport.core.bounded import PartyCounter
 from logitport.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class Quotas:
         self._config = config
         # Leaky buckets on the event loop's clock, which is monotonic. Windows of the wall clock refuse callers after it
         # is set back.
-        self._limiters: OrderedDict[str, AsyncLimiter] = OrderedDict()
-        self._calls: Counter[str] = Counter()
-        self._sessions: Counter[str] = Counter()
+        self._limiter = lru_cache(_MAX_LIMITERS)(lambda _: AsyncLimiter(*config.call_rate))
+        self._calls: PartyCounter[str] = PartyCounter()
+        self._sessions: PartyCounter[str] = PartyCounter()
         self._lock = threading.Lock()
 
     async def check_rate(self, principal: Principal) -> None:
@@ -90,17 +90,6 @@ class Quotas:
                 and self._sessions.total() < self._config.max_sessions
             )
 
-    def _limiter(self, name: str) -> AsyncLimiter:
-        limiter = self._limiters.get(name)
-        if limiter is None:
-            limiter = self._limiters[name] = AsyncLimiter(*self._config.call_rate)
-            if len(self._limiters) > _MAX_LIMITERS:
-                self._limiters.popitem(last=False)
-        self._limiters.move_to_end(name)
-        return limiter
-
-    def _end(self, counted: Counter[str], name: str) -> None:
+    def _end(self, counted: PartyCounter[str], name: str) -> None:
         with self._lock:
-            counted[name] -= 1
-            if not counted[name]:
-                del counted[name]  # names may come from certificates: their number has no limit
+            counted.remove(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
@@ -16,53 +16,27 @@ if TYPE_CHECKING:
 STALL_SECONDS = 60.0
 
 
-@contextmanager
-def stall_limit(what: str, seconds: float | None = None) -> Iterator[None]:
-    """Context with a time limit on a client's reads and writes. Raises LimitExceeded if it is exceeded.
-
-    Args:
-        what: a clause for the error message that says what has not happened.
-        seconds: the limit; `STALL_SECONDS` by default.
-    """
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine always runs in one
-    seconds = STALL_SECONDS if seconds is None else seconds
-    stalled = False
-
-    def stall() -> None:
-        nonlocal stalled
-        stalled = True
-        task.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, stall)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not stalled:
-            raise
-        raise LimitExceeded(f"{what} within {seconds:g} s; send less at once") from None
-    finally:
-        timer.cancel()
-
-
 class StallLimit:
-    """A context manager as `stall_limit`, for many reads or writes of one coroutine. Not reentrant.
+    """A context manager with a time limit on a client's reads or writes, of one coroutine. Not reentrant.
+
+    Raises LimitExceeded if the limit is exceeded.
 
     One timer lasts for many of them: a timer of its own would be a large part of the work for a small frame. Call
     `close` at the end.
 
     Args:
         what: a clause for the error message that says what has not happened.
+        seconds: the limit of each read or write; `STALL_SECONDS` by default.
     """
 
     __slots__ = ("_began", "_loop", "_seconds", "_stalled", "_task", "_timer", "_what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, seconds: float | None = None) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         self._task = task
         self._loop = asyncio.get_running_loop()
-        self._seconds, self._what = STALL_SECONDS, what
+        self._seconds, self._what = STALL_SECONDS if seconds is None else seconds, what
         self._timer: asyncio.TimerHandle | None = None
         self._began: float | None = None
         self._stalled = False
@@ -92,3 +66,10 @@ class StallLimit:
         else:
             self._stalled = True
             self._task.cancel()
+
+
+@contextmanager
+def stall_limit(what: str, seconds: float | None = None) -> Iterator[None]:
+    """Context with a time limit on one read or write. As `StallLimit`."""
+    with closing(StallLimit(what, seconds)) as limit, limit:
+        yield

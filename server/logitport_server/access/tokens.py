@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
 import re
 import secrets
 import stat
@@ -16,12 +15,11 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from logitport_server.config import StartupError
 from logitport_server.principals import Principal
+from logitport_server.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
-
-logger = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
 # Secret scanners use the prefix to find tokens that were checked in by mistake.
@@ -101,11 +99,11 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._version = self._file_version()
-        self._grants = self._read()
+        self._file = Reloaded(
+            "tokens", lambda: [path], self._read, lambda grants: f"{len(grants)} tokens and certificates from {path}"
+        )
         self._by_name = _by_name(self._grants)
         self._expired = 0
-        self._last_error = ""
 
     def refresh(self) -> bool:
         """Read the file again if it has changed. An invalid file is logged, and the previous lines stay in use.
@@ -113,30 +111,9 @@ class TokenFile:
         Returns:
             Whether the valid lines may have changed: the file was read, or a line has expired.
         """
-        changed = False
-        try:
-            version = self._file_version()
-            if version != self._version:
-                self._grants = self._read()
-                self._by_name = _by_name(self._grants)
-                self._version = version  # last: if the file cannot be read now, it is read at the next refresh
-                logger.info(
-                    "reloaded %d tokens and certificates from %s",
-                    len(self._grants),
-                    self._path,
-                    extra={"event": "reloaded", "what": "tokens"},
-                )
-                changed = True
-        except StartupError as error:
-            if str(error) != self._last_error:
-                logger.error(
-                    "cannot reload the tokens; the previous ones stay in use: %s",
-                    error,
-                    extra={"event": "reload_failed", "what": "tokens"},
-                )
-            self._last_error = str(error)
-        else:
-            self._last_error = ""
+        changed = self._file.refresh()
+        if changed:
+            self._by_name = _by_name(self._grants)
         expired = sum(grant.expired for grant in self._grants)
         changed, self._expired = changed or expired != self._expired, expired
         return changed
@@ -158,19 +135,19 @@ class TokenFile:
         lines = self._by_name.get(name, ())
         return frozenset[str]().union(*(grant.scopes for grant in lines if not grant.expired))
 
-    def _file_version(self) -> tuple[int, int, int]:
-        try:
-            status = self._path.stat()
-        except OSError as error:
-            raise StartupError(f"--tokens {self._path}: {error.strerror}") from error
-        if status.st_mode & stat.S_IWOTH:
-            raise StartupError(f"--tokens {self._path} is writable for all users; run: chmod o-w {self._path}")
-        return status.st_ino, status.st_mtime_ns, status.st_size
+    @property
+    def _grants(self) -> list[Grant]:
+        return self._file.value
 
     def _read(self) -> list[Grant]:
         try:
+            mode = self._path.stat().st_mode
+            if mode & stat.S_IWOTH:
+                raise StartupError(f"--tokens {self._path} is writable for all users; run: chmod o-w {self._path}")
             lines = self._path.read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise StartupError(f"--tokens {self._path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
             raise StartupError(f"--tokens {self._path}: {error}") from error
         return list(self._parse(lines))
 

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from logitport_server.cli.latencies import quantile
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.admin import ProcessorTimes, ServerStatus, SessionInfo
     from logitport.errors import LogitportError
-    from logitport_server.cli.latencies import Quantile
+
+
+class Quantile(NamedTuple):
+    """An estimate.
+
+    Attributes:
+        seconds: the estimate.
+        is_above: whether the quantile is above it by an unknown time, because it is in the last bucket.
+    """
+
+    seconds: float
+    is_above: bool
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[float], part: float) -> Quantile | None:
+    """Estimate a quantile as `histogram_quantile` of Prometheus: linear between the bounds of its bucket.
+
+    Args:
+        bounds: upper bounds of the buckets, ascending, without the last one, which has none.
+        counts: cumulative counts, one more than bounds.
+        part: from 0 to 1, for example 0.99.
+
+    Returns:
+        None if nothing was counted.
+
+    Source: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile
+    """
+    if not counts or not counts[-1]:
+        return None
+    rank = part * counts[-1]
+    below, lower = 0.0, 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        if count >= rank and count > below:
+            return Quantile(lower + (bound - lower) * max(0.0, rank - below) / (count - below), is_above=False)
+        below, lower = count, bound
+    return Quantile(lower, is_above=True)
 
 
 @dataclass(frozen=True)
@@ -33,28 +66,15 @@ class Look:
     error: LogitportError | None = None
 
 
-@dataclass(frozen=True)
-class ServerActivity:
-    """A server, and its steps since the look before.
-
-    Attributes:
-        look: the latest look.
-        steps_per_second: None at the first look, and for a server that did not answer.
-    """
+class ServerActivity(NamedTuple):
+    """A server at the latest look, and its steps since the one before; None at the first look, or without an answer."""
 
     look: Look
     steps_per_second: float | None
 
 
-@dataclass(frozen=True)
-class SessionActivity:
-    """A session, and its steps since the look before, or since it was opened.
-
-    Attributes:
-        server: address of its server.
-        session: the session.
-        steps_per_second: None at the first look.
-    """
+class SessionActivity(NamedTuple):
+    """A session of a server, and its steps since the look before, or since it was opened; None at the first look."""
 
     server: str
     session: SessionInfo

@@ -15,7 +15,7 @@ _REPLACEMENTS = (
     ("Tls(server_name=...)", "--tls-server-name"),
     ("Tls: cert and key go together; pass both", "--tls-cert and --tls-key go together; give both"),
     (
-        "pass the certificate of its authority as Tls(ca=...), or set LOGITPORT_TLS_CA",
+        "pass the certificate of its authority as Tls(ca=...), or set LOGITPORT_TLS",
         "give the certificate of its authority as --tls-ca FILE",
     ),
     ("Tls: cannot read", "cannot read"),

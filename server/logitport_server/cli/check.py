@@ -7,15 +7,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from pydantic import BaseModel, Field, Json
 
 from logitport.errors import LogitportError, ProcessorWarning
 from logitport.output import escaped
 from logitport_server import stubs
 from logitport_server.cli.processor_file import read_processor, read_processors
 from logitport_server.config import StartupError, UsageError
-from logitport_server.config.option import Metavar
+from logitport_server.config.option import Argument, Metavar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,10 +27,10 @@ class Check(BaseModel):
     status 1 where a law is broken or a line has no effect, and 2 where a processor cannot be checked.
     """
 
-    source: CliPositionalArg[Annotated[str, Metavar("FILE[:CLASS]")]] = Field(
+    source: Argument[Annotated[str, Metavar("FILE[:CLASS]")]] = Field(
         description="Python file, and a class or function in it"
     )
-    params: list[Annotated[dict[str, Any], Metavar("JSON")]] = Field(
+    params: list[Annotated[Json[dict[str, Any]], Metavar("JSON")]] = Field(
         [], description="parameters that the processor accepts, such as '{\"bias\": 2}'; more of them find more"
     )
     law: list[Annotated[str, Metavar("NAME")]] = Field(
@@ -46,8 +45,7 @@ class Check(BaseModel):
         None, description="tokenizer.json, or its folder: the tokenizer of processors"
     )
 
-    def cli_cmd(self) -> None:
-        """Check the processors, and print a line for each one, or the example that breaks a law."""
+    def run(self) -> None:
         stubs.offer()
         try:
             broken = [not self._keeps_the_laws(name, one) for name, one in self._processors().items()]

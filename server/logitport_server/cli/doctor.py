@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Doctor(Layers):
-    """Show which sandbox layers this machine has, and make every attempt inside real workers.
+    """Show what this machine runs: its ops, the layers of the sandbox, and every attempt inside real workers.
 
     Exits with status 1 where `logitport serve` would refuse shipped processors with the same options.
     """
 
-    def cli_cmd(self) -> None:
-        """Print the machine, the layers and the attempts."""
+    def run(self) -> None:
         console = Console()
         console.print(_machine())
+        console.print(_ops())
         try:
             assessment = assess(without=self.waived_layers, required=self.required_layers, use_cache=False)
         except (SandboxError, OSError) as error:
@@ -55,6 +55,18 @@ def _machine() -> Table:
     table.add_row("CUDA", cuda)
     table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")
     table.add_row("local transport", "yes" if LOCAL_TRANSPORT_AVAILABLE else "no: this system has no memfd_create")
+    return table
+
+
+def _ops() -> Table:
+    import logitport_builtins  # noqa: F401 - registers its own ops, if it has any
+    from logitport import ops
+
+    ops.configure()
+    table = Table("op", "platform", Column("runs", overflow="fold"), "why")
+    for row in ops.list_ops():
+        if row.active:
+            table.add_row(row.op, row.platform, row.implementation, row.why)
     return table
 
 

@@ -7,18 +7,22 @@ import os
 import signal
 import sys
 
-from logitport_server.cli.root import run
-
 
 def main() -> None:
     """Run the command line. SIGINT and a closed pipe end the process by their signals, without a traceback."""
+    try:
+        from logitport_server.cli import root
+    except ModuleNotFoundError as error:
+        from logitport.installation import how_to_install
+
+        sys.exit(f"logitport: {error.name} is not installed; install it {how_to_install('server')}")
     # Without this, gRPC prints lines of its own next to our errors. Operators can still set the variable.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters of names
     try:
         try:
-            run()
+            root.run()
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

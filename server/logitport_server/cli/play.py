@@ -10,14 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
 
 from logitport.errors import InvalidArgument, NotInstalled
 from logitport.installation import how_to_install
 from logitport.recording.reader import MAX_MEMORY_BYTES
 from logitport_server import stubs
 from logitport_server.config import UsageError
-from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
 
@@ -35,7 +34,7 @@ class Play(BaseModel):
     this machine alone, at an address with a random token.
     """
 
-    files: CliPositionalArg[list[Path]] = Field([], description="Python files with processors")
+    files: Argument[list[Path]] = Field([], description="Python files with processors")
     model: list[Folder] = Field(
         [],
         description="folder of a causal model of transformers, with its tokenizer; without it, a small "
@@ -49,7 +48,7 @@ class Play(BaseModel):
     tokenizer: Annotated[Path | None, Metavar("PATH")] = Field(
         None, description="tokenizer.json of the recorded model, or its folder, for --recording"
     )
-    run_payloads: Annotated[bool, FlagOnly] = Field(
+    run_payloads: Annotated[bool, Flag("--run-payloads")] = Field(
         False,
         description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
         "only for recordings that you trust",
@@ -60,8 +59,7 @@ class Play(BaseModel):
     port: Port = Field(0, ge=0, le=65535, description="the port of 127.0.0.1 to listen on; 0 chooses a free one")
     browser: bool = Field(True, description="open the page in the browser")
 
-    def cli_cmd(self) -> None:
-        """Serve the page until Ctrl-C."""
+    def run(self) -> None:
         try:
             from logitport_server.play.serving import PlayServer
         except ModuleNotFoundError as error:

@@ -10,10 +10,22 @@ from types import FunctionType
 from typing import Any
 
 from logitport.dialects import missing_methods, recognise
+from logitport.payload import seal_program
 from logitport.payload.portability import travels_by_value
-from logitport_server.cli.payload_file import read_payload_or_program
-from logitport_server.command_line.parser import proposal
 from logitport_server.config import StartupError, UsageError
+from logitport_server.config.errors import proposal
+
+# Field 1 of the message Program, which canonical bytes begin with. No text begins with it.
+_PROGRAM_BEGINS = b"\x08"
+
+
+def read_payload(path: str) -> str:
+    """Return the text of a file, or of stdin for "-". Canonical bytes of a program become text. Raises StartupError."""
+    try:
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return seal_program(content, "") if content.startswith(_PROGRAM_BEGINS) else content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot read a payload from {path}: {error}") from error
 
 
 def read_processor(source: str) -> Any:
@@ -29,7 +41,7 @@ def read_processor(source: str) -> Any:
     if not separator or (source == "-" or Path(source).is_file()):
         if source != "-" and source.endswith(".py"):
             raise UsageError(f"{source} is a Python file; name its class, too, as in {source}:CLASS")
-        return read_payload_or_program(source)
+        return read_payload(source)
     if not (file and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{source!r} is not FILE:CLASS; write, for example, ban.py:BanFrench")
     module = _execute(Path(file))

@@ -10,13 +10,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from pydantic_settings import CliPositionalArg, CliSubCommand
 
-from logitport_server.cli.command_group import CommandGroup
-from logitport_server.cli.display.quantities import NOTHING, age, size
-from logitport_server.cli.display.tables import Column, fields, number, show
-from logitport_server.cli.servers import Answer, JsonCommand, TableCommand, end, known, print_json
-from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.cli.display import NOTHING, Column, age, escape, fields, number, show, size
+from logitport_server.cli.servers import Answer, JsonCommand, ServersCommand, TableCommand, end, known, print_json
+from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
 from logitport_server.config.values import File
 
@@ -50,10 +47,9 @@ class ListProcessors(TableCommand):
     With the scope "admin", those of all owners. The token is read from LOGITPORT_TOKEN.
     """
 
-    registered: Annotated[bool, FlagOnly] = Field(False, description="leave out those that are installed")
+    registered: Annotated[bool, Flag("--registered")] = Field(False, description="leave out those that are installed")
 
-    def cli_cmd(self) -> None:
-        """Print the processors."""
+    def run(self) -> None:
         answers = self.call(lambda server: server.processors())
         found = [
             (answer.server, ref)
@@ -61,11 +57,11 @@ class ListProcessors(TableCommand):
             for ref in answer.value or ()
             if not (self.registered and ref.builtin)
         ]
-        if self.prints_json:
+        if self.as_json:
             print_json([_described(server, ref) for server, ref in found])
         else:
-            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
-            rows = ((server, _row(ref, wide=self.is_wide)) for server, ref in found)
+            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.wide else _COLUMNS
+            rows = ((server, _row(ref, wide=self.wide)) for server, ref in found)
             self.show(columns, rows, answers)
         end(answers)
 
@@ -73,10 +69,9 @@ class ListProcessors(TableCommand):
 class GetProcessor(JsonCommand):
     """Show one processor of each server. The token is read from LOGITPORT_TOKEN."""
 
-    name: CliPositionalArg[str] = _NAME
+    name: Argument[str] = _NAME
 
-    def cli_cmd(self) -> None:
-        """Print the processor."""
+    def run(self) -> None:
         answers = self.call(lambda server: server.processor(self.name))
         _print_each(answers, as_json=self.as_json)
         end(answers)
@@ -89,10 +84,9 @@ class DeleteProcessor(JsonCommand):
     The token is read from LOGITPORT_TOKEN.
     """
 
-    name: CliPositionalArg[str] = _NAME
+    name: Argument[str] = _NAME
 
-    def cli_cmd(self) -> None:
-        """Delete the processor, and print the deleted names."""
+    def run(self) -> None:
         answers = known(self.call(lambda server: server.delete(self.name)))
         done = [answer for answer in answers if answer.error is None]
         if self.as_json:
@@ -110,21 +104,22 @@ class RegisterProcessor(JsonCommand):
     "register". The token is read from LOGITPORT_TOKEN.
     """
 
-    source: CliPositionalArg[Annotated[str, Metavar("FILE:CLASS")]] = Field(
+    source: Argument[Annotated[str, Metavar("FILE:CLASS")]] = Field(
         description="a Python file and the name of its class or function, or the file of a payload; - for a payload "
         "from stdin"
     )
     name: str = Field("", description="name to bind, namespace/name[:tag]")
-    replace: Annotated[bool, FlagOnly] = Field(
+    replace: Annotated[bool, Flag("--replace")] = Field(
         False, description="bind the name even if it is bound to another processor"
     )
-    shared: Annotated[bool, FlagOnly] = Field(False, description="allow all callers to use it, not only its owner")
+    shared: Annotated[bool, Flag("--shared")] = Field(
+        False, description="allow all callers to use it, not only its owner"
+    )
     sign_key: OrOff[File] = Field(
-        None, description="private key to sign it with, from `logitport keygen`, for the name and 30 days"
+        None, description="private key to sign it with, from `logitport payload keygen`, for the name and 30 days"
     )
 
-    def cli_cmd(self) -> None:
-        """Register the processor, and print it."""
+    def run(self) -> None:
         from logitport_server.cli.processor_file import read_processor
 
         # The author's code may print, also when it is traced. The output is the processor.
@@ -143,15 +138,24 @@ class RegisterProcessor(JsonCommand):
         return self.call(register, _REGISTER_SECONDS)
 
 
-class Processors(CommandGroup):
-    """Show and change the processors of servers."""
+class Unquarantine(ServersCommand):
+    """Lift the quarantine of a processor at each server, so that it is called again.
 
-    list: CliSubCommand[ListProcessors] = Field(description="list processors")
-    get: CliSubCommand[GetProcessor] = Field(description="show one processor")
-    register_: CliSubCommand[RegisterProcessor] = Field(
-        description="register a class of a file, or a payload", validation_alias="register"
-    )
-    delete: CliSubCommand[DeleteProcessor] = Field(description="delete a name or a processor")
+    Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
+    """
+
+    name: Argument[str] = _NAME
+
+    def run(self) -> None:
+        answers = known(self.call(lambda server: server.unquarantine(self.name)))
+        for answer in answers:
+            if answer.error is None:
+                processor = answer.value.processor
+                name = ", ".join(processor.names) or processor.display_name
+                where = f" at {answer.server}" if len(answers) > 1 else ""
+                lifted, none = f"lifted the quarantine of {name}", f"{name} is not quarantined"
+                print(escape(f"{lifted if answer.value.was_quarantined else none}{where}"))  # noqa: T201
+        end(answers)
 
 
 def _print_each(answers: Iterable[Answer], *, as_json: bool) -> None:

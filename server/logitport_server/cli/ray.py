@@ -6,12 +6,10 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliSubCommand
 from rich.console import Console
 from rich.table import Column, Table
 
 from logitport.installation import how_to_install
-from logitport_server.cli.command_group import CommandGroup
 from logitport_server.config import StartupError
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
@@ -39,8 +37,7 @@ class Up(FleetOptions):
     address: ClusterAddress = _ADDRESS
     timeout_seconds: Seconds = Field(300.0, gt=0, description="how long to wait for the servers")
 
-    def cli_cmd(self) -> None:
-        """Start the fleet, and print the URL of its list at once, and its servers when they are ready."""
+    def run(self) -> None:
         options = FleetOptions.model_validate(self.model_dump(exclude={"address", "timeout_seconds"}))
         parse_serve_options(options.serve_options)
         launch = _connect(self.address, self.namespace)
@@ -53,8 +50,7 @@ class Status(BaseModel):
     address: ClusterAddress = _ADDRESS
     namespace: str = _NAMESPACE
 
-    def cli_cmd(self) -> None:
-        """Print the URL of the list, and a table of the servers."""
+    def run(self) -> None:
         current = _connect(self.address, self.namespace).status(self.namespace)
         print(f"list of servers: {current.url}")  # noqa: T201
         _print(current)
@@ -67,18 +63,9 @@ class Down(BaseModel):
     namespace: str = _NAMESPACE
     now: bool = Field(False, description="kill the servers, instead of letting them finish")
 
-    def cli_cmd(self) -> None:
-        """End the fleet."""
+    def run(self) -> None:
         count = _connect(self.address, self.namespace).down(self.namespace, now=self.now)
         print(f"ended {count} actors" if count else "no fleet runs")  # noqa: T201
-
-
-class Ray(CommandGroup):
-    """Run a fleet of servers on a Ray cluster."""
-
-    up: CliSubCommand[Up] = Field(description="start a fleet, or change its size")
-    status: CliSubCommand[Status] = Field(description="show the servers of a fleet")
-    down: CliSubCommand[Down] = Field(description="end a fleet")
 
 
 def _connect(address: str, namespace: str) -> ModuleType:

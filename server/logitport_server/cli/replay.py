@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import orjson
-from pydantic import AliasChoices, BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from pydantic import BaseModel, Field
+from rich.text import Text
 
 from logitport.errors import InvalidArgument, LogitportError
+from logitport.output import escaped
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server import stubs
-from logitport_server.cli.display.replays import content_lines, content_of, replay_lines
-from logitport_server.cli.display.tables import show
+from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.config import StartupError, UsageError
-from logitport_server.config.option import FlagOnly, Metavar
+from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.play.token_texts import read_tokenizer
 
 if TYPE_CHECKING:
-    from logitport.recording.reader import Recording
+    from collections.abc import Iterator
+
+    from logitport.recording.reader import RecordedSession, Recording
     from logitport.testing.replaying.chains import Replacement
+    from logitport.testing.replaying.replay import Replay as Result
+
+
+_CONTENT = (Column("REQUEST"), number("PROMPT"), number("STEPS"), Column("STATE"), Column("CHAIN", max_cells=80))
 
 
 class Replay(BaseModel):
@@ -33,12 +40,11 @@ class Replay(BaseModel):
     with status 1 where the versions differ, and 2 where they cannot be compared.
     """
 
-    recording: CliPositionalArg[Annotated[Path, Metavar("FILE")]] = Field(
+    recording: Argument[Annotated[Path, Metavar("FILE")]] = Field(
         description="file that a session has recorded, see LOGITPORT_RECORD"
     )
-    versions: list[Annotated[str, Metavar("[NAME=]FILE:CLASS")]] = Field(
+    versions: Annotated[list[Annotated[str, Metavar("[NAME=]FILE:CLASS")]], Flag("--with")] = Field(
         [],
-        validation_alias=AliasChoices("with"),
         description="another version, such as my.py:New; NAME is the recorded processor that it replaces: its class, "
         "name or digest",
     )
@@ -47,7 +53,7 @@ class Replay(BaseModel):
         None,
         description="tokenizer.json of the recorded model, or its folder: the tokenizer of processors",
     )
-    run_payloads: Annotated[bool, FlagOnly] = Field(
+    run_payloads: Annotated[bool, Flag("--run-payloads")] = Field(
         False,
         description="run the code of shipped processors that the recording holds, in this process, without a sandbox: "
         "only for recordings that you trust",
@@ -57,10 +63,9 @@ class Replay(BaseModel):
         ge=1 << 20,
         description="memory for the recorded events, with --request for those of its requests",
     )
-    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+    as_json: Annotated[bool, Flag("--json")] = Field(False, description="print JSON")
 
-    def cli_cmd(self) -> None:
-        """Print the differences, or the requests."""
+    def run(self) -> None:
         try:
             differs = self._compare() if self.versions else self._list()
         except (LogitportError, StartupError) as error:
@@ -92,7 +97,7 @@ class Replay(BaseModel):
         if self.as_json:
             _print_json(result.to_json())
         else:
-            show(replay_lines(result))
+            show(_replay_lines(result))
         return result.differs
 
     def _read(self) -> Recording:
@@ -105,9 +110,9 @@ class Replay(BaseModel):
             raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
         recording = self._read()
         if self.as_json:
-            _print_json(content_of(recording, self.request))
+            _print_json(_content_of(recording, self.request))
         else:
-            show(content_lines(recording, self.request))
+            show(_content_lines(recording, self.request))
         return False
 
 
@@ -126,3 +131,105 @@ def _print_json(content: object) -> None:
 
 def _end(*, differs: bool) -> NoReturn:
     sys.exit(1 if differs else 0)
+
+
+def _content_lines(recording: Recording, request_id: str | None = None) -> Iterator[Text]:
+    """Describe the sessions of a recording and their requests."""
+    for index, session in enumerate(recording.sessions):
+        if index:
+            yield Text()
+        yield Text(escaped(_session_title(session)), style="bold")
+        yield from lines_of(
+            _CONTENT,
+            (
+                (
+                    request.began.request_id or "-",
+                    len(request.began.prompt),
+                    len(request.steps),
+                    "ended" if request.ended else "open",
+                    ", ".join(one.display_name for one in request.began.processors) or "-",
+                )
+                for request in session.requests
+                if request_id in (None, request.began.request_id)
+            ),
+        )
+    if recording.incomplete_bytes:
+        yield Text(f"The last {recording.incomplete_bytes} bytes are incomplete: a process ended while it wrote them.")
+
+
+def _content_of(recording: Recording, request_id: str | None = None) -> dict[str, Any]:
+    """The same as JSON data."""
+    return {
+        "sessions": [
+            {
+                "engine": session.opened.engine,
+                "model_name": session.opened.model_name,
+                "vocab_size": session.opened.vocab_size,
+                "started": session.opened.started,
+                "ended": session.stopped.reason if session.stopped else "",
+                "dropped_steps": session.dropped_steps,
+                "requests": [
+                    {
+                        "request_id": request.began.request_id,
+                        "prompt_length": len(request.began.prompt),
+                        "steps": len(request.steps),
+                        "ended": request.ended,
+                        "chain": [
+                            {"processor": one.display_name, "digest": one.digest, "params": dict(one.params)}
+                            for one in request.began.processors
+                        ],
+                    }
+                    for request in session.requests
+                    if request_id in (None, request.began.request_id)
+                ],
+            }
+            for session in recording.sessions
+        ],
+        "incomplete_bytes": recording.incomplete_bytes,
+    }
+
+
+def _replay_lines(replay: Result) -> Iterator[Text]:
+    """Summarize the requests that differ, each in one line, and then all in one."""
+    for request in replay.requests:
+        if request.differs:
+            yield Text(escaped(f"request {request.request_id or '(without id)'}: {request.summary}"))
+    yield Text(_summary(replay))
+
+
+def _session_title(session: RecordedSession) -> str:
+    opened = session.opened
+    started = datetime.fromtimestamp(opened.started, timezone.utc)
+    parts = [
+        f"session of {started:%Y-%m-%d %H:%M:%S} UTC",
+        *([opened.engine] if opened.engine else []),
+        *([opened.model_name] if opened.model_name else []),
+        f"{opened.vocab_size} ids",
+    ]
+    if session.dropped_steps:
+        parts.append(f"{session.dropped_steps} steps dropped")
+    if session.stopped is None:
+        parts.append("not closed: it is still open, or its process has ended or could not write")
+    elif session.stopped.reason != "closed":
+        parts.append(f"stopped: {session.stopped.message}")
+    return ", ".join(parts)
+
+
+def _summary(replay: Result) -> str:
+    compared = [request for request in replay.requests if request.compared]
+    rows = sum(request.compared for request in compared)
+    differing = sum(request.differs for request in compared)
+    missing = sum(request.not_compared for request in replay.requests)
+    parts = []
+    if differing:
+        differing_rows = sum(len(request.rows) for request in compared)
+        parts.append(f"{differing} of {len(compared)} requests differ, in {differing_rows} of {rows} rows")
+    elif compared:
+        parts.append(f"no difference in {rows} rows of {len(compared)} requests")
+    if len(compared) < len(replay.requests):
+        parts.append(f"{len(replay.requests) - len(compared)} of {len(replay.requests)} requests were not compared")
+    if missing:
+        parts.append(f"{missing} rows without recorded edits or logits were not compared")
+    if replay.left_out:
+        parts.append(f"{replay.left_out} requests without the processor were left out")
+    return "; ".join(parts)

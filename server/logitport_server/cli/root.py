@@ -1,75 +1,176 @@
-"""`logitport`: the table of its commands, and the options before a command.
-
-Importing pydantic and the commands takes a second. So argparse handles `--version`, `--help` and a wrong command, and
-only the command that runs is imported.
-"""
+"""`logitport`: its commands. Importing pydantic and a command takes a second, so only the command that runs is."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
+import importlib.metadata
+import inspect
+import os
+import platform
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NoReturn
 
-from logitport_server.command_line.parser import WRONG_USAGE, Parser, ParserError
+import click
+from click.shell_completion import shell_complete
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
+EXIT_STATUS = (
+    "Exit status: 0 if the command has succeeded, 1 if it has failed, 2 if its options, its variables or its "
+    "configuration file are wrong. A shell shows 130 after SIGINT and 143 after SIGTERM."
+)
+# A shell sets it to complete words.
+_COMPLETE = "_LOGITPORT_COMPLETE"
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 1000}
+# Options of other servers with the meaning of --listen: the words are not similar.
+_LIKE_LISTEN = ("--port", "--host", "--bind", "--address")
+# The line of the help breaks at spaces alone: a flag stays in one piece.
+_NO_BREAK = "\N{NON-BREAKING HYPHEN}"
 
 
-class Command(NamedTuple):
-    """One command.
+class Command(click.Command):
+    """A command whose options are the fields of a pydantic model, which its method `run` runs.
 
-    Attributes:
-        module: the module below `logitport_server.cli` that defines it.
-        model: name of the class with the command's options as its fields.
-        description: one line for `logitport --help`.
-        passes_on: a subcommand, and its field that gets the arguments after "--": options of another command.
+    Args:
+        name: of the command.
+        path: "module:Class" of the model, below `logitport_server.cli`. It is imported when the options are needed.
+        description: a line for the help of the group.
     """
 
-    module: str
-    model: str
-    description: str
-    passes_on: tuple[str, str] | None = None
+    def __init__(self, name: str, path: str, description: str) -> None:
+        super().__init__(name, short_help=description, epilog=EXIT_STATUS, context_settings=_SETTINGS)
+        self._path = path
 
-    def load(self) -> type[BaseModel]:
-        """Import the class of the command's options."""
-        module = importlib.import_module(f"logitport_server.cli.{self.module}")
-        model: type[BaseModel] = getattr(module, self.model)
-        return model
+    def load(self) -> Any:
+        """Import the model."""
+        module, _, name = self._path.partition(":")
+        return getattr(_import(f"logitport_server.cli.{module}"), name)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self.params:
+            _import("logitport")
+            model = self.load()
+            self.help = inspect.getdoc(model)
+            self.params = _import("logitport_server.command_line").parameters_of(model)
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: click.Context) -> None:
+        from logitport.errors import LogitportError
+        from logitport.output import escaped
+        from logitport_server.cli.advice import with_flags
+        from logitport_server.command_line import read_options
+        from logitport_server.config import StartupError, UsageError
+
+        try:
+            read_options(self.load(), ctx).run()
+        except UsageError as error:
+            raise click.UsageError(str(error)) from None
+        except (LogitportError, StartupError) as error:  # it may quote a server, or a name of another caller
+            raise click.ClickException(escaped(with_flags(str(error)))) from None
+
+    def get_help(self, ctx: click.Context) -> str:
+        return super().get_help(ctx).replace(_NO_BREAK, "-")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+                sections.setdefault(getattr(option, "heading", "Options"), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(names, text.replace("-", _NO_BREAK)) for names, text in records])
 
 
-# By purpose, in the order of the help.
-GROUPS = {
-    "Servers": {
-        "serve": Command("serve", "Serve", "run the service"),
-        "ray": Command("ray", "Ray", "run a fleet of servers on Ray", passes_on=("up", "serve_options")),
-    },
-    "Running servers": {
-        "status": Command("status", "Status", "show the state of servers"),
-        "top": Command("top", "Top", "watch servers: sessions, steps, times of processors, workers"),
-        "sessions": Command("sessions", "Sessions", "list the sessions of servers"),
-        "processors": Command("processors", "Processors", "list, show, register and delete processors"),
-        "drain": Command("drain", "Drain", "move the sessions of a server to other servers"),
-        "unquarantine": Command("unquarantine", "Unquarantine", "lift the quarantine of a processor"),
-    },
-    "Access and signatures": {
-        "token": Command("token", "Token", "create a token for a caller"),
-        "keygen": Command("keygen", "Keygen", "create a key pair for signing payloads"),
-        "sign": Command("sign", "Sign", "sign a payload"),
-        "inspect": Command("inspect", "Inspect", "show what a payload would do, without running it"),
-    },
-    "Tools": {
-        "play": Command("play", "Play", "show in the browser what a chain of processors does"),
-        "check": Command("check", "Check", "search for defects of processors"),
-        "replay": Command("replay", "Replay", "compare another version of a processor with a recorded one"),
-        "doctor": Command("doctor", "Doctor", "show which sandbox layers this machine has, and test them"),
-        "ops": Command("ops", "Ops", "list the ops that apply edits, and their implementations"),
-        "version": Command("version", "Version", "print versions"),
-        "completion": Command("completion", "Completion", "print a script that completes commands in a shell"),
-    },
+class Group(click.Group):
+    """Commands that the help shows in their order, under headings."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, help=text, epilog=EXIT_STATUS, no_args_is_help=False, context_settings=_SETTINGS)
+        self._sections: dict[str, list[tuple[str, str]]] = {}
+
+    def add(self, command: click.Command, text: str, heading: str) -> None:
+        """Add a command, with a line of the help."""
+        self.add_command(command)
+        self._sections.setdefault(heading, []).append((command.name or "", text))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click sorts them
+        return [*self.commands]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for heading, lines in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
+
+
+# By purpose, in the order of the help. A command without a class is a group.
+_TABLE = {
+    "Servers": (
+        ("serve", "serve:Serve", "run the service"),
+        ("ray", "", "run a fleet of servers on Ray"),
+        ("ray up", "ray:Up", "start a fleet, or change its size"),
+        ("ray status", "ray:Status", "show the servers of a fleet"),
+        ("ray down", "ray:Down", "end a fleet"),
+    ),
+    "Running servers": (
+        ("status", "status:Status", "show the state of servers"),
+        ("top", "top:Top", "watch servers: sessions, steps, times of processors, workers"),
+        ("sessions", "", "list the sessions of servers"),
+        ("sessions list", "sessions:ListSessions", "list the open sessions"),
+        ("processors", "", "list, show, register, delete and unquarantine processors"),
+        ("processors list", "processors:ListProcessors", "list processors"),
+        ("processors get", "processors:GetProcessor", "show one processor"),
+        ("processors register", "processors:RegisterProcessor", "register a class of a file, or a payload"),
+        ("processors delete", "processors:DeleteProcessor", "delete a name or a processor"),
+        ("processors unquarantine", "processors:Unquarantine", "lift the quarantine of a processor"),
+        ("drain", "sessions:Drain", "move the sessions of a server to other servers"),
+    ),
+    "Access and signatures": (
+        ("token", "token:Token", "create a token for a caller"),
+        ("payload", "", "sign payloads, and show what they would do"),
+        ("payload keygen", "payload:Keygen", "create a key pair for signing payloads"),
+        ("payload sign", "payload:Sign", "sign a payload"),
+        ("payload inspect", "payload:Inspect", "show what a payload would do, without running it"),
+    ),
+    "Tools": (
+        ("play", "play:Play", "show in the browser what a chain of processors does"),
+        ("check", "check:Check", "search for defects of processors"),
+        ("replay", "replay:Replay", "compare another version of a processor with a recorded one"),
+        ("doctor", "doctor:Doctor", "show what this machine runs: sandbox layers, which it tests, and ops"),
+    ),
 }
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        names = ("logitport", "torch", "grpcio", "protobuf")
+        versions = {name: importlib.metadata.version(name) for name in names}
+        versions |= {"python": platform.python_version(), "core": _import("logitport.compiled").NAME}
+        for name, version in versions.items():
+            click.echo(f"{name:<10} {version}")
+        click.echo(f"platform   {platform.platform()}")
+        context.exit()
+
+
+def _root() -> Group:
+    root = Group("logitport", "A logit-processor service. `logitport COMMAND --help` shows the options of a command.")
+    for heading, rows in _TABLE.items():
+        for words, path, text in rows:
+            name = words.split()[-1]
+            command = Command(name, path, text) if path else Group(name, f"{text[0].upper()}{text[1:]}.")
+            group = root.commands.get(words.partition(" ")[0])
+            if isinstance(group, Group):
+                group.add(command, text, "Commands")
+            else:
+                root.add(command, text, heading)
+    return click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_versions,
+        help="Print versions and exit.",
+    )(root)
+
+
+ROOT = _root()
+COMMANDS = ROOT.commands
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -77,75 +178,47 @@ def run(arguments: list[str] | None = None) -> None:
 
     An invalid option ends the process with status 2 and one line for each option.
     """
+    if _COMPLETE in os.environ:
+        sys.exit(shell_complete(ROOT, {}, "logitport", _COMPLETE, os.environ[_COMPLETE]))
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] not in COMMANDS:
-        parser = _Parser()
-        try:
-            parser.parse_args(arguments or ["--help"])
-            parser.error("the first argument must be a command")
-        except ParserError as error:
-            error.exit()
-    name, *options = arguments
-    command = COMMANDS[name]
     try:
-        _import_logitport()
-        from logitport_server.cli.options import run_command
+        # Not click's `main`: it would end the process with status 1 where SIGINT or SIGPIPE shall end it.
+        with ROOT.make_context("logitport", arguments or ["--help"]) as context:
+            ROOT.invoke(context)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.ClickException as error:
+        _end(error)
 
-        model = command.load()
+
+def _end(error: click.ClickException) -> NoReturn:
+    if not isinstance(error, click.UsageError):
+        sys.exit(f"logitport: {error.format_message()}")
+    for line in _message(error).splitlines():
+        print(f"logitport: {line}", file=sys.stderr)  # noqa: T201
+    if error.ctx is not None:
+        print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)  # noqa: T201
+    sys.exit(error.exit_code)
+
+
+def _message(error: click.UsageError) -> str:
+    """Return the message, with the one word that was probably meant: click proposes up to three."""
+    if not isinstance(error, click.NoSuchOption | click.NoSuchCommand):
+        return error.format_message()
+    near = error.possibilities or []
+    if isinstance(error, click.NoSuchOption) and error.option_name in _LIKE_LISTEN and error.ctx is not None:
+        near = ["--listen"] if error.ctx.info_name == "serve" else near
+    return f"{error.message} Did you mean {near[0]!r}?" if near else error.message
+
+
+def _import(name: str) -> Any:
+    """Import a module. A missing dependency, and a wrong variable that the SDK reads then, are errors of one line."""
+    try:
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         from logitport.installation import how_to_install
 
-        sys.exit(f"logitport: {error.name} is not installed; install it {how_to_install('server')}")
-    run_command(name, model, options, passes_on=command.passes_on)
-
-
-def _import_logitport() -> None:
-    """Import the SDK, which reads a variable then. An invalid value ends the process with status 2 and one line."""
-    try:
-        importlib.import_module("logitport")
-    except ValueError as error:  # InvalidArgument, which cannot be imported in this case
-        print(f"logitport: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(WRONG_USAGE)
-
-
-class _Parser(Parser):
-    """A parser for arguments that do not begin with a command. It prints their output, or an error."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            prog="logitport",
-            usage="logitport [--version] COMMAND ...",
-            description="A logit-processor service.\n\n`logitport COMMAND --help` shows the options of a command.",
-        )
-        self.add_argument("--version", action=_PrintVersion, help="print the version")
-        commands = self.add_subparsers(help=argparse.SUPPRESS, parser_class=Parser)
-        for name in COMMANDS:
-            commands.add_parser(name, add_help=False)
-
-    def format_help(self) -> str:
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, (), ())
-        formatter.add_text(self.description)
-        for heading, group in GROUPS.items():
-            formatter.start_section(heading)
-            for name, command in group.items():
-                formatter.add_argument(argparse.Action([], name, help=command.description))
-            formatter.end_section()
-        formatter.start_section("options")
-        formatter.add_arguments([action for action in self._actions if action.option_strings])
-        formatter.end_section()
-        formatter.add_text(self.epilog)
-        return formatter.format_help()
-
-
-class _PrintVersion(argparse.Action):
-    """Prints the version. argparse's own action needs the version beforehand, which takes 0.1 s to find."""
-
-    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:  # noqa: A002 - argparse's name
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from logitport_server.version import VERSION
-
-        print(VERSION)  # noqa: T201
-        parser.exit()
+        text = f"{error.name} is not installed; install it {how_to_install('server')}"
+        raise click.ClickException(text) from None
+    except ValueError as error:  # InvalidArgument, which cannot be imported then
+        raise click.UsageError(str(error)) from None

@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+import click
 from pydantic import Field
 
-from logitport_server.cli.options import given_flags
 from logitport_server.config import ServerConfig
-from logitport_server.config.option import FlagOnly
-from logitport_server.config.printing import to_toml
+from logitport_server.config.option import Flag
 from logitport_server.config.server_config import ConfigFile
-from logitport_server.config.sources import origins
+from logitport_server.config.sources import to_toml
 
 
 class PrintConfig(ConfigFile):
     """The option that prints the configuration instead of serving."""
 
-    print_config: Annotated[bool, FlagOnly] = Field(
+    print_config: Annotated[bool, Flag("--print-config")] = Field(
         False,
         exclude=True,
         description="print all options with their values and where these come from, as a file for --config; exit",
@@ -33,10 +32,9 @@ class Serve(ServerConfig, PrintConfig):
     and the environment over the file. The value off turns an option off that is off by default.
     """
 
-    def cli_cmd(self) -> None:
-        """Start up and serve, or print the configuration."""
+    def run(self) -> None:
         if self.print_config:
-            print(to_toml(self, origins(type(self), given_flags())), end="")  # noqa: T201
+            print(to_toml(self, click.get_current_context().obj), end="")  # noqa: T201
             return
         if self.processes > 1:
             from logitport_server.processes.several import serve_several

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AliasChoices, Field
-from pydantic_settings import CliPositionalArg
+from pydantic import BaseModel, Field
 
+from logitport.connection import Tls
 from logitport.errors import InvalidArgument, LogitportError, NotFound
+from logitport.output import escaped
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display.tables import Column, lines_of, show
-from logitport_server.cli.display.text import escape_lines
-from logitport_server.cli.remote import RemoteCommand
+from logitport_server.cli.display import Column, lines_of, show
 from logitport_server.config import UsageError
-from logitport_server.config.option import FlagOnly
+from logitport_server.config.option import Argument, Flag, Metavar
+from logitport_server.config.units import OrOff
+from logitport_server.config.values import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,12 +51,20 @@ class Answer(NamedTuple):
         return "" if self.error is None else with_flags(str(self.error))
 
 
-class ServersCommand(RemoteCommand):
+class ServersCommand(BaseModel):
     """A command that calls each server of a target. The token is read from LOGITPORT_TOKEN."""
 
-    target: CliPositionalArg[str] = Field(
+    target: Argument[str] = Field(
         description="the server, HOST:PORT or unix:PATH, or several: separated by commas, dns:///HOST:PORT, or "
         "file:PATH or the URL of a document with addresses"
+    )
+    tls_ca: OrOff[File] = Field(
+        None, description="PEM certificates of the authorities for the server's certificate; enables TLS"
+    )
+    tls_cert: OrOff[File] = Field(None, description="PEM client certificate, if the server requires one")
+    tls_key: OrOff[File] = Field(None, description="PEM private key of the client certificate")
+    tls_server_name: Annotated[str, Metavar("NAME")] = Field(
+        "", description="name in the server's certificate, if it is not the host of the address; enables TLS"
     )
 
     def addresses(self) -> str | list[str]:
@@ -66,8 +75,9 @@ class ServersCommand(RemoteCommand):
         """Make a client of the servers. Raises UsageError for a target that is none."""
         from logitport.client import Client
 
+        settings = (self.tls_ca, self.tls_cert, self.tls_key, self.tls_server_name)
         try:
-            return Client(self.addresses(), tls=self.tls(), timeout=timeout)
+            return Client(self.addresses(), tls=Tls(*settings) if any(settings) else None, timeout=timeout)
         except InvalidArgument as error:
             raise UsageError(with_flags(str(error))) from error
 
@@ -80,27 +90,13 @@ class ServersCommand(RemoteCommand):
 class JsonCommand(ServersCommand):
     """A command that prints texts, or JSON."""
 
-    as_json: Annotated[bool, FlagOnly] = Field(False, validation_alias=AliasChoices("json"), description="print JSON")
+    as_json: Annotated[bool, Flag("--json")] = Field(False, description="print JSON")
 
 
 class TableCommand(JsonCommand):
     """A command that prints a table, or JSON."""
 
-    output: Literal["table", "wide", "json"] = Field(
-        "table",
-        validation_alias=AliasChoices("output", "o"),
-        description="what to print: a table, a table with more columns, or JSON",
-    )
-
-    @property
-    def prints_json(self) -> bool:
-        """Whether to print JSON."""
-        return self.as_json or self.output == "json"
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether to print more columns."""
-        return self.output == "wide"
+    wide: Annotated[bool, Flag("--wide")] = Field(False, description="print more columns")
 
     def show(
         self,
@@ -157,6 +153,6 @@ def end(answers: Iterable[Answer]) -> None:
     failed = [answer for answer in answers if answer.error is not None]
     for answer in failed:
         where = f"{answer.server}: " if len(answers) > 1 and answer.server not in answer.reason else ""
-        print(f"logitport: {where}{escape_lines(answer.reason)}", file=sys.stderr)  # noqa: T201
+        print(f"logitport: {where}{escaped(answer.reason)}", file=sys.stderr)  # noqa: T201
     if failed:
         sys.exit(1)

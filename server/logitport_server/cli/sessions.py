@@ -1,22 +1,24 @@
-"""`logitport sessions`."""
+"""`logitport sessions` and `logitport drain`."""
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pydantic import Field
-from pydantic_settings import CliSubCommand
 
-from logitport_server.cli.command_group import CommandGroup
-from logitport_server.cli.display.quantities import NOTHING, age
-from logitport_server.cli.display.tables import Column, number
-from logitport_server.cli.servers import TableCommand, end, print_json
+from logitport_server.cli.display import NOTHING, Column, age, number
+from logitport_server.cli.servers import ServersCommand, TableCommand, call_each, end, print_json
+from logitport_server.config.option import Argument
+from logitport_server.config.units import Seconds
 
 if TYPE_CHECKING:
     from logitport.admin import SessionInfo
 
 ID_LENGTH = 12
+_POLL_SECONDS = 0.2
 _COLUMNS = (
     Column("SESSION"),
     Column("PRINCIPAL"),
@@ -46,23 +48,57 @@ class ListSessions(TableCommand):
     Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
     """
 
-    def cli_cmd(self) -> None:
-        """Print the sessions."""
+    def run(self) -> None:
         answers = self.call(lambda server: list(server.sessions()))
         found = [(answer.server, session) for answer in answers for session in answer.value or ()]
-        if self.prints_json:
+        if self.as_json:
             print_json([{"server": server, **asdict(session)} for server, session in found])
         else:
-            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.is_wide else _COLUMNS
-            rows = ((server, _row(session, wide=self.is_wide)) for server, session in found)
+            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.wide else _COLUMNS
+            rows = ((server, _row(session, wide=self.wide)) for server, session in found)
             self.show(columns, rows, answers)
         end(answers)
 
 
-class Sessions(CommandGroup):
-    """Show the sessions of servers."""
+class Drain(ServersCommand):
+    """Make servers open no more sessions, and wait until their sessions have moved to other servers.
 
-    list: CliSubCommand[ListSessions] = Field(description="list the open sessions")
+    The servers go on until they are stopped. The token is read from LOGITPORT_TOKEN; it needs the scope "admin".
+    """
+
+    # Not the document or name of a fleet: with all of its servers drained, no server opens a session.
+    target: Argument[str] = Field(
+        description="address of the server, HOST:PORT or unix:PATH, or several, separated by commas; not all servers "
+        "of the fleet: sessions move to the others"
+    )
+    timeout_seconds: Seconds = Field(60.0, ge=0, description="how long to wait for the sessions")
+
+    def addresses(self) -> list[str]:
+        """The addresses, each of them of one server."""
+        return self.target.split(",")
+
+    def run(self) -> None:
+        deadline = time.monotonic() + self.timeout_seconds
+        with self.client() as client:
+            servers = client.servers()
+            answers = call_each(servers, lambda server: server.drain())
+            while any(one.value and one.value.movable_sessions for one in answers) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                answers = call_each(servers, lambda server: server.drain())
+        late = False
+        for server, state, _ in answers:
+            if state is None:
+                continue
+            left = f"{state.sessions} sessions are left, {state.movable_sessions} of which can move"
+            if state.movable_sessions:
+                late = True
+                waited = f"was not drained within {self.timeout_seconds:g} s"
+                print(f"logitport: {server} {waited}: {left}", file=sys.stderr)  # noqa: T201
+            else:
+                print(f"drained {server}; {left}")  # noqa: T201
+        end(answers)
+        if late:
+            sys.exit(1)
 
 
 def _row(session: SessionInfo, *, wide: bool) -> tuple[object, ...]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from logitport_server.cli.display.quantities import NOTHING, age, latency, size
-from logitport_server.cli.display.tables import Column, fields, lines_of, number, show
-from logitport_server.cli.latencies import Quantile, quantile
+from logitport_server.cli.activity import Quantile, quantile
+from logitport_server.cli.display import NOTHING, Column, age, fields, latency, lines_of, number, show, size
 from logitport_server.cli.servers import TableCommand, end, print_json
 
 if TYPE_CHECKING:
@@ -45,15 +44,14 @@ _DIGEST_LENGTH = 12
 
 
 class Status(TableCommand):
-    """Show the state of each server: sessions, limits, workers and quarantines; with -o wide the times of processors.
+    """Show the state of each server: sessions, limits, workers and quarantines; with --wide the times of processors.
 
     Needs the scope "admin". The token is read from LOGITPORT_TOKEN.
     """
 
-    def cli_cmd(self) -> None:
-        """Print the state."""
+    def run(self) -> None:
         answers = self.call(lambda server: server.status())
-        if self.prints_json:
+        if self.as_json:
             print_json(
                 [
                     {"server": one.server, "error": one.reason}
@@ -66,7 +64,7 @@ class Status(TableCommand):
             for index, answer in enumerate(one for one in answers if one.value is not None):
                 if index:
                     print()  # noqa: T201
-                show(_lines(answer.server, answer.value, wide=self.is_wide))
+                show(_lines(answer.server, answer.value, wide=self.wide))
         end(answers)
 
 

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
 
 from logitport_server.access.tokens import PrincipalName, Scope, new_token
-from logitport_server.config.units import OrOff, Period
+from logitport_server.config.option import Argument
+from logitport_server.config.units import OrOff, Seconds
 from logitport_server.principals import CUDA
 
 _CUDA = (
@@ -23,7 +23,7 @@ _CUDA_ALONE = "cuda alone permits no call: it only selects where code runs that 
 class Token(BaseModel):
     """Create a token. Print it, and its line for the file of --tokens. It cannot be printed again."""
 
-    name: CliPositionalArg[PrincipalName] = Field(
+    name: Argument[PrincipalName] = Field(
         description="name of the principal that the token authenticates, for example team/ci"
     )
     scope: Annotated[list[Scope], Field(min_length=1)] = Field(
@@ -31,15 +31,15 @@ class Token(BaseModel):
         "servers, drain them, manage the processors of other principals), cuda (run shipped code with access to the "
         "server's GPU; it cannot be fully isolated)"
     )
-    expires: OrOff[Period] = Field(
+    expires: OrOff[Seconds] = Field(
         None,
-        gt=timedelta(0),
+        gt=0,
         description="how long the token is valid, for example 90d; without it, the token does not expire",
     )
 
-    def cli_cmd(self) -> None:
-        """Create and print the token."""
-        ends = datetime.now(timezone.utc).replace(microsecond=0) + self.expires if self.expires is not None else None
+    def run(self) -> None:
+        now = datetime.now(timezone.utc).replace(microsecond=0)
+        ends = now + timedelta(seconds=self.expires) if self.expires is not None else None
         token, grant = new_token(self.name, self.scope, ends)
         if CUDA in self.scope:
             print(f"{_CUDA_ALONE if len(self.scope) == 1 else ''}{_CUDA}", file=sys.stderr)  # noqa: T201

@@ -16,8 +16,7 @@ from rich.text import Text
 from logitport.errors import ServerUnavailable
 from logitport_server.cli.activity import Look, compare
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display.quantities import NOTHING, age, rate
-from logitport_server.cli.display.tables import Column, lines_of, number, show
+from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, show
 from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
 from logitport_server.cli.sessions import ID_LENGTH
 from logitport_server.cli.status import (
@@ -28,7 +27,7 @@ from logitport_server.cli.status import (
     state_of,
     worker_row,
 )
-from logitport_server.config.option import FlagOnly
+from logitport_server.config.option import Flag
 from logitport_server.config.units import Seconds
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
     from logitport.admin import ServerClient
     from logitport.client import Client
-    from logitport_server.cli.activity import Activity, ProcessorActivity, ServerActivity, SessionActivity
-    from logitport_server.cli.latencies import Quantile
+    from logitport_server.cli.activity import Activity, ProcessorActivity, Quantile, ServerActivity, SessionActivity
 
 _SERVER_COLUMNS = (
     Column("SERVER"),
@@ -84,10 +82,9 @@ class Top(JsonCommand):
     """
 
     interval: Seconds = Field(2.0, ge=0.1, le=3600, description="time between two looks at the servers")
-    once: Annotated[bool, FlagOnly] = Field(False, description="print one interval, and end")
+    once: Annotated[bool, Flag("--once")] = Field(False, description="print one interval, and end")
 
-    def cli_cmd(self) -> None:
-        """Print one interval, or show each one until SIGINT."""
+    def run(self) -> None:
         console = Console(highlight=False)
         with self.client(max(self.interval, _MIN_TIMEOUT_SECONDS)) as client:
             looks = _look(client)

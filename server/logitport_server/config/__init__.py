@@ -1,7 +1,4 @@
-"""The options of a server, each defined once: for flags, the environment, and the configuration file.
-
-One file for each group of options; `ServerConfig` has all groups.
-"""
+"""The options of a server, each defined once: for flags, the environment, and the configuration file."""
 
 from logitport_server.config.errors import StartupError as StartupError
 from logitport_server.config.errors import UsageError as UsageError

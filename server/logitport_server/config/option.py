@@ -1,11 +1,10 @@
-"""Metadata for the help and the completion of an option, besides its pydantic field."""
+"""Metadata of options, besides their pydantic fields: flags, headings, and how values are written."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _OF_TYPES = {int: "COUNT", float: "NUMBER", str: "TEXT"}
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -39,73 +39,78 @@ class Unit:
     name: str
 
 
-class FlagOnly:
-    """Metadata of a field that only a flag sets: not the environment, and not the configuration file.
+@dataclass(frozen=True)
+class Flag:
+    """Metadata of a field: its flag. A bool has no --no-... then.
 
-    The class itself, because some versions of pydantic-settings accept only classes as metadata of a bool.
+    Attributes:
+        name: for example "--json".
     """
+
+    name: str
+
+
+class _Positional:
+    """Metadata of a field: an argument without a flag."""
+
+
+Argument = Annotated[_T, _Positional]
 
 
 class OptionGroup(BaseModel):
-    """Base of options that the help shows under one heading; by default, the one of -h."""
+    """Base of options that the help shows under one heading."""
 
-    heading: ClassVar[str] = "options"
+    heading: ClassVar[str] = "Options"
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field that has no `Flag`."""
+    return "--" + name.replace("_", "-")
 
 
 def heading_of(model: type[BaseModel], name: str) -> str:
     """Return the heading of a field: that of the class which defines it."""
-    for base in model.__mro__:
-        if name in inspect.get_annotations(base):
-            return getattr(base, "heading", OptionGroup.heading)
-    return OptionGroup.heading
+    owner = next(base for base in model.__mro__ if name in inspect.get_annotations(base))
+    return getattr(owner, "heading", OptionGroup.heading)
 
 
 def metadata_of(field: FieldInfo) -> list[object]:
-    """Return the metadata of the field, and of the types in its annotation; outer ones first."""
-    return [*field.metadata, *_metadata(field.annotation)]
+    """Return the metadata of the field, and the types and metadata in its annotation; outer ones first."""
+    return [*field.metadata, *_parts(field.annotation)]
 
 
-def metavar_of(field: FieldInfo) -> str:
-    """Return how a value of the field is written in the help."""
-    for each in metadata_of(field):
-        if isinstance(each, Metavar):
-            return each.text
+def metavar_of(field: FieldInfo) -> str | None:
+    """Return how a value of the field is written in the help; None for an argument that is written as its name."""
+    parts = metadata_of(field)
+    if metavars := [each.text for each in parts if isinstance(each, Metavar)]:
+        return metavars[0]
+    if is_positional(field):
+        return None
     if choices := choices_of(field):
         return f"{{{','.join(choices)}}}"
-    return next((_OF_TYPES[kind] for kind in _types(field.annotation) if kind in _OF_TYPES), "VALUE")
-
-
-def has_metavar(field: FieldInfo) -> bool:
-    """Whether the field, or a type in its annotation, states how its values are written."""
-    return any(isinstance(each, Metavar) for each in metadata_of(field))
+    return next((_OF_TYPES[kind] for kind in parts if isinstance(kind, type) and kind in _OF_TYPES), "VALUE")
 
 
 def choices_of(field: FieldInfo) -> list[str]:
     """Return the values that the field may have, if its type lists them; otherwise nothing."""
-    return [value for kind in _types(field.annotation) if get_origin(kind) is Literal for value in get_args(kind)]
+    return [value for kind in metadata_of(field) if get_origin(kind) is Literal for value in get_args(kind)]
 
 
-def is_flag_only(field: FieldInfo) -> bool:
-    """Whether only a flag sets the field."""
-    return FlagOnly in field.metadata
+def is_positional(field: FieldInfo) -> bool:
+    """Whether the field is an argument without a flag."""
+    return _Positional in field.metadata
 
 
-def _metadata(annotation: object) -> Iterator[object]:
-    if get_origin(annotation) is Literal:
-        return
+def is_list(field: FieldInfo) -> bool:
+    """Whether the field has several values."""
+    return get_origin(field.annotation) is list
+
+
+def _parts(annotation: object) -> Iterator[object]:
     if get_origin(annotation) is Annotated:
         yield from annotation.__metadata__  # type: ignore[attr-defined] # of Annotated
-    for part in get_args(annotation):
-        yield from _metadata(part)
-
-
-def _types(annotation: object) -> Iterator[object]:
-    """Yield the types in an annotation, without metadata, None and containers."""
-    if get_origin(annotation) is Annotated:
-        yield from _types(get_args(annotation)[0])
-    elif get_origin(annotation) is Literal or not get_args(annotation):
-        if annotation is not NoneType:
-            yield annotation
+    if get_origin(annotation) is Literal or not get_args(annotation):
+        yield annotation
     else:
         for part in get_args(annotation):
-            yield from _types(part)
+            yield from _parts(part)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_serializer
+from pydantic import BeforeValidator, ConfigDict, Field
 
+from logitport_server import logs
 from logitport_server.config.limits import Limits
-from logitport_server.config.listening import Listening
-from logitport_server.config.logging import Logging
+from logitport_server.config.listening import Listening, Security
 from logitport_server.config.option import OptionGroup
-from logitport_server.config.processors import Processors
-from logitport_server.config.registration import Registration
+from logitport_server.config.processors import Processors, Registration
 from logitport_server.config.sandbox import Sandbox
-from logitport_server.config.security import Security
-from logitport_server.config.sources import FileOptions
-from logitport_server.config.stopping import Stopping
-from logitport_server.config.units import OrOff
+from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File
+from logitport_server.logs import LogFormat
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
 class ConfigFile(OptionGroup):
@@ -30,9 +30,41 @@ class ConfigFile(OptionGroup):
         None, description="TOML file with options; flags and the environment have precedence over it"
     )
 
-    @field_serializer("config")
-    def _leave_out_path(self, _: Path | None) -> None:
-        """Serialize None: the other options have the values of the file, which may have changed."""
+
+class Stopping(OptionGroup):
+    """Stopping the server, and moving sessions."""
+
+    heading: ClassVar[str] = "Stopping and moving"
+
+    stop_seconds: Seconds = Field(
+        25.0,
+        ge=0,
+        description="how long sessions and calls may go on after SIGTERM: the server waits for sessions that can move "
+        "to another server until 5s are left, and then for in-flight calls, for at most 5s; it ends up to 7s later",
+    )
+    max_session_age: OrOff[Seconds] = Field(
+        None,
+        gt=0,
+        description="ask a session to move to another server after about this time, so that servers which were added "
+        "get load",
+    )
+
+
+class Logging(OptionGroup):
+    """Options of the log."""
+
+    heading: ClassVar[str] = "Logging"
+
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        "info", description="minimum level of logged messages"
+    )
+    log_format: LogFormat = Field(
+        "text", description="how the log is written: text, or json with one object a line and the fields of events"
+    )
+
+    def start_logging(self) -> None:
+        """Log to stderr, unless the program has configured logging itself."""
+        logs.configure(self.log_level, self.log_format)
 
 
 # pydantic collects the fields of the last base first.
@@ -46,9 +78,10 @@ class ServerConfig(
     Security,
     Listening,
     ConfigFile,
-    FileOptions,
 ):
-    """The options of `logitport serve`."""
+    """The options of `logitport serve`. Only the command reads the environment and the configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @property
     def has_workers(self) -> bool:

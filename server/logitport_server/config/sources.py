@@ -1,132 +1,124 @@
-"""Where values of options come from: flags, then the environment, then the configuration file, then defaults."""
+"""Where a server's options come from: flags, the environment, the configuration file, defaults; and such a file."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
-
 from logitport.variables import PREFIX
-from logitport_server.config.errors import UsageError
-from logitport_server.config.file import read_config
-from logitport_server.config.option import is_flag_only
-from logitport_server.config.units import off_as_none
+from logitport_server.config.errors import UsageError, proposal
+from logitport_server.config.option import Unit, flag_of, heading_of, is_list, metadata_of
+from logitport_server.config.server_config import ServerConfig
+from logitport_server.config.units import OFF
+from logitport_server.config.values import text_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from collections.abc import Mapping
+
+    import tomlkit
     from pydantic.fields import FieldInfo
 
-
-def flag_of(name: str) -> str:
-    """Return the flag of a field."""
-    return "--" + name.replace("_", "-")
-
-
-def key_of(name: str) -> str:
-    """Return the key of a field in a configuration file."""
-    return flag_of(name).removeprefix("--")
+# Fields that a configuration file may set, by their keys.
+KEYS = {flag_of(name).removeprefix("--"): name for name in ServerConfig.model_fields if name != "config"}
+VARIABLES = {PREFIX + name.upper(): name for name in ServerConfig.model_fields}
 
 
-def variable_of(name: str) -> str:
-    """Return the environment variable of a field."""
-    return PREFIX + name.upper()
-
-
-class _Variables(EnvSettingsSource):
-    """The environment. A value that is not JSON is kept as text, so that validation reports it with its name."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        if is_flag_only(field):
-            return None, field_name, False
-        return super().get_field_value(field, field_name)
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        try:
-            return super().decode_complex_value(field_name, field, value)
-        except ValueError:
-            return value
-
-
-class _ConfigFile(PydanticBaseSettingsSource):
-    """The file that the option `config` names in the sources before. Raises UsageError if it is not valid."""
-
-    def __call__(self) -> dict[str, Any]:
-        path = _path_in(self.current_state)
-        if path is None:
-            return {}
-        values = read_config(path, keys_of(self.settings_cls))
-        for name, value in values.items():
-            # pydantic would take true for the number 1.
-            if isinstance(value, bool) and self.settings_cls.model_fields[name].annotation is not bool:
-                raise UsageError(f"{path}: {key_of(name)}: {str(value).lower()} is not a value of this option")
-        return values
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        return None, field_name, False  # all values are read at once
-
-
-class EnvironmentOptions(BaseSettings):
-    """Base of options that can also be set as LOGITPORT_<NAME> in the environment."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Variables(settings_cls)
-
-    @classmethod
-    def variables(cls) -> list[str]:
-        """Return the names of the environment variables of all options."""
-        return [variable_of(name) for name, field in cls.model_fields.items() if not is_flag_only(field)]
-
-
-class FileOptions(EnvironmentOptions):
-    """Base of options that can also be set in a configuration file, which their field `config` names."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Variables(settings_cls), _ConfigFile(settings_cls)
-
-
-def keys_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the fields that a configuration file may set, by their keys."""
-    fields = model.model_fields.items()
-    return {key_of(name): name for name, field in fields if name != "config" and not is_flag_only(field)}
-
-
-def origins(
-    model: type[BaseModel], flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Return where the value of each field comes from. Fields with their default are left out.
-
-    Args:
-        model: the class of the options.
-        flags: values of the command line, by field.
-        environment: variables of the process.
+def add_sources(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Add the values of the environment and of the configuration file to those of the command line.
 
     Returns:
-        The flag, the variable, or the path of the configuration file, by field.
+        The values, and the variable or the path of the file that they come from, by field.
+
+    Raises:
+        UsageError: the file or a variable is not valid.
     """
-    found = {}
-    if issubclass(model, EnvironmentOptions):
-        # pydantic-settings ignores the case of variables.
-        variables = {name.upper(): value for name, value in environment.items()}
-        given = {name: variables[variable_of(name)] for name in model.model_fields if variable_of(name) in variables}
-        path = _path_in({**given, **flags}) if issubclass(model, FileOptions) else None
-        if path is not None:
-            found.update(dict.fromkeys(read_config(path, keys_of(model)), str(path)))
-        found.update({name: variable_of(name) for name in given})
-    found.update({name: flag_of(f"no_{name}" if value is False else name) for name, value in flags.items()})
-    return found
+    variables = {name: each for each, name in VARIABLES.items() if each in os.environ and name not in flags}
+    values = {name: _decode(ServerConfig.model_fields[name], each) for name, each in variables.items()} | dict(flags)
+    path = values.get("config")
+    in_file = {} if path in {None, OFF} else _read(Path(path))
+    return in_file | values, dict.fromkeys(in_file, str(path)) | variables
 
 
-def _path_in(values: Mapping[str, Any]) -> Path | None:
-    path = off_as_none(values.get("config"))
-    return None if path is None else Path(path)
+def to_toml(config: ServerConfig, origins: Mapping[str, str]) -> str:
+    """Return a configuration file with all values, each with a comment that says where it comes from.
+
+    Durations and sizes have units. Passwords in URLs are hidden.
+
+    Args:
+        config: the values.
+        origins: by field; the fields that are missing have their defaults.
+    """
+    import tomlkit
+
+    document = tomlkit.document()
+    heading = ""
+    for key, name in KEYS.items():
+        if (current := heading_of(ServerConfig, name)) != heading:
+            heading = current
+            if document:
+                document.add(tomlkit.nl())
+            document.add(tomlkit.comment(heading))
+        document.add(key, tomlkit.item(_value(config, name)).comment(origins.get(name, "default")))
+    return tomlkit.dumps(document)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomlkit  # not at the top: only a configuration file needs it
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the configuration file {path}: {reason}") from None
+    except TOMLKitError as error:
+        raise UsageError(f"{path} is not TOML: {error}") from None
+    values = document.unwrap()
+    for key, value in values.items():
+        if key not in KEYS:
+            raise UsageError(f"{path}:{_line_of(key, document)}: {_unknown(key, value)}")
+        # pydantic would take true for the number 1.
+        if isinstance(value, bool) and ServerConfig.model_fields[KEYS[key]].annotation is not bool:
+            raise UsageError(f"{path}: {key}: {str(value).lower()} is not a value of this option")
+    return {KEYS[key]: value for key, value in values.items()}
+
+
+def _line_of(key: str, document: tomlkit.TOMLDocument) -> int:
+    """Return the number of the first line with this key. It removes the key: tomlkit gives no positions."""
+    before = document.as_string().split("\n")
+    document.remove(key)
+    after = document.as_string().split("\n")
+    return next(number for number, (line, rest) in enumerate(zip_longest(before, after), 1) if line != rest)
+
+
+def _unknown(key: str, value: object) -> str:
+    if isinstance(value, dict):
+        return f"[{key}] is a table; write all options at the top, without tables"
+    return f"unknown key {key!r}{proposal(key.replace('_', '-'), KEYS)}"
+
+
+def _decode(field: FieldInfo, variable: str) -> Any:
+    text = os.environ[variable]
+    if not is_list(field):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if not isinstance(value, list):
+        example = value if isinstance(value, str) else "..."
+        raise UsageError(f"{variable}: write a JSON list, such as {json.dumps([example])}")
+    return value
+
+
+def _value(config: ServerConfig, name: str) -> Any:
+    value = getattr(config, name)
+    if isinstance(value, (bool, list)):
+        return value
+    field = ServerConfig.model_fields[name]
+    if isinstance(value, (int, float)) and not any(isinstance(each, Unit) for each in metadata_of(field)):
+        return value
+    return text_of(field, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -84,15 +83,6 @@ def _duration_in(unit: str) -> Callable[[Any], Any]:
     return convert
 
 
-def _period(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if not _NUMBER.fullmatch(value.strip()):
-        return timedelta(milliseconds=_milliseconds(value))
-    _check_length(float(value) * _MILLISECONDS_OF["s"], value)
-    return timedelta(seconds=float(value))
-
-
 def _milliseconds(text: str) -> float:
     if not _DURATION.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a duration; write, for example, 500ms, 30s, 2m, 1h or 1h30m")
@@ -119,7 +109,5 @@ def _bytes(value: Any) -> Any:
 Seconds = Annotated[float, Metavar("DURATION"), Unit("s"), BeforeValidator(_duration_in("s"))]
 Milliseconds = Annotated[float, Metavar("DURATION"), Unit("ms"), BeforeValidator(_duration_in("ms"))]
 Size = Annotated[int, Metavar("SIZE"), Unit("B"), BeforeValidator(_bytes)]
-# A number without a unit is in seconds.
-Period = Annotated[timedelta, Metavar("DURATION"), BeforeValidator(_period)]
 # An option that is None by default, and that "off" sets to None.
 OrOff = Annotated[_T | None, BeforeValidator(off_as_none)]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
 from logitport_server import addresses
-from logitport_server.config.option import Metavar
+from logitport_server.config.option import Metavar, Unit, metadata_of
+from logitport_server.config.units import OFF, format_duration, format_size
 from logitport_server.sandbox.layers import LAYER_NAMES
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 _SECONDS_OF = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 # Replaces a password where the configuration is printed.
@@ -48,6 +52,20 @@ def hide_password(url: str) -> str:
     shown = f"{user}{colon}{HIDDEN}" if colon else credentials
     rest = _PASSWORD_IN_QUERY.sub(lambda match: match[1] + HIDDEN, host)
     return f"{scheme}{separator}{shown}{at}{rest}"
+
+
+def text_of(field: FieldInfo, value: object) -> str:
+    """Return a value of the field with its unit, for example "30s", "2GiB" or "off". Passwords in URLs are hidden."""
+    if value is None:
+        return OFF
+    if isinstance(value, bool):
+        return "on" if value else OFF
+    unit = next((each.name for each in metadata_of(field) if isinstance(each, Unit)), None)
+    if unit == "B" and isinstance(value, int):
+        return format_size(value)
+    if unit is not None and isinstance(value, (int, float)):
+        return format_duration(value, unit)
+    return hide_password(str(value))
 
 
 def check_unique_names(option: str, values: list[str]) -> None:

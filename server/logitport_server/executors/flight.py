@@ -68,7 +68,6 @@ class RemoteCall:
         self.splittable = True
         self.seconds: float | None = None
         self.ended = 0.0
-        self.output = ""
 
     def succeed(self, result: Any) -> None:
         """End the call with a result."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from logitport.core.bounded import BoundedTable
 
 if TYPE_CHECKING:
     from logitport_server.principals import TrustDomain
@@ -73,22 +75,22 @@ class OutputLog:
     """
 
     def __init__(self) -> None:
-        # By calling principal and digest, the least recently used first.
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        # By calling principal, the least recently used first, then by digest.
+        self._kept: dict[str, BoundedTable[str, _Kept]] = {}
         self._lock = threading.Lock()
 
     def record(self, domain: TrustDomain | None, source: Source, text: str) -> None:
         """Keep the output of a call in a worker of this trust domain."""
         if not text or domain is None:
             return
-        key = domain.party.principal, source.key
+        principal, now = domain.party.principal, time.monotonic()
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is None:
-                kept = self._kept[key] = _Kept(source.display_name, counted_at=time.monotonic())
-                self._make_room(key[0])
-            self._kept.move_to_end(key)
-            kept.add(text[:MAX_TEXT_LENGTH], time.monotonic())
+            own = self._kept.pop(principal, None) or BoundedTable(_MAX_OF_PRINCIPAL)
+            self._kept[principal] = own
+            own[source.key] = kept = own.get(source.key) or _Kept(source.display_name, counted_at=now)
+            kept.add(text[:MAX_TEXT_LENGTH], now)
+            if sum(map(len, self._kept.values())) > _MAX_PROCESSORS:
+                self._drop_oldest()
 
     def read(self, principal: str, digest: str) -> tuple[str, list[Printed], int] | None:
         """Return a processor's display name, its output for this principal, oldest first, and the dropped characters.
@@ -96,14 +98,12 @@ class OutputLog:
         None if it has printed nothing for this principal.
         """
         with self._lock:
-            kept = self._kept.get((principal, digest))
+            kept = self._kept[principal].get(digest) if principal in self._kept else None
             return None if kept is None else (kept.name, list(kept.printed), kept.dropped)
 
-    def _make_room(self, principal: str) -> None:
-        """Drop the oldest output of the principal, or else of the principal with most, if there is too much."""
-        own = [key for key in self._kept if key[0] == principal]
-        if len(own) > _MAX_OF_PRINCIPAL:
-            del self._kept[own[0]]
-        elif len(self._kept) > _MAX_PROCESSORS:
-            most = Counter(name for name, _ in self._kept).most_common(1)[0][0]
-            del self._kept[next(key for key in self._kept if key[0] == most)]
+    def _drop_oldest(self) -> None:
+        """Drop the oldest output of the principal with the most processors."""
+        most = max(self._kept, key=lambda principal: len(self._kept[principal]))
+        self._kept[most].popitem(last=False)
+        if not self._kept[most]:
+            del self._kept[most]

@@ -302,7 +302,7 @@ class RemoteDialect(Dialect):
         columns: Sequence[memoryview],
     ) -> None:
         """End a call with its reply. Raises what `Worker.post` describes."""
-        call.seconds, call.output = self.worker.reply_seconds, self.worker.reply_output
+        call.seconds = self.worker.reply_seconds
         for row, error in reply.failed.items():
             if row >= len(call.states):
                 raise ValueError(f"row {row} of {len(call.states)} failed")
@@ -320,7 +320,7 @@ class RemoteDialect(Dialect):
             call.succeed(result)
 
     def _fail_in_worker(self, call: RemoteCall, error: BaseException) -> None:
-        call.seconds, call.output = self.worker.reply_seconds, self.worker.reply_output
+        call.seconds = self.worker.reply_seconds
         self._fail(call, error)
 
     def _fail(self, call: RemoteCall, error: BaseException) -> None:

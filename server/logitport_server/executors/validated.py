@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING
+
+from logitport.core.bounded import BoundedTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +29,8 @@ class ValidatedParams:
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
-        self._limit = limit
         self._lock = threading.Lock()
-        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+        self._accepted: BoundedTable[bytes, bool] = BoundedTable(limit)
 
     def __len__(self) -> int:
         return len(self._accepted)
@@ -39,19 +39,13 @@ class ValidatedParams:
         """Whether the processor with this key has accepted these columns of `messages.Validate`."""
         entry = _hash(processor, columns)
         with self._lock:
-            if entry not in self._accepted:
-                return False
-            self._accepted.move_to_end(entry)
-            return True
+            return self._accepted.use(entry) is not None
 
     def add(self, processor: str, columns: Sequence[bytes]) -> None:
         """Record that the processor has accepted these columns."""
         entry = _hash(processor, columns)
         with self._lock:
-            self._accepted[entry] = None
-            self._accepted.move_to_end(entry)
-            while len(self._accepted) > self._limit:
-                self._accepted.popitem(last=False)
+            self._accepted[entry] = True
 
 
 def _hash(processor: str, columns: Sequence[bytes]) -> bytes:

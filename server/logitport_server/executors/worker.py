@@ -93,7 +93,6 @@ class Worker(ProcessHolder):
         states: by its number, the request of each state that processors have here.
         reply_seconds: how long the server has waited for the reply that is being handled, or for the one that has not
             come; None while calls fail that had not begun.
-        reply_output: what the processor printed in the call whose reply is being handled.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Worker(ProcessHolder):
         self.quarantine = quarantine
         self.states: dict[int, RequestContext] = {}
         self.reply_seconds: float | None = None
-        self.reply_output = ""
         self.output = output or OutputLog()
         self._posted: deque[_Posted] = deque()
 
@@ -303,8 +301,7 @@ class Worker(ProcessHolder):
         """Pass a reply to the call that it answers."""
         posted = self._posted[0]
         seconds = self.reply_seconds = self._restart_clock()
-        self.reply_output = reply.output[:MAX_TEXT_LENGTH]
-        self.output.record(self.domain, posted.source, self.reply_output)
+        self.output.record(self.domain, posted.source, reply.output[:MAX_TEXT_LENGTH])
         try:
             if isinstance(reply, messages.ErrorReply):
                 posted.on_error(self.processor_error(posted.source, reply.error))
@@ -341,7 +338,6 @@ class Worker(ProcessHolder):
         frames = self._process.stack() if calls and gone is None and self._process is not None else []
         self._close_process()
         self.prepare()
-        self.reply_output = ""
         if not calls:
             return
         oldest = calls.popleft()

@@ -11,9 +11,9 @@ from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server import descriptors
-from logitport_server.backoff import Backoff
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygote import Zygote
+from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.sandbox import SandboxError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Zygotes:
         self._closed = False
         self._lock = threading.Lock()
         self._launcher = ThreadPoolExecutor(1, "logitport-launcher")
-        self._backoffs: defaultdict[ZygoteKind, Backoff] = defaultdict(Backoff)
+        self._backoffs: defaultdict[ZygoteKind, LaunchBackoff] = defaultdict(LaunchBackoff)
         # Launches that are delayed.
         self._timers: dict[Future[Zygote], Timer] = {}
         self._launched: dict[ZygoteKind, Future[Zygote]] = {}
@@ -92,7 +92,7 @@ class Zygotes:
     def get(self, kind: ZygoteKind, seconds: float) -> Zygote:
         """Return the zygote of this kind. Launch it again if it has ended, and wait at most these seconds for that.
 
-        The launch is delayed if the zygote has ended before, see `Backoff`.
+        The launch is delayed if the zygote has ended before, see `LaunchBackoff`.
 
         Raises:
             WorkerGone: it could not be launched, or not within this time.

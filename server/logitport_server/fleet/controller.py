@@ -61,7 +61,7 @@ class Controller:
         options: of the fleet.
         servers: where they run.
         publish: takes the list of addresses.
-        drain_seconds: how long a server may take to drain; after that it is removed.
+        end_seconds: how long a server may take to end once it drains; after that it is removed.
         continues: whether the number of servers is that of the existing ones, instead of `options.servers`.
         clock: returns seconds.
     """
@@ -71,7 +71,7 @@ class Controller:
         options: FleetOptions,
         servers: Servers,
         publish: Callable[[bytes], object],
-        drain_seconds: float,
+        end_seconds: float,
         *,
         continues: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +88,7 @@ class Controller:
         self._decision = Decision(options.servers)
         self._servers = servers
         self._publish = publish
-        self._drain_seconds = drain_seconds
+        self._end_seconds = end_seconds
         self._continues = continues
         self._clock = clock
         self._step_times = StepTimes()
@@ -135,7 +135,7 @@ class Controller:
     def _remove_drained(self, now: float) -> None:
         for index, since in tuple(self._draining_since.items()):
             report = self.reports.get(index)
-            if report is not None and report.state not in ("ended", "failed") and now - since <= self._drain_seconds:
+            if report is not None and report.state not in ("ended", "failed") and now - since <= self._end_seconds:
                 self._servers.drain(index)
                 continue
             del self._draining_since[index]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 import ssl
 import threading
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from socket import AF_INET6
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
+from logitport_server.config import StartupError
+from logitport_server.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from logitport_server.processes.report import Report
-
-logger = logging.getLogger(__name__)
 
 PATH = "/targets"
 METRICS_LABEL = "__meta_logitport_metrics_address"
@@ -46,11 +45,11 @@ class Directory:
         certificate: PEM files of the certificate chain and its key, for https; None for http.
 
     Raises:
-        OSError: the address is taken, or a file cannot be read.
+        OSError: the address is taken.
+        StartupError: a file cannot be read, or is invalid.
     """
 
     def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None = None) -> None:
-        self._certificate = certificate
         self._server = _Server(host, port, certificate)
         threading.Thread(target=self._server.serve_forever, name="logitport-directory", daemon=True).start()
 
@@ -64,13 +63,9 @@ class Directory:
         self._server.text = text
 
     def refresh_certificate(self) -> None:
-        """Read the certificate again, if there is one. Keeps the last one if that fails."""
-        if self._server.tls is None or self._certificate is None:
-            return
-        try:
-            self._server.tls.load_cert_chain(*self._certificate)
-        except OSError as error:
-            logger.error("cannot reload the certificate of the list; the previous one stays in use: %s", error)
+        """Read the certificate again if its files have changed. Keeps the last one if that fails."""
+        if self._server.tls is not None:
+            self._server.tls.refresh()
 
     def close(self) -> None:
         """Stop listening."""
@@ -81,20 +76,28 @@ class Directory:
 class _Server(BoundedHTTPServer):
     def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         self.text = b""
-        self.tls: ssl.SSLContext | None = None
+        self.tls: Reloaded[ssl.SSLContext] | None = None
         if certificate is not None:
-            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self.tls.load_cert_chain(*certificate)
-        if ":" in host:
-            self.address_family = AF_INET6
-        super().__init__((host.strip("[]"), port), _Handler)
+            self.tls = Reloaded(
+                "tls", lambda: certificate, partial(_read_certificate, *certificate), lambda _: "the list's certificate"
+            )
+        super().__init__(host, port, _Handler)
 
     def serve_connection(self, request: Any, client_address: Any) -> None:
         if self.tls is None:
             super().serve_connection(request, client_address)
         else:  # the handshake happens here, on the connection's own thread
-            with self.tls.wrap_socket(request, server_side=True) as encrypted:
+            with self.tls.value.wrap_socket(request, server_side=True) as encrypted:
                 super().serve_connection(encrypted, client_address)
+
+
+def _read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(chain, key)
+    except OSError as error:
+        raise StartupError(f"{chain} and {key} are not a PEM certificate and its key: {error}") from error
+    return context
 
 
 class _Handler(BaseHTTPRequestHandler):

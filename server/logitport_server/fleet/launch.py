@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError
 
+from logitport.core.backoff import NONE, Backoff
 from logitport_server.config import StartupError
 from logitport_server.fleet.authentication import require_token_mode
 from logitport_server.fleet.options import parse_serve_options
 from logitport_server.fleet.ray_actors import CONTROLLER, names, start_controller
-from logitport_server.processes.supervisor import drain_seconds
+from logitport_server.processes.supervisor import end_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def up(options: FleetOptions, timeout_seconds: float, announce: Callable[[str], 
         StartupError: the fleet does not start, is not ready in time, or runs with other options.
     """
     controller = _replace_controller(options)
-    deadline = time.monotonic() + timeout_seconds
+    polls = Backoff(_POLL_SECONDS, _POLL_SECONDS, NONE, seconds=timeout_seconds)
     is_announced = False
     while True:
         current = _status(controller)
@@ -82,12 +82,11 @@ def up(options: FleetOptions, timeout_seconds: float, announce: Callable[[str], 
                     f"server {index} at {report.address} does not start: {_reason(report.error)}\n"
                     "It is started again with growing delays. To change options, end the fleet: `logitport ray down`"
                 )
-        if time.monotonic() > deadline:
+        if not polls.wait():
             raise StartupError(
                 f"the fleet is not ready after {timeout_seconds:g} s; its start goes on. `logitport ray status` shows "
                 "its state; Ray's folder of logs has the servers' output"
             )
-        time.sleep(_POLL_SECONDS)
 
 
 def status(namespace: str) -> FleetStatus:
@@ -112,14 +111,13 @@ def down(namespace: str, *, now: bool) -> int:
     count = len(names(namespace))
     if controller is not None and not now:
         _drain(controller)
-    deadline = time.monotonic() + _KILL_SECONDS
+    polls = Backoff(_POLL_SECONDS, _POLL_SECONDS, NONE, seconds=_KILL_SECONDS)
     # The controller first: it would create the servers again.
     while left := sorted(names(namespace)):
         for name in left:
             _kill(name, namespace)
-        if time.monotonic() > deadline:
+        if not polls.wait():
             raise StartupError(f"Ray has not ended these actors after {_KILL_SECONDS:g} s: {', '.join(left)}")
-        time.sleep(_POLL_SECONDS)
     return count
 
 
@@ -137,14 +135,13 @@ def _replace_controller(options: FleetOptions) -> Any:
                 "`logitport ray down` first"
             )
         ray.kill(present, no_restart=True)
-    deadline = time.monotonic() + _KILL_SECONDS
+    polls = Backoff(_POLL_SECONDS, _POLL_SECONDS, NONE, seconds=_KILL_SECONDS)
     while True:
         try:
             return start_controller(options)
         except ValueError as error:  # the name is not free yet
-            if time.monotonic() > deadline:
+            if not polls.wait():
                 raise StartupError(f"cannot create the fleet's controller: {error}") from None
-            time.sleep(_POLL_SECONDS)
 
 
 def _is_ready(current: FleetStatus) -> bool:
@@ -157,13 +154,14 @@ def _drain(controller: Any) -> None:
     """Drain all servers, and wait until they have ended."""
     try:
         options: FleetOptions = ray.get(controller.options.remote(), timeout=_ANSWER_SECONDS)
-        deadline = time.monotonic() + drain_seconds(parse_serve_options(options.serve_options))
-        while time.monotonic() < deadline:
+        seconds = end_seconds(parse_serve_options(options.serve_options))
+        polls = Backoff(_POLL_SECONDS, _POLL_SECONDS, NONE, seconds=seconds)
+        while True:
             ray.get(controller.stop.remote(), timeout=_ANSWER_SECONDS)
             current = _status(controller)
-            if current is not None and not current.desired and not current.reports:
+            has_ended = current is not None and not current.desired and not current.reports
+            if has_ended or not polls.wait():
                 return
-            time.sleep(_POLL_SECONDS)
     except (RayError, StartupError):
         return  # then the servers are killed
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_settings import CliPositionalArg
 
 from logitport_server.addresses import is_wildcard, join
-from logitport_server.command_line.reading import read_options
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig, UsageError
-from logitport_server.config.option import Metavar
+from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import Milliseconds, Seconds
 from logitport_server.config.values import Port
 
@@ -85,7 +84,7 @@ class FleetOptions(BaseModel):
         0.0, ge=0, description="GPUs that Ray reserves for each server; Ray hides the GPUs of servers without one"
     )
     namespace: str = Field("logitport", min_length=1, description="Ray namespace of the fleet")
-    serve_options: CliPositionalArg[list[str]] = Field(
+    serve_options: Argument[list[str]] = Field(
         default=[], description="options of `logitport serve` for all servers, after --"
     )
 
@@ -162,6 +161,6 @@ class FleetOptions(BaseModel):
 def parse_serve_options(options: Sequence[str]) -> ServerConfig:
     """Parse options of `logitport serve`, and read those in the environment. Raises StartupError for an invalid one."""
     try:
-        return read_options(ServerConfig, "logitport serve", options)
+        return parse(ServerConfig, "logitport serve", options)
     except UsageError as error:
         raise UsageError(f"after --: {error}") from None

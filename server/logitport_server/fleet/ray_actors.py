@@ -30,7 +30,7 @@ from logitport_server.fleet.priority import leave_background
 from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.processes.report import Report
 from logitport_server.processes.server_process import child_command
-from logitport_server.processes.supervisor import Rules, Supervisor, drain_seconds
+from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,6 @@ CONTROLLER = "logitport-controller"
 _SERVER = "logitport-server-"
 _TICK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
-_CERTIFICATE_SECONDS = 60.0
 # Both actors answer while they work, and are started again without limit: by Ray, on another node if theirs is lost.
 _COMMON = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 8, "lifetime": "detached"}
 
@@ -69,7 +68,7 @@ class ServerActor:
             addresses.configure(config),
             Rules(
                 unhealthy_seconds=options.unhealthy_seconds,
-                drain_seconds=drain_seconds(config),
+                end_seconds=end_seconds(config),
                 replaces_drained=True,
                 retries_start=True,
                 keeps_output=True,
@@ -136,24 +135,21 @@ class ControllerActor:
             self._options,
             RayServers(self._options),
             directory.publish,
-            drain_seconds(config),
+            end_seconds(config),
             continues=continues,
         )
-        refreshed = time.monotonic()
         while True:
             if self._is_stopping:
                 self._controller.stop()
             self._controller.tick()
-            if time.monotonic() - refreshed > _CERTIFICATE_SECONDS:
-                directory.refresh_certificate()
-                refreshed = time.monotonic()
+            directory.refresh_certificate()
             time.sleep(_TICK_SECONDS)
 
     def _open_directory(self) -> Directory:
         while True:
             try:
                 directory = Directory(self._host, self._options.list_port, self._certificate)
-            except OSError as error:
+            except (OSError, StartupError) as error:
                 self._error = (
                     f"cannot serve the list of addresses on {join(self._host, self._options.list_port)}: {error}; "
                     "choose another --list-port, or check --tls-cert and --tls-key"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import InDialect, missing_methods, recognise
 from logitport.errors import InvalidArgument
+from logitport_server.reloaded import file_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +45,7 @@ class WatchedFile:
         self.processors: dict[str, Any] = {}
         self.error = ""
         self.version = 0
-        self._saved: tuple[int, int, int] | None = None
+        self._saved: tuple[int, int, int, int] | None = None
         self._module = ""
         self.refresh()
 
@@ -60,12 +61,8 @@ class WatchedFile:
 
     def refresh(self) -> None:
         """Load the file if it was saved since. Its last good version stays if it has an error."""
-        try:
-            status = self.path.stat()
-        except OSError:  # an editor replaces it
-            return
-        saved = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if saved == self._saved:
+        saved = file_version(self.path)
+        if saved is None or saved == self._saved:  # None: an editor replaces it
             return
         self._saved = saved
         self.version = next(_versions)

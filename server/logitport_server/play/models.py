@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, NotInstalled
 from logitport.testing import StoryModel
 from logitport.testing.models import TransformersModel
@@ -55,17 +55,16 @@ class PlayModel:
         self.tokenizer_path = tokenizer_path
         self.eos_token_ids = eos_token_ids
         self._model = model
-        self._rows: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
+        self._rows: BoundedTable[tuple[int, ...], NDArray[np.float32]] = BoundedTable(1)
 
     def __call__(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """The logits after these ids, float32[vocab_size]; not to be changed."""
         key = tuple(token_ids)
-        row = self._rows.get(key)
+        row = self._rows.use(key)
         if row is None:
-            row = self._rows[key] = self._model(token_ids)
-            while len(self._rows) * row.nbytes > _CACHED_BYTES:
-                self._rows.popitem(last=False)
-        self._rows.move_to_end(key)
+            row = self._model(token_ids)
+            self._rows.limit = max(1, _CACHED_BYTES // row.nbytes)
+            self._rows[key] = row
         return row
 
 

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import http.client
-from enum import Enum
 
-from logitport_server.status_pages import NOT_READY
+from logitport_server.status_pages import Health
 
 _TIMEOUT_SECONDS = 3.0
-
-
-class Health(Enum):
-    """The result of a health check."""
-
-    SERVING = "serving"
-    NOT_SERVING = "it answers, and accepts no sessions"
-    SILENT = "it does not answer, or its event loop does not run"
 
 
 def check_health(address: str) -> Health:
@@ -29,9 +20,7 @@ def check_health(address: str) -> Health:
     try:
         connection.request("GET", "/readyz")
         with connection.getresponse() as reply:
-            if reply.status == http.HTTPStatus.OK:
-                return Health.SERVING
-            return Health.NOT_SERVING if reply.read(64).decode().strip() == NOT_READY else Health.SILENT
+            return Health(reply.read(64).decode().strip())
     except (OSError, ValueError, http.client.HTTPException):
         return Health.SILENT
     finally:

@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from logitport_server.processes.health import Health, check_health
-from logitport_server.status_pages import listen
+from logitport_server.processes.health import check_health
+from logitport_server.status_pages import Health, listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,11 +63,12 @@ class FleetMetrics(Collector):
         """Serve the metrics over HTTP at HOST:PORT; returns the port. Raises OSError if the address is taken."""
         registry = CollectorRegistry()
         registry.register(self)
-        return listen(address, registry, is_alive=lambda: True, is_ready=self._is_any_ready).port
+        return listen(address, registry, health=self._health).port
 
-    def _is_any_ready(self) -> bool:
+    def _health(self) -> Health:
         answers = [self._threads.submit(self._is_ready, server) for server in self._servers]
-        return any(answer.result() for answer in as_completed(answers))
+        is_any_ready = any(answer.result() for answer in as_completed(answers))
+        return Health.SERVING if is_any_ready else Health.NOT_SERVING
 
     def _is_ready(self, server: Scraped) -> bool:
         port = server.metrics_port

@@ -13,7 +13,7 @@ from logitport_server import addresses
 from logitport_server.config import StartupError
 from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.processes.single import prevent_core_files
-from logitport_server.processes.supervisor import Rules, Supervisor, drain_seconds
+from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
 from logitport_server.transports.binding import binding
 from logitport_server.transports.readiness import report
 from logitport_server.transports.runtime_folder import RuntimeFolder
@@ -61,7 +61,7 @@ def server_configs(config: ServerConfig) -> list[ServerConfig]:
 
 
 async def _supervise(config: ServerConfig) -> int:
-    servers = [Supervisor(each, Rules(drain_seconds=drain_seconds(each))) for each in server_configs(config)]
+    servers = [Supervisor(each, Rules(end_seconds=end_seconds(each))) for each in server_configs(config)]
     running: list[asyncio.Future[int]] = []
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     threads = ThreadPoolExecutor(len(servers), "logitport-supervisor")

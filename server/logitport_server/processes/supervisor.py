@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logitport_server import addresses
-from logitport_server.backoff import Backoff
-from logitport_server.processes.health import Health, check_health
+from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.processes.health import check_health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.server_process import ServerProcess, child_command
+from logitport_server.status_pages import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ class Rules:
     Attributes:
         start_seconds: time for a process to serve.
         unhealthy_seconds: time without a healthy answer after which a process is killed.
-        drain_seconds: time for a process to end after SIGTERM.
+        end_seconds: time for a process to end after SIGTERM.
         replaces_drained: whether a server that answers, but accepts no sessions, counts as unhealthy.
         retries_start: whether a server is started again if its first process has ended before it was ready.
         keeps_output: see `ServerProcess`.
@@ -48,7 +49,7 @@ class Rules:
 
     start_seconds: float = 180.0
     unhealthy_seconds: float = 15.0
-    drain_seconds: float = 60.0
+    end_seconds: float = 60.0
     replaces_drained: bool = False
     retries_start: bool = False
     keeps_output: bool = False
@@ -119,7 +120,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise the server until it was drained, or does not start. Returns the exit status of its last process."""
-        backoff = Backoff()
+        backoff = LaunchBackoff()
         backoff.next()
         status = 0
         try:
@@ -135,7 +136,7 @@ class Supervisor:
             self.report = replace(self.report, state="ended", pid=0, load=ServerLoad())
         return status
 
-    def _delay(self, backoff: Backoff, status: int) -> float:
+    def _delay(self, backoff: LaunchBackoff, status: int) -> float:
         """Return the seconds until the next start."""
         delay = backoff.next()
         logger.error(
@@ -208,7 +209,7 @@ class Supervisor:
         """Send SIGTERM, and wait until the process has ended."""
         self.report = replace(self.report, state="draining")
         process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._rules.drain_seconds
+        deadline = time.monotonic() + self._rules.end_seconds
         while process.status is None and time.monotonic() < deadline:
             self._report_load("draining")
             time.sleep(_POLL_SECONDS)
@@ -259,6 +260,6 @@ class _Watch:
         return found
 
 
-def drain_seconds(config: ServerConfig) -> float:
+def end_seconds(config: ServerConfig) -> float:
     """Return how long a server with this configuration may take to end after SIGTERM."""
     return config.stop_seconds + _MARGIN_SECONDS

@@ -6,7 +6,6 @@ They are trusted like the server's own code: they run in its process, and callin
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.dialects import OF_CLASSES, author_of, missing_methods, recognise
 from logitport_builtins import BUILTINS
 from logitport_server.config import StartupError
+from logitport_server.config.errors import proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,8 +78,7 @@ def _imported(path: str, where: str) -> Any:
     try:
         return attrgetter(name)(imported)
     except AttributeError as error:
-        near = get_close_matches(error.name or "", dir(error.obj), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = proposal(error.name or "", dir(error.obj))
         raise StartupError(f"{where}: {module} has no {name}{hint}") from error
     except Exception as error:  # a module's own __getattr__ can raise anything
         raise StartupError(f"{where}: {_advice(error)}") from error

@@ -92,7 +92,7 @@ class Quarantine:
         if reason:
             raise ProcessorFailed(
                 f"processor {name} is quarantined: {reason}; fix it, or have an operator lift the quarantine "
-                f"(logitport unquarantine TARGET {digest}, or ServerClient.unquarantine)",
+                f"(logitport processors unquarantine TARGET {digest}, or ServerClient.unquarantine)",
                 processor=name,
                 code=ProcessorFailed.QUARANTINED,
             )

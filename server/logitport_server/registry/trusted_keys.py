@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload.signing import check_not_expired, read_public_keys, verify
 from logitport_server.config import StartupError
+from logitport_server.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from logitport.payload import Payload
-
-logger = logging.getLogger(__name__)
 
 
 class TrustedKeys:
@@ -28,37 +26,20 @@ class TrustedKeys:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._version = self._folder_version()
-        self._keys = self._read()
-        if not self._keys:
-            raise StartupError(f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport keygen` there")
-
-    def refresh(self, *, if_changed: bool = False) -> None:
-        """Reload the folder. If that fails, log the error and keep the keys.
-
-        Args:
-            if_changed: do nothing if no file was added, removed or replaced since the last time.
-        """
-        before, self._version = self._version, self._folder_version()
-        if if_changed and before == self._version:
-            return
-        try:
-            keys = self._read()
-        except StartupError as error:
-            logger.error(
-                "the trusted keys were not reloaded: %s",
-                error,
-                extra={"event": "reload_failed", "what": "trusted_keys"},
+        self._files = Reloaded(
+            "trusted_keys",
+            lambda: sorted(folder.glob("*.pub")),
+            self._read,
+            lambda keys: f"{len(keys)} trusted keys from {folder}",
+        )
+        if not self._files.value:
+            raise StartupError(
+                f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport payload keygen` there"
             )
-            return
-        if keys.keys() != self._keys.keys():
-            self._keys = keys
-            logger.info(
-                "reloaded %d trusted keys from %s",
-                len(keys),
-                self._folder,
-                extra={"event": "reloaded", "what": "trusted_keys"},
-            )
+
+    def refresh(self) -> None:
+        """Read the folder again if a file was added, removed or changed. If that fails, the keys stay in use."""
+        self._files.refresh()
 
     def check(self, shipped: Payload, name: str = "") -> None:
         """Raise PayloadError unless a trusted key has signed the payload, and the name if one is given."""
@@ -85,10 +66,10 @@ class TrustedKeys:
         if shipped.signature is None:
             raise PayloadError(
                 "the payload is not signed, and this server accepts only signed payloads: sign it with "
-                "`logitport sign` or Client.register(signing_key=...)",
+                "`logitport payload sign` or Client.register(signing_key=...)",
                 code=PayloadError.NOT_ALLOWED,
             )
-        key = self._keys.get(shipped.signature.key)
+        key = self._files.value.get(shipped.signature.key)
         if key is None:
             raise PayloadError(
                 f"the payload is signed with key {shipped.signature.key}, which this server does not trust; its "
@@ -96,14 +77,6 @@ class TrustedKeys:
                 code=PayloadError.NOT_ALLOWED,
             )
         return key
-
-    def _folder_version(self) -> list[tuple[str, int, int, int]] | None:
-        """Return a value that differs after each change of the files; None if the folder cannot be read."""
-        try:
-            files = [(path.name, path.stat()) for path in sorted(self._folder.glob("*.pub"))]
-        except OSError:
-            return None
-        return [(name, status.st_ino, status.st_mtime_ns, status.st_size) for name, status in files]
 
     def _read(self) -> dict[str, Ed25519PublicKey]:
         try:

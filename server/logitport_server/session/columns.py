@@ -198,15 +198,5 @@ def write_outcome(
         names = outcome.names
         for key, rows in applied.items():
             reply.applied.add(processor=key, rows=rows, display_name=names[key] if names[key] != key else "")
-    if outcome.outputs:
-        reply.outputs.extend(  # type: ignore[union-attr] # an ApplyResponse has none
-            common_pb2.ProcessorOutput(
-                processor=printed.processor,
-                display_name=printed.name if printed.name != printed.processor else "",
-                text=printed.text,
-                time=printed.time,
-            )
-            for printed in outcome.outputs
-        )
     if all_denied_rows:
         reply.all_denied_rows = pack_int32(all_denied_rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 
 
 _MANY_GROUPS = 64
-# Calls of a step whose output is returned, at most 4,096 characters each. All of it is in the log of outputs.
-_MAX_OUTPUTS = 64
-
-
-class Printed(NamedTuple):
-    """Output of a processor in one call: its key, its display name, the text, and the time since the Unix epoch."""
-
-    processor: str
-    name: str
-    text: str
-    time: float
 
 
 class Failed(NamedTuple):
@@ -54,7 +42,6 @@ class StepOutcome:
         failures: the requests that failed in this step, by slot.
         spending: the step's time by cause.
         trace: the record of the calls, if the step has spans.
-        outputs: what processors in workers printed in the calls, if the engine asked for it; else None.
         compiled: key, display name, rows and seconds of each processor in the part of the step that the compiled core
             has computed.
     """
@@ -63,7 +50,6 @@ class StepOutcome:
     failures: dict[int, Failed] = field(default_factory=dict)
     spending: Spending = field(default_factory=Spending)
     trace: StepTrace | None = None
-    outputs: list[Printed] | None = None
     compiled: Sequence[tuple[str, str, int, float]] = ()
     _edits: dict[int, RowEdits] | None = field(default=None, init=False)
 
@@ -91,11 +77,6 @@ class StepOutcome:
         self.compiled = applied
         for _, name, _, seconds in applied:
             self.spending.add(name, seconds)
-
-    def record_output(self, group: Group, text: str) -> None:
-        """Keep what a processor printed in a call, if the engine asked for it, up to the limit of a step."""
-        if self.outputs is not None and text and len(self.outputs) < _MAX_OUTPUTS:
-            self.outputs.append(Printed(group.dialect.key, group.dialect.name, text, time.time()))
 
     @property
     def applied(self) -> Counter[str]:

@@ -76,7 +76,6 @@ class SessionSteps:
         self._device = device
         self._limits = limits
         # Of the last step: whether its replies include what processors print.
-        self._wants_output = False
         # Of the last step: the rows that wait for their logits, the number of all its rows, and its drafts.
         self._pending: tuple[Rows, int, dict[ActiveRequest, Sequence[int]]] = _NOTHING_PENDING
         self._step_time = StepTime(limits.processor_timeout_seconds)
@@ -97,7 +96,6 @@ class SessionSteps:
             compiled = self._batch.compiled.step_partly(frame) if self.trace is None else None
             if compiled is None:
                 batch = StepBatch(batch.layout, self._batch.requests)
-        self._wants_output = frame.wants_output
         outcome = self._begin_outcome()
         drafts = batch.synchronize(columns, outcome)
         self._step_time = StepTime(limits.processor_timeout_seconds)
@@ -218,7 +216,7 @@ class SessionSteps:
         write_outcome(reply, outcome, outcome.all_denied(self._vocab_size))
 
     def _begin_outcome(self) -> StepOutcome:
-        outcome = StepOutcome(trace=self.trace, outputs=[] if self._wants_output else None)
+        outcome = StepOutcome(trace=self.trace)
         self.spending = outcome.spending
         return outcome
 

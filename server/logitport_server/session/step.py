@@ -193,7 +193,6 @@ def _conclude(
     """Record the result of a call in a worker. Returns the groups to call again."""
     if call.seconds is not None:
         outcome.spend(group, len(group.rows), call.seconds, call.ended)
-    outcome.record_output(group, call.output)
     if isinstance(call.error, NotStarted):
         rest = _without_failed(group, call.failed, outcome)
         if not time.is_up:

@@ -15,10 +15,10 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.registry.registry import Registry
     from logitport_server.transports.departures import Departures
-    from logitport_server.transports.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         leave: Callable[[], Awaitable[None]],
         describe: Callable[[], admin_pb2.GetStatusResponse],
         registry: Registry,
-        threads: Threads,
+        threads: FairThreads,
     ) -> None:
         self._departures = departures
         self._leave = leave

@@ -18,6 +18,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from logitport_server import addresses, descriptors
 from logitport_server.config import StartupError
 from logitport_server.principals import SCOPES
+from logitport_server.reloaded import Reloaded
 from logitport_server.transports.binding import binding
 from logitport_server.transports.connection_limit import connection_limit
 
@@ -168,32 +169,17 @@ class _Certificates:
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
-        self._modified = self._modification_times()
-        self.current = self._read()
+        files = [path for path in (cert, key, client_ca) if path is not None]
+        self._files = Reloaded("tls", lambda: files, self._read, lambda _: "the TLS files")
+
+    @property
+    def current(self) -> grpc.ServerCertificateConfiguration:
+        """The certificates that were read last."""
+        return self._files.value
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """The certificates if the files have changed, else None. gRPC calls this before each handshake."""
-        try:
-            modified = self._modification_times()
-            if modified == self._modified:
-                return None
-            self._modified = modified
-            self.current = self._read()
-        except StartupError as error:
-            logger.error(
-                "cannot reload the TLS files; the previous ones stay in use: %s",
-                error,
-                extra={"event": "reload_failed", "what": "tls"},
-            )
-            return None
-        logger.info("reloaded the TLS files", extra={"event": "reloaded", "what": "tls"})
-        return self.current
-
-    def _modification_times(self) -> list[int]:
-        try:
-            return [path.stat().st_mtime_ns for path in (self._cert, self._key, self._client_ca) if path is not None]
-        except OSError as error:
-            raise StartupError(f"cannot read {error.filename}: {error.strerror}") from error
+        return self.current if self._files.refresh() else None
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         self._check()

@@ -26,8 +26,6 @@ _MAX_REASON_LENGTH = 300
 _UNLOGGED = frozenset(
     {
         common_pb2.ERROR_CODE_INVALID_ARGUMENT,
-        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
-        common_pb2.ERROR_CODE_INVALID_ARGUMENT,
         common_pb2.ERROR_CODE_INVALID_PAYLOAD,
         common_pb2.ERROR_CODE_PROCESSOR_FAILED,
     }

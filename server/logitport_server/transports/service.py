@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from logitport import calls
+from logitport.core.bounded import PartyCounter
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
 from logitport_server import tracing
@@ -26,6 +26,7 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from logitport_server.registry.registry import Registry
     from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalSocketListener
-    from logitport_server.transports.threads import Threads
     from logitport_server.turns import Turns
 
     class OpenSession(Protocol):
@@ -71,7 +71,7 @@ class LoopShare:
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
     """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
 
-    def __init__(self, registry: Registry, threads: Threads, turns: Turns, output: OutputLog) -> None:
+    def __init__(self, registry: Registry, threads: FairThreads, turns: Turns, output: OutputLog) -> None:
         self._registry = registry
         self._output = output
         self._threads = threads
@@ -176,7 +176,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
     def __init__(
         self,
         open_session: OpenSession,
-        threads: Threads,
+        threads: FairThreads,
         metrics: Metrics,
         local_socket: LocalSocketListener | None,
         turns: Turns,
@@ -193,7 +193,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         self._refusals = Refusals(metrics)
         self._idle: set[asyncio.Task[None]] = set()
         # Number of sessions by name of their principal.
-        self._sessions: Counter[str] = Counter()
+        self._sessions: PartyCounter[str] = PartyCounter()
         self._loop_share = LoopShare()
         self._draining = False
 
@@ -281,8 +281,7 @@ class ProcessingService(processing_pb2_grpc.LogitProcessingServicer):
         finally:
             stall_limit.close()
             self._idle.discard(task)
-            self._sessions[name] -= 1
-            self._sessions += Counter()  # drops principals without a session
+            self._sessions.remove(name)
             close = partial(_close, stream, call.hold(), finish=self._draining)
             if call.work is None or call.work.done():
                 self._close_on_thread(close, name)

@@ -1,153 +1,23 @@
-"""A thread pool for slow calls, so that they do not block the event loop."""
+"""Runs the slow work of a call on a thread, so that it does not block the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
-import threading
-from collections import Counter, OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from logitport_server.access import current_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = logging.getLogger(__name__)
+    from logitport.core.fair_threads import FairThreads
 
 T = TypeVar("T")
 
-# A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
-# Threads are started only when all existing ones are busy.
-_MAX_THREADS = 256
 
-
-@dataclass(eq=False)
-class _Call:
-    principal: str
-    work: Callable[[], Any] | None
-
-
-class Threads:
-    """Runs calls on threads, with a share of the threads for each principal.
-
-    A principal's call starts only while the principal uses fewer threads than are free; otherwise it waits in the
-    principal's own queue. So one principal uses at most half of the threads, and two at most a third each. Some threads
-    always stay free for a principal that uses none. A fixed share would either waste threads or not bound the sum.
-    Source: dynamic thresholds with alpha = 1, in Choudhury and Hahne, "Dynamic Queue Length Thresholds for
-    Shared-Memory Packet Switches", 1998.
-
-    The queues need no limit of their own: `Quotas` limits the calls and sessions of a principal. A session has one
-    frame at a time, and at most one pending admission in each slot. A call that is cancelled leaves its queue.
-
-    Args:
-        max_threads: number of threads.
-        name: prefix of their names.
-    """
-
-    def __init__(self, max_threads: int = _MAX_THREADS, name: str = "logitport-call") -> None:
-        self._pool = ThreadPoolExecutor(max_threads, name)
-        self._pool.submit(int)  # starts a thread, which runs all calls if no other one can be started
-        self._is_short = False
-        self._lock = threading.Lock()
-        self._free = max_threads
-        self._used: Counter[str] = Counter()
-        # Calls that wait, by principal. The first principal with a share that allows it is next.
-        # In a mapping, not a deque, so that cancelling one of many takes no time: the event loop closes sessions.
-        # A call does not have its future, which keeps the call by a callback: the cycle would keep large replies.
-        self._waiting: OrderedDict[str, OrderedDict[_Call, Future[Any]]] = OrderedDict()
-        self._unfinished: set[Future[Any]] = set()
-        self._closed = False
-
-    def submit(self, principal: str, work: Callable[[], T]) -> Future[T]:
-        """Run the work on a thread, when the principal's share allows it. Raises RuntimeError after `close`."""
-        call = _Call(principal, work)
-        future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the server is shutting down")
-            self._unfinished.add(future)
-            self._waiting.setdefault(principal, OrderedDict())[call] = future
-            self._start_waiting()
-        future.add_done_callback(partial(self._forget, call))
-        return future
-
-    @property
-    def waiting(self) -> int:
-        """Number of calls that wait for a thread."""
-        with self._lock:
-            return sum(map(len, self._waiting.values()))
-
-    def close(self) -> int:
-        """Start no more calls. Returns the number of calls that are still running."""
-        with self._lock:
-            self._closed = True
-            waiting = [future for calls in self._waiting.values() for future in calls.values()]
-            self._waiting.clear()
-        for future in waiting:
-            future.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            return len(self._unfinished)
-
-    def _start_waiting(self) -> None:
-        """Start the waiting calls that the shares allow, one of each principal in turn."""
-        started = True
-        while started:
-            started = False
-            for principal in list(self._waiting):
-                if self._used[principal] < self._free:
-                    self._start(principal)
-                    started = True
-
-    def _start(self, principal: str) -> None:
-        """Start the first waiting call of a principal, and put the principal behind the others."""
-        calls = self._waiting[principal]
-        call, future = calls.popitem(last=False)
-        if calls:
-            self._waiting.move_to_end(principal)
-        else:
-            del self._waiting[principal]
-        self._free -= 1
-        self._used[principal] += 1
-        try:
-            self._pool.submit(self._run, call, future)
-            self._is_short = False
-        except RuntimeError as error:
-            # The pool has queued the call, and one of its threads runs it: an error would be wrong.
-            if not self._is_short:  # once, because it may last
-                logger.warning("calls wait for the present threads: %s", error)
-            self._is_short = True
-
-    def _run(self, call: _Call, future: Future[Any]) -> None:
-        try:
-            if future.set_running_or_notify_cancel():
-                _finish(call, future)
-        finally:
-            with self._lock:
-                self._free += 1
-                self._used[call.principal] -= 1
-                if not self._used[call.principal]:
-                    del self._used[call.principal]  # names may come from certificates: their number has no limit
-                if not self._closed:
-                    self._start_waiting()
-
-    def _forget(self, call: _Call, future: Future[Any]) -> None:
-        call.work = None  # the future keeps the call, and the work may hold a large message
-        with self._lock:
-            self._unfinished.discard(future)
-            calls = self._waiting.get(call.principal)
-            if future.cancelled() and calls is not None and call in calls:
-                del calls[call]
-                if not calls:
-                    del self._waiting[call.principal]
-
-
-async def on_thread(threads: Threads, work: Callable[[], T]) -> T:
+async def on_thread(threads: FairThreads, work: Callable[[], T]) -> T:
     """Run slow work of the current call on a thread, with the present context of variables.
 
     It counts as the call's work until it ends, even if the call is cancelled before.
@@ -159,13 +29,3 @@ async def on_thread(threads: Threads, work: Callable[[], T]) -> T:
     finally:
         if future.done():
             call.work = None  # an idle session, or a timer of asyncio with its context, would keep a large reply
-
-
-def _finish(call: _Call, future: Future[Any]) -> None:
-    assert call.work is not None  # noqa: S101 - the future has not ended
-    try:
-        result = call.work()
-    except BaseException as error:  # noqa: BLE001 - the caller raises it
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -7,13 +7,14 @@ import os
 import socket
 import struct
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
 from logitport import dialects, payload
+from logitport.core.bounded import BoundedTable
 from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LogitportError, PayloadError, ProcessorFailed, to_proto
@@ -72,7 +73,7 @@ class _Worker:
         self._loader = Loader(_MAX_PROCESSORS)
         self._hosted: dict[int, HostedProcessor] = {}
         # By digest: released instances that took long to create, and how long. Their requests were released before.
-        self._kept: OrderedDict[str, tuple[Dialect, float]] = OrderedDict()
+        self._kept: BoundedTable[str, tuple[Dialect, float]] = BoundedTable(_MAX_KEPT)
         self._cuda: Cuda | None = None
 
     def answer(self, call: messages.WorkerCall, columns: Columns, descriptors: deque[int]) -> Answer:
@@ -118,8 +119,6 @@ class _Worker:
     def _keep(self, hosted: HostedProcessor | None) -> None:
         if hosted is not None and hosted.kept:
             self._kept[hosted.digest] = hosted.dialect, hosted.init_seconds
-            while len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
 
     def _failure(self, error: BaseException, call: messages.WorkerCall) -> LogitportError:
         hosted = self._hosted.get(call.processor)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from benchmarks.gpu import bars, bitmask_peers, peer_files
+from benchmarks import peer_files
+from benchmarks.gpu import bitmask_peers, results
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.jobs import edits, environment, faults, generation, mix, sampling, temperature
+from benchmarks.gpu.jobs import edits, faults, generation, mix, sampling, temperature
 from benchmarks.gpu.results import Line, load
 from benchmarks.gpu.timing import Stopwatch
+from benchmarks.peers import sglang
 
 from logitport.core.edits import EditKind
 from logitport.ops.apply_edits import naive
@@ -26,12 +28,16 @@ def run(module: ModuleType, folder: Path) -> list[Line]:
     return load(folder)
 
 
-def without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_files, "variables", dict)
+def without_peers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    for variable in ("LOGITPORT_SGLANG", "LOGITPORT_VLLM"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(peer_files, "WHEELS", folder)
+    monkeypatch.setattr(peer_files, "ROOT", folder)
+    sglang.cache_clear()
 
 
 def assert_correct(lines: list[Line]) -> None:
-    checks = [line for line in lines if line.quantity == bars.CORRECT]
+    checks = [line for line in lines if line.quantity == results.CORRECT]
     assert checks
     assert all(line.met for line in checks), [str(line) for line in checks if not line.met]
 
@@ -39,7 +45,7 @@ def assert_correct(lines: list[Line]) -> None:
 def test_edits(tmp_path: Path) -> None:
     lines = run(edits, tmp_path)
     assert_correct(lines)
-    assert {bars.LISTS, bars.MIX_TO_FLOOR} < {line.quantity for line in lines}
+    assert {results.LISTS, results.MIX_TO_FLOOR} < {line.quantity for line in lines}
     missing = [line.note for line in lines if line.quantity == "not measured"]
     assert "vLLM's kernel needs a GPU" in missing
 
@@ -63,7 +69,7 @@ def test_xgrammar_applies_the_same_bitmask() -> None:
 
 
 def test_a_missing_peer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_peers(monkeypatch)
+    without_peers(monkeypatch, tmp_path)
     job = Job("edits", tmp_path, "cpu", tiny=True)
     with job.case("vLLM"):
         bitmask_peers.import_vllm()
@@ -83,14 +89,13 @@ def test_a_case_that_raises_does_not_end_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", [mix, sampling])
 def test_without_sglang(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_peers(monkeypatch)
-    monkeypatch.delenv("LOGITPORT_SGLANG", raising=False)
+    without_peers(monkeypatch, tmp_path)
     lines = run(module, tmp_path)
     assert {line.quantity for line in lines} == {"not measured"}
 
 
 def test_temperature(tmp_path: Path) -> None:
-    assert {bars.PROGRAM_TO_TORCH, bars.SERVER_TO_TORCH} < {line.quantity for line in run(temperature, tmp_path)}
+    assert {results.PROGRAM_TO_TORCH, results.SERVER_TO_TORCH} < {line.quantity for line in run(temperature, tmp_path)}
 
 
 def test_faults(tmp_path: Path) -> None:
@@ -100,21 +105,14 @@ def test_faults(tmp_path: Path) -> None:
 def test_generation(tmp_path: Path) -> None:
     lines = run(generation, tmp_path)
     assert_correct(lines)
-    assert bars.GENERATION in {line.quantity for line in lines}
-
-
-def test_environment(tmp_path: Path) -> None:
-    """Without a driver, that is one line."""
-    facts = {(line.case, line.quantity): line.note for line in run(environment, tmp_path)}
-    assert facts["packages", "missing for logitport[server]"] == "none"
-    assert ("torch", "built for") in facts
+    assert results.GENERATION in {line.quantity for line in lines}
 
 
 def test_stopwatch() -> None:
     stopwatch = Stopwatch("cpu", repeats=3)
-    calls, prepared = [], []
-    times = stopwatch.gpu(lambda: calls.append(1), before=lambda: prepared.append(1))
+    calls: list[int] = []
+    times = stopwatch.gpu(lambda: calls.append(1))
     assert times.shape == (3,)
     assert (times >= 0).all()
-    assert len(calls) == len(prepared) > 3
+    assert len(calls) > 3
     assert np.isfinite(stopwatch.host(lambda: None)).all()

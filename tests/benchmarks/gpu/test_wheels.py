@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.gpu import peer_files, python, wheels
+from benchmarks import peer_files
+from benchmarks.gpu import python, wheels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,14 +18,13 @@ def names() -> set[str]:
 
 
 def test_packages_that_are_there_are_not_carried() -> None:
-    assert {"torch", "triton", "numpy", "transformers", "pytest"} < wheels.present()
     assert not names() & {"torch", "triton", "numpy", "transformers", "pytest", "logitport"}
 
 
 def test_packages_of_packages_are_carried() -> None:
-    """pydantic-settings needs pydantic, which needs pydantic-core; cryptography needs cffi, which needs pycparser."""
-    assert {"pydantic-settings", "pydantic", "pydantic-core", "annotated-types"} < names()
-    assert {"cryptography", "cffi", "pycparser", "shtab", "tomlkit", "xgrammar"} < names()
+    """pydantic needs pydantic-core; cryptography needs cffi, which needs pycparser."""
+    assert {"pydantic", "pydantic-core", "annotated-types"} < names()
+    assert {"cryptography", "cffi", "pycparser", "tomlkit", "xgrammar"} < names()
 
 
 def test_packages_whose_version_matters_are_carried() -> None:
@@ -34,10 +33,6 @@ def test_packages_whose_version_matters_are_carried() -> None:
 
 def test_every_requirement_has_a_version() -> None:
     assert all(len(requirement.split("==")) == 2 for requirement in wheels.needed())
-
-
-def test_the_repository_leaves_room_for_wheels() -> None:
-    assert wheels.size_of(wheels.tracked_files()) < 20 << 20
 
 
 def test_files_of_peers_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +44,8 @@ def test_files_of_peers_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for variable in ("LOGITPORT_SGLANG", "LOGITPORT_VLLM"):
         monkeypatch.setenv(variable, str(unpacked))
     carried = tmp_path / "wheels"
-    size = peer_files.carry(carried / "peers")
-    assert size == 9 * len(peer_files.SGLANG + peer_files.VLLM)
+    peer_files.carry(carried / "peers")
+    assert sum(file.is_file() for file in carried.rglob("*")) == len(peer_files.SGLANG + peer_files.VLLM)
     for variable in ("LOGITPORT_SGLANG", "LOGITPORT_VLLM"):
         monkeypatch.delenv(variable)
     monkeypatch.setattr(peer_files, "WHEELS", carried)
@@ -81,7 +76,7 @@ def test_the_python_has_logitport_and_the_packages_of_this_one(tmp_path: Path) -
     made = python.make(tmp_path / "python", wheels=tmp_path)
     done = subprocess.run([made, "-I", "-c", SHOWN], capture_output=True, text=True, check=True, cwd=tmp_path)
     file, version, *points = done.stdout.split()
-    assert file == str(python.ROOT / "client/logitport/__init__.py")
+    assert file == str(peer_files.ROOT / "client/logitport/__init__.py")
     assert version == python.read_project()["version"]
     assert points == ["sglang.srt.sampling.custom_logit_processor"]
     command = made.with_name("logitport")
@@ -97,10 +92,10 @@ def test_wheels_replace_packages_of_the_interpreter(tmp_path: Path) -> None:
     """A wheel of another version of Python is left out."""
     project = tmp_path / "wheels"
     project.mkdir()
-    for name, tag in (("tenacity", "py3"), ("orjson", "cp27")):
+    for name, tag in (("dill", "py3"), ("orjson", "cp27")):
         _write_wheel(project, name, tag)
     made = python.make(tmp_path / "python", wheels=project)
-    code = "import tenacity, orjson; print(tenacity.__file__, getattr(tenacity, 'MARK', 0), getattr(orjson, 'MARK', 0))"
+    code = "import dill, orjson; print(dill.__file__, getattr(dill, 'MARK', 0), getattr(orjson, 'MARK', 0))"
     done = subprocess.run([made, "-c", code], capture_output=True, text=True, check=True)
     file, *marks = done.stdout.split()
     assert file.startswith(str(tmp_path))
@@ -116,14 +111,3 @@ def _write_wheel(folder: Path, name: str, tag: str) -> None:
         wheel.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n")
         wheel.writestr(f"{information}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}-none-any\n")
         wheel.writestr(f"{information}/RECORD", "")
-
-
-def test_list() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.wheels", "--list"],
-        capture_output=True,
-        text=True,
-        cwd=python.ROOT,
-        check=False,
-    )
-    assert "fickling==" in done.stderr

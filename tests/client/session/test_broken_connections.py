@@ -191,7 +191,7 @@ def test_a_poll_without_a_reply_is_repeated_on_a_new_connection() -> None:
 
     with scripted_server(answer) as port, Client(f"127.0.0.1:{port}") as client:
         session = client.session(vocab_size=VOCAB, reconnect_seconds=RECONNECT_SECONDS)
-        session.begin_add(Request([1]))
+        session.begin_add([Request([1])])
         assert session.poll() == []
         assert (polls, session.reconnects) == ([0], 1)
 

@@ -172,7 +172,7 @@ def test_a_request_that_other_servers_admit_in_another_way_stays_as_it_was(fleet
     fleet.first.answer = lambda frame: (
         {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
-    pending = fleet.session.begin_add(Request([1]))
+    pending = fleet.session.begin_add([Request([1])])[0]
     attempt(fleet, other)
     assert fleet.settled == [False]
     assert [handle.reads_logits for handle in fleet.handles] == [False, False]
@@ -184,7 +184,7 @@ def test_pending_admissions_move(fleet: Fleet) -> None:
     fleet.first.answer = lambda frame: (
         {"added": all_pending(frame)} if frame.HasField("add") and frame.add.in_background else first(frame)
     )
-    pending = fleet.session.begin_add(Request([1]))
+    pending = fleet.session.begin_add([Request([1])])[0]
     attempt(fleet, Script())
     assert fleet.settled == [True]
     assert pending.result(0) is pending.candidate
@@ -254,14 +254,14 @@ def test_steps_do_not_wait_for_another_server(fleet: Fleet, hangs: str) -> None:
     assert fleet.settled == [True]
 
 
-def test_pauses_between_attempts_grow(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, pauses = [0.0], []
-    monkeypatch.setattr(moves.time, "monotonic", lambda: now[0])
-    mover = moves.Moves(lambda: None, None)  # type: ignore[arg-type]
-    mover._pause_seconds = 1.0
+def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "_PAUSE_SECONDS", 1.0)
+    mover, pauses = moves.Moves(lambda: None, None), []  # type: ignore[arg-type]
+    record = mover._backoff.next
+    monkeypatch.setattr(mover._backoff, "next", lambda: pauses.append(record()))
     for _ in range(7):
-        mover._wait()
-        pauses.append(mover._next - now[0])
+        mover._open(0, 1)
+        assert mover._backoff.is_pausing
     assert all(least <= pause <= 1.5 * least for pause, least in zip(pauses, [1, 2, 4, 8, 16, 30, 30], strict=True))
 
 

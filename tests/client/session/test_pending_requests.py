@@ -37,7 +37,7 @@ def background(opened: Any) -> tuple[Session, Background]:
 def test_a_request_is_pending_until_a_poll_reports_it(background: Any) -> None:
     session, server = background
     running = session.add(Request([1]))
-    pending = session.begin_add(SLOW)
+    pending = session.begin_add([SLOW])[0]
     assert not pending.done
     assert (pending.handle, pending.error, len(session)) == (None, None, 1)
     assert repr(pending) == "<PendingRequest '' pending>"
@@ -57,7 +57,7 @@ def test_no_frame_is_sent_while_nothing_has_ended(background: Any) -> None:
     session, server = background
     running = session.add(Request([1]))
     session.poll()
-    session.begin_add(SLOW)
+    session.begin_add([SLOW])
     for ended in (False, False, True):
         if ended:
             server.end(1, 1)
@@ -71,7 +71,7 @@ def test_no_frame_is_sent_while_nothing_has_ended(background: Any) -> None:
 
 def test_a_refused_request_has_its_error(background: Any) -> None:
     session, server = background
-    pending = session.begin_add(SLOW)
+    pending = session.begin_add([SLOW])[0]
     server.end(0, 0, InvalidArgument("refuse is set"))
     assert session.poll() == [pending]
     assert (type(pending.error), pending.handle) == (InvalidArgument, None)
@@ -83,7 +83,7 @@ def test_a_refused_request_has_its_error(background: Any) -> None:
 
 def test_a_server_that_admits_at_once(opened: Any) -> None:
     session, script = opened()
-    pending = session.begin_add(SLOW)
+    pending = session.begin_add([SLOW])[0]
     assert (pending.done, pending.handle.slot, len(session)) == (True, 0, 1)
     assert session.poll() == [pending]
     assert session.poll() == []
@@ -95,14 +95,14 @@ def test_a_server_that_admits_at_once(opened: Any) -> None:
             chains=[processing_pb2.AdmittedChain()],
         )
     }
-    refused = session.begin_add(SLOW)
+    refused = session.begin_add([SLOW])[0]
     assert (type(refused.error), len(session)) == (NotFound, 1)
     assert session.poll() == [refused]
 
 
 def test_several_requests_begin_with_one_frame(background: Any) -> None:
     session, server = background
-    pending = session.begin_add_all([SLOW, Request([1]), SLOW])
+    pending = session.begin_add([SLOW, Request([1]), SLOW])
     assert kinds(server.script) == ["open", "add"]
     assert [(one.slot, one.generation) for one in server.script.frames[1].add.requests] == [(0, 0), (1, 1), (2, 2)]
     server.end(0, 0)
@@ -113,33 +113,33 @@ def test_several_requests_begin_with_one_frame(background: Any) -> None:
     assert len(session) == 2
     session.step({pending[0].handle: [], pending[2].handle: []})
     assert server.script.frames[-1].step.slots == int32(0, 2)
-    assert session.begin_add_all([]) == []
+    assert session.begin_add([]) == []
     assert kinds(server.script)[-1] == "step"
 
 
 def test_none_of_several_requests_begins_if_one_cannot_be_sent(background: Any) -> None:
     session, server = background
     with pytest.raises(InvalidArgument):
-        session.begin_add_all([SLOW, Request([2**40])])
-    session.begin_add(SLOW)
+        session.begin_add([SLOW, Request([2**40])])
+    session.begin_add([SLOW])
     with pytest.raises(LimitExceeded, match="3 requests were added together, but 2 of 3 slots are free"):
-        session.begin_add_all([SLOW] * 3)
-    assert [one.candidate.slot for one in session.begin_add_all([SLOW] * 2)] == [1, 2]
+        session.begin_add([SLOW] * 3)
+    assert [one.candidate.slot for one in session.begin_add([SLOW] * 2)] == [1, 2]
     assert kinds(server.script) == ["open", "add", "add"]
 
 
 def test_several_requests_take_free_slots_first(background: Any) -> None:
     session, server = background
-    first = session.begin_add_all([SLOW] * 2)
+    first = session.begin_add([SLOW] * 2)
     first[0].cancel()
-    session.begin_add_all([SLOW] * 2)
+    session.begin_add([SLOW] * 2)
     sent = [(one.slot, one.generation) for one in server.script.frames[-1].add.requests]
     assert sent == [(0, 2), (2, 3)]
 
 
 def test_large_requests_begin_with_several_frames(background: Any) -> None:
     session, server = background
-    pending = session.begin_add_all([Request([1], [2] * 1_500_000), SLOW, SLOW])
+    pending = session.begin_add([Request([1], [2] * 1_500_000), SLOW, SLOW])
     assert [len(frame.add.requests) for frame in server.script.frames[1:]] == [1, 2]
     assert [one.candidate.slot for one in pending] == [0, 1, 2]
 
@@ -150,11 +150,11 @@ def test_requests_of_earlier_frames_are_dropped_if_a_later_frame_fails(backgroun
         {"error": to_proto(LimitExceeded("full"))} if len(frame.add.requests) == 2 else server.answer(frame)
     )
     with pytest.raises(LimitExceeded, match="full"):
-        session.begin_add_all([Request([1], [2] * 1_500_000), SLOW, SLOW])
+        session.begin_add([Request([1], [2] * 1_500_000), SLOW, SLOW])
     assert kinds(server.script) == ["open", "add", "add", "remove"]
     assert server.script.frames[-1].remove.slots == int32(0)
     assert session.poll() == []
-    assert session.begin_add(SLOW).candidate.slot == 0
+    assert session.begin_add([SLOW])[0].candidate.slot == 0
 
 
 def test_several_requests_are_removed_with_one_frame(background: Any) -> None:
@@ -173,10 +173,11 @@ def test_several_requests_are_removed_with_one_frame(background: Any) -> None:
 
 def test_pending_requests_occupy_slots(background: Any) -> None:
     session, server = background
-    pending = [session.begin_add(SLOW) for _ in range(3)]
-    for add in (session.add, session.begin_add):
-        with pytest.raises(LimitExceeded, match="all 3 slots are taken"):
-            add(SLOW)
+    pending = [session.begin_add([SLOW])[0] for _ in range(3)]
+    with pytest.raises(LimitExceeded, match="all 3 slots are taken"):
+        session.add(SLOW)
+    with pytest.raises(LimitExceeded, match="all 3 slots are taken"):
+        session.begin_add([SLOW])
     pending[1].cancel()
     assert session.add(Request([1])).slot == 1
     assert [(one.slot, one.generation) for frame in server.script.frames for one in frame.add.requests] == [
@@ -190,14 +191,14 @@ def test_pending_requests_occupy_slots(background: Any) -> None:
 def test_a_request_that_cannot_be_sent_is_not_pending(background: Any) -> None:
     session, server = background
     with pytest.raises(InvalidArgument):
-        session.begin_add(Request([2**40]))
+        session.begin_add([Request([2**40])])
     assert kinds(server.script) == ["open"]
-    assert session.begin_add(SLOW).candidate.slot == 0
+    assert session.begin_add([SLOW])[0].candidate.slot == 0
 
 
 def test_cancelling_a_pending_request(background: Any) -> None:
     session, server = background
-    pending = session.begin_add(SLOW)
+    pending = session.begin_add([SLOW])[0]
     pending.cancel()
     pending.cancel()
     assert (pending.cancelled, pending.done) == (True, True)
@@ -207,13 +208,13 @@ def test_cancelling_a_pending_request(background: Any) -> None:
     with pytest.raises(NotFound, match=r"<PendingRequest '' cancelled> was cancelled"):
         pending.result()
     server.end(0, 0)
-    other = session.begin_add(SLOW)
+    other = session.begin_add([SLOW])[0]
     assert (pending.handle, other.done, other.candidate.slot) == (None, False, 0), "the end of another generation"
 
 
 def test_cancelling_an_admitted_request_removes_it(background: Any) -> None:
     session, server = background
-    pending = [session.begin_add(SLOW) for _ in range(2)]
+    pending = [session.begin_add([SLOW])[0] for _ in range(2)]
     server.end(0, 0)
     server.end(1, 1)
     assert pending[1].result() is pending[1].handle
@@ -238,9 +239,9 @@ def test_waiting_for_a_request(background: Any, monkeypatch: pytest.MonkeyPatch)
         if now[0] > 1.0:
             server.end(0, 0)
 
-    monkeypatch.setattr("logitport.session.pending_request.time.sleep", sleep)
-    monkeypatch.setattr("logitport.session.pending_request.time.monotonic", lambda: now[0])
-    pending = session.begin_add(SLOW)
+    monkeypatch.setattr("logitport.core.backoff.time.sleep", sleep)
+    monkeypatch.setattr("logitport.core.backoff.time.monotonic", lambda: now[0])
+    pending = session.begin_add([SLOW])[0]
     with pytest.raises(ServerUnavailable, match=r"was not admitted within 0\.5 s; wait again, or cancel it"):
         pending.result(timeout=0.5)
     assert sum(pauses) == pytest.approx(0.5)
@@ -253,7 +254,7 @@ def test_waiting_for_a_request(background: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_closed_session_cancels_its_pending_requests(background: Any) -> None:
     session, server = background
-    pending = session.begin_add(SLOW)
+    pending = session.begin_add([SLOW])[0]
     session.close()
     assert pending.cancelled
     pending.cancel()
@@ -266,7 +267,7 @@ def test_a_closed_session_cancels_its_pending_requests(background: Any) -> None:
 def test_a_pending_request_is_no_handle(background: Any) -> None:
     session, _ = background
     with pytest.raises(NotFound, match=r"PendingRequest is not a handle: .* the handle of a pending request"):
-        session.step({session.begin_add(SLOW): []})
+        session.step({session.begin_add([SLOW])[0]: []})
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_columns_of_another_length_are_an_error(opened: Any, fields: dict[str, A
     added = processing_pb2.RequestsAdded(**{"reads_logits": b"\0", "chains": [{}], **fields})
     script.answer = lambda frame: {"added": added}
     with pytest.raises(LogitportError, match="1 requests were added, but the columns"):
-        session.begin_add(SLOW)
+        session.begin_add([SLOW])
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ def reconnecting(opened: Any) -> Callable[..., Reconnecting]:
 def test_a_reconnect_begins_the_pending_admissions_again(reconnecting: Any) -> None:
     two = reconnecting()
     running = two.session.add(Request([1]))
-    pending = two.session.begin_add(SLOW)
+    pending = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     two.servers[1].end(0, 0)
     two.session.step({running: [2]}).apply(zeros())
@@ -314,18 +315,18 @@ def test_a_reconnect_begins_the_pending_admissions_again(reconnecting: Any) -> N
 
 def test_a_reconnect_during_a_poll(reconnecting: Any) -> None:
     two = reconnecting()
-    pending = two.session.begin_add(SLOW)
+    pending = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
-    two.servers[1].end(0, 0)
+    two.servers[1].end(0, 0, chain={"processors": ["key"]})
     assert two.session.poll() == [pending]
     assert kinds(two.scripts[1]) == ["open", "add", "add"]
 
 
 def test_a_reconnect_while_a_request_is_begun(reconnecting: Any) -> None:
     two = reconnecting()
-    first = two.session.begin_add(SLOW)
+    first = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
-    second = two.session.begin_add(SLOW)
+    second = two.session.begin_add([SLOW])[0]
     assert [(one.slot, one.generation) for frame in two.scripts[1].frames for one in frame.add.requests] == [
         (0, 0),
         (1, 1),
@@ -338,7 +339,7 @@ def test_a_reconnect_while_a_request_is_begun(reconnecting: Any) -> None:
 def test_a_reconnect_while_several_requests_are_begun(reconnecting: Any) -> None:
     two = reconnecting()
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
-    pending = two.session.begin_add_all([SLOW, SLOW])
+    pending = two.session.begin_add([SLOW, SLOW])
     assert kinds(two.scripts[1]) == ["open", "add"]
     for place in range(2):
         two.servers[1].end(place, place)
@@ -347,7 +348,7 @@ def test_a_reconnect_while_several_requests_are_begun(reconnecting: Any) -> None
 
 def test_a_reconnect_to_a_server_that_admits_at_once(reconnecting: Any) -> None:
     two = reconnecting()
-    pending = two.session.begin_add(SLOW)
+    pending = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     two.scripts[1].answer = two.scripts[1].correct
     assert two.session.poll() == [pending]
@@ -356,7 +357,7 @@ def test_a_reconnect_to_a_server_that_admits_at_once(reconnecting: Any) -> None:
 
 def test_a_cancelled_request_is_not_begun_again(reconnecting: Any) -> None:
     two = reconnecting()
-    pending = two.session.begin_add(SLOW)
+    pending = two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     pending.cancel()
     assert kinds(two.scripts[1]) == ["open", "remove"]
@@ -364,7 +365,7 @@ def test_a_cancelled_request_is_not_begun_again(reconnecting: Any) -> None:
 
 def test_a_pending_request_that_is_too_large_for_the_next_server(reconnecting: Any) -> None:
     two = reconnecting()
-    large, small = two.session.begin_add(Request([1], [2] * 5_000_000)), two.session.begin_add(SLOW)
+    large, small = two.session.begin_add([Request([1], [2] * 5_000_000)])[0], two.session.begin_add([SLOW])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     answer = two.servers[1].answer
     two.scripts[1].answer = lambda frame: (
@@ -377,11 +378,11 @@ def test_a_pending_request_that_is_too_large_for_the_next_server(reconnecting: A
     assert not small.done
 
 
-@pytest.mark.parametrize("add", [Session.add, Session.begin_add])
+@pytest.mark.parametrize("add", [Session.add, lambda session, request: session.begin_add([request])])
 def test_a_slot_that_becomes_free_while_another_request_is_added(reconnecting: Any, add: Any) -> None:
     """The next server refuses a pending request while the reconnect repeats the frame of a new one."""
     two = reconnecting()
-    refused = two.session.begin_add(Request([1], processors=[("team/refused", {})]))
+    refused = two.session.begin_add([Request([1], processors=[("team/refused", {})])])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     answer = two.servers[1].answer
     two.scripts[1].answer = lambda frame: (
@@ -389,7 +390,7 @@ def test_a_slot_that_becomes_free_while_another_request_is_added(reconnecting: A
     )
     add(two.session, SLOW)
     assert type(refused.error) is LimitExceeded
-    later = [two.session.begin_add(SLOW).candidate for _ in range(2)]
+    later = [two.session.begin_add([SLOW])[0].candidate for _ in range(2)]
     sent = {one.generation: one.slot for frame in two.scripts[1].frames for one in frame.add.requests}
     assert sent == {0: 0, 1: 1, 2: 0, 3: 2}
     assert [(one.slot, one.generation) for one in later] == [(0, 2), (2, 3)]
@@ -398,7 +399,7 @@ def test_a_slot_that_becomes_free_while_another_request_is_added(reconnecting: A
 def test_the_error_of_a_refused_registration_is_reported(reconnecting: Any) -> None:
     digest = "ab" * 32
     two = reconnecting(restore=lambda: {digest: AccessDenied("not here")})
-    pending = two.session.begin_add(Request(processors=[(digest, {})]))
+    pending = two.session.begin_add([Request(processors=[(digest, {})])])[0]
     two.scripts[0].refuse_to_send = ServerUnavailable("gone")
     two.servers[1].end(0, 0, NotFound("no such digest"))
     assert two.session.poll() == [pending]
@@ -407,7 +408,7 @@ def test_the_error_of_a_refused_registration_is_reported(reconnecting: Any) -> N
 
 def test_a_session_that_cannot_reconnect(reconnecting: Any) -> None:
     two = reconnecting()
-    pending = two.session.begin_add(SLOW)
+    pending = two.session.begin_add([SLOW])[0]
     for script in two.scripts:
         script.refuse_to_send = ServerUnavailable("gone")
     with pytest.raises(ServerUnavailable):
@@ -415,7 +416,7 @@ def test_a_session_that_cannot_reconnect(reconnecting: Any) -> None:
     assert not pending.done
     two.session.close()
     with pytest.raises(SessionClosed):
-        two.session.begin_add(SLOW)
+        two.session.begin_add([SLOW])
 
 
 def test_replaced_logits_buffers_are_retired_when_a_request_was_admitted(
@@ -426,8 +427,8 @@ def test_replaced_logits_buffers_are_retired_when_a_request_was_admitted(
     retired: list[str] = []
     buffer = session._transfer.buffer
     monkeypatch.setattr(type(buffer), "request_added", lambda self: retired.append("retired"))
-    session.begin_add(SLOW)
-    refused = session.begin_add(SLOW)
+    session.begin_add([SLOW])
+    refused = session.begin_add([SLOW])[0]
     assert retired == ["retired"] * 2, "each may have been admitted at once"
     retired.clear()
     server.end(1, 1, InvalidArgument("refused"))

@@ -108,7 +108,7 @@ def build_root() -> Program:
 
 
 @pytest.mark.parametrize("mode", ["all", "trusted"])
-@pytest.mark.parametrize("add", [Session.add, lambda session, request: session.begin_add(request).result(0)])
+@pytest.mark.parametrize("add", [Session.add, lambda session, request: session.begin_add([request])[0].result(0)])
 def test_a_server_that_ends_while_programs_are_fetched(opened_on: Any, mode: str, add: Any) -> None:
     session, (first, second) = opened_on(2, mode)
     first.ends_at = "get_programs"
@@ -118,7 +118,7 @@ def test_a_server_that_ends_while_programs_are_fetched(opened_on: Any, mode: str
     assert run(session, handle)[1] == [[2.0 if mode == "all" else 4.0] * VOCAB]  # the script returns logits as they are
 
 
-@pytest.mark.parametrize("add", [Session.add, Session.begin_add])
+@pytest.mark.parametrize("add", [Session.add, lambda session, request: session.begin_add([request])])
 def test_servers_that_all_end_while_programs_are_fetched(opened_on: Any, add: Any) -> None:
     session, servers = opened_on(3)
     for server in servers[:2]:
@@ -137,7 +137,7 @@ def test_a_server_that_ends_while_programs_of_a_pending_request_are_fetched(open
         pending=b"\1" * len(frame.requests),
         chains=[processing_pb2.AdmittedChain()] * len(frame.requests),
     )
-    pending = session.begin_add(HALF)
+    pending = session.begin_add([HALF])[0]
     first.end()
     second.ends_at = "get_programs"
     handle = pending.result(10)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -22,6 +26,7 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport.session import Session
+from logitport.session.recovery import Recovery
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
@@ -177,7 +182,7 @@ def test_a_name_is_sent_again_as_its_digest_at_admission(servers: Any) -> None:
     def with_chains(frame: Any) -> dict[str, Any]:
         reply = two.scripts[0].correct(frame)
         if frame.HasField("add"):
-            reply["added"].chains[0].processors.extend([digest, "thinking_budget"])
+            reply["added"].chains[0].processors[:] = [digest, "thinking_budget"]
         return reply
 
     two.scripts[0].answer = with_chains
@@ -376,3 +381,26 @@ def test_only_a_request_that_is_too_large_for_the_next_server_fails(servers: Any
     two.scripts[1].answer = answer
     result = two.session.step({large: [2], small: [2]}).apply(np.zeros((2, VOCAB), np.float32), check=False)
     assert {handle: type(error) for handle, error in result.failures.items()} == {large: LimitExceeded}
+
+
+@pytest.mark.parametrize("error", [ServerUnavailable("gone"), LimitExceeded("full")])
+def test_a_failed_reconnect_keeps_no_dropped_session(error: LogitportError) -> None:
+    """A cycle of an error, its traceback and the session would keep connections until the next garbage collection."""
+    attempts: list[float] = []
+
+    class Channel:
+        def reopen(self, wait_seconds: float, _: int) -> None:
+            attempts.append(wait_seconds)
+            raise type(error)(error.message)
+
+    recovery = Recovery(MagicMock(), Channel(), None, dict, 0.1, None)  # type: ignore[arg-type]
+    kept = weakref.ref(recovery)
+    gc.disable()
+    try:
+        with suppress(type(error)):
+            recovery.reconnect(lambda: None)
+        assert len(attempts) > 1
+        del recovery
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -10,7 +10,7 @@ import pytest
 from logitport import InvalidArgument, ProcessorFailed, Request, ServerUnavailable
 from logitport.errors import LogitportError, NotFound
 from logitport_proto import processing_pb2
-from tests.client.scripted import VOCAB, Background, Reconnecting, edits_reply, failure, int32, kinds, zeros
+from tests.client.scripted import VOCAB, Background, Reconnecting, admitted, edits_reply, failure, int32, kinds, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,8 @@ class Restoring(Background):
         self.missing |= {one.slot for one, is_slow in zip(frame.add.requests, slow, strict=True) if is_slow}
         self.missing -= {one.slot for one in self.ended if not one.HasField("error")}
         added = processing_pb2.RequestsAdded(reads_logits=bytes(len(slow)), ended=self.ended)
-        added.chains.extend(processing_pb2.AdmittedChain() for _ in slow)
+        added.chains.extend(admitted(frame))
+        self.record(frame)
         added.pending = bytes(slow) if any(slow) else b""
         self.ended.clear()
         return {"added": added}
@@ -90,7 +91,7 @@ def test_a_request_that_is_admitted_in_time_loses_no_token(two: Reconnecting, mo
     assert result.failures == {}
     added = next(frame.add for frame in two.scripts[1].frames if frame.HasField("add"))
     assert [one.request.output_ids for one in added.requests] == [int32(2, 3)] * 2
-    assert (slow.reads_logits, slow.digests()) == (True, ["ab" * 32])
+    assert (slow.reads_logits, slow.processors) == (True, ("ab" * 32,))
     two.session.step({fast: [0], slow: [0]})
     step = two.scripts[1].frames[-1].step
     assert (step.base_lengths, step.new_token_ids) == (int32(3, 3), int32(0, 0))

@@ -60,7 +60,18 @@ def test_wrong_logits_are_refused(opened: Any, logits: common_pb2.Tensor) -> Non
         session.step({handle: []}).apply(np.ones((1, VOCAB), np.float32))
 
 
-@pytest.mark.parametrize("answer", [{"added": processing_pb2.RequestsAdded()}, {"removed": {}}, {}])
+LONGER = processing_pb2.AdmittedChain(processors=["one too many"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"added": processing_pb2.RequestsAdded()},
+        {"added": processing_pb2.RequestsAdded(reads_logits=b"\0", chains=[LONGER])},
+        {"removed": {}},
+        {},
+    ],
+)
 def test_wrong_replies_to_an_admission_are_refused(opened: Any, answer: dict[str, Any]) -> None:
     session, script = opened()
     script.answer = lambda frame: answer

@@ -50,7 +50,7 @@ def files(model: StoryModel) -> dict[str, str]:
         },
     }
     contents = {"tokenizer.json": tokenizer, "generation_config.json": {"eos_token_id": end}}
-    return {name: json.dumps(content, indent=1, ensure_ascii=False) + "\n" for name, content in contents.items()}
+    return {name: json.dumps(content, ensure_ascii=False) + "\n" for name, content in contents.items()}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.vllm_hook.engines import BANNED, NATIVE, NGRAM_SIZE
+from benchmarks.vllm_hook import BANNED, NATIVE, NGRAM_SIZE
 from vllm import SamplingParams
 
 if TYPE_CHECKING:

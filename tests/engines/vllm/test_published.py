@@ -28,7 +28,7 @@ def test_versions_by_name(
     for_vllm = importlib.import_module("ask_engine").for_vllm
     key, keys = tmp_path / "team.key", tmp_path / "keys"
     keys.mkdir()
-    subprocess.run([COMMAND, "keygen", str(key)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([COMMAND, "payload", "keygen", str(key)], check=True, stdout=subprocess.DEVNULL)
     key.with_name("team.key.pub").rename(keys / "team.key.pub")
     server = start_server("--enable-custom-logit-processor", "--trusted-keys", str(keys))
     for version, file in (("v1", "end_sentence.py"), ("v2", "end_sentence_v2.py")):

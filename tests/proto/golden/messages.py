@@ -184,7 +184,6 @@ STEP = {
     "row_draft_offsets": int32(0, 0, 1, 2),
     "draft_counts": int32(0, 2),
     "draft_token_ids": int32(40, 41),
-    "wants_output": True,
 }
 STEP_WITHOUT_DRAFTS = {name: STEP[name] for name in list(STEP)[:4]}
 DEVICE_MEMORY = {
@@ -274,7 +273,6 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "ended_admissions": 1,
                 "later_edits": [EDITS, DENIALS],
                 "should_move": True,
-                "outputs": [OUTPUT],
             },
         ),
         "edits without values": _reply(4, edits={"edits": DENIALS}),
@@ -288,7 +286,6 @@ GOLDEN: dict[str, dict[str, Message]] = {
                 "failures": [SKIPPED],
                 "applied": APPLIED,
                 "all_denied_rows": int32(1, 3),
-                "outputs": [OUTPUT],
             },
         ),
         "logits edited in place": _reply(7, logits={}),

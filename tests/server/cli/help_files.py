@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitport_server.cli.options import parser_of
-from logitport_server.cli.root import COMMANDS, run
-from logitport_server.command_line.fields import connect
+import click
+
+from logitport_server.cli.root import ROOT, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,23 +19,14 @@ FOLDER = Path(__file__).parent / "help"
 COLUMNS = "100"
 
 
-def commands() -> list[str]:
-    """Return "" and the words of each command and subcommand."""
-    found = [""]
-    for name, command in COMMANDS.items():
-        model = command.load()
-        parser = parser_of(name, model)
-        connect(model, parser)
-        found += _with_subcommands(name, parser)
-    return found
-
-
-def _with_subcommands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield name
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for word, subparser in action.choices.items():
-                yield from _with_subcommands(f"{name} {word}", subparser)
+def commands(group: click.Group = ROOT, words: str = "") -> Iterator[str]:
+    """Yield "" and the words of each command and subcommand."""
+    yield words
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{words} {name}".strip())
+        else:
+            yield f"{words} {name}".strip()
 
 
 def help_of(command: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import ops
+from logitport import compiled
 from logitport_server.access import TokenFile
 from logitport_server.cli.root import run
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 
 if TYPE_CHECKING:
@@ -68,6 +70,14 @@ def test_an_invalid_variable(logitport: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "'tpu' is not a device" in errors
 
 
+def test_an_empty_variable_is_a_value(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty LOGITPORT_TOKENS must not turn authentication off."""
+    monkeypatch.setenv("LOGITPORT_DEVICE", "")
+    assert logitport("serve")[0] == 2
+    monkeypatch.setenv("LOGITPORT_TOKENS", "")
+    assert parse(ServerConfig, "logitport serve", ["--device", "cpu"]).requires_authentication
+
+
 @pytest.mark.parametrize(
     ("value", "written"), [("foo:Bar", '["foo:Bar"]'), ('"foo:Bar"', '["foo:Bar"]'), ("{}", '["..."]')]
 )
@@ -75,20 +85,6 @@ def test_a_variable_that_is_not_a_list(logitport: Any, monkeypatch: Any, value: 
     monkeypatch.setenv("LOGITPORT_LOGITS_PROCESSORS", value)
     message = f"logitport: LOGITPORT_LOGITS_PROCESSORS: write a JSON list, such as {written}\n"
     assert logitport("serve") == (2, message)
-
-
-def test_ops_reads_its_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "none")
-    monkeypatch.setenv("COLUMNS", "200")
-    run(["ops"])
-    assert "custom_ops has none" in capsys.readouterr().out
-    ops.configure([])
-
-
-def test_an_invalid_variable_of_ops(logitport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
-    message, _ = logitport("ops")
-    assert str(message).startswith("logitport: LOGITPORT_CUSTOM_OPS: custom_ops ['apply_edits']: 'apply_edits' is none")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +158,9 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_missing_library_is_reported_with_the_package_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; from logitport_server.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "ops"], check=False, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status"], check=False, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 1
     assert (
         done.stderr
@@ -175,7 +173,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as ended:
         run(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"{version('logitport')}\n"
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (printed["logitport"], printed["torch"]) == (version("logitport"), version("torch"))
+    assert (printed["python"], printed["core"]) == (platform.python_version(), compiled.NAME)
 
 
 def test_a_created_token_is_accepted_by_the_server(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_invalid_options_of_access(logitport: Any, options: list[str], message: 
 
 
 def test_unreadable_files_of_sign(logitport: Any, tmp_path: Path) -> None:
-    message, _ = logitport("sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
+    message, _ = logitport("payload", "sign", str(tmp_path / "missing"), "--key", str(tmp_path / "key"))
     assert "cannot read a payload from" in message
     (tmp_path / "payload").write_text("{}")
-    message, _ = logitport("sign", str(tmp_path / "payload"), "--key", str(tmp_path / "key"))
+    message, _ = logitport("payload", "sign", str(tmp_path / "payload"), "--key", str(tmp_path / "key"))
     assert "no private key can be read from" in message

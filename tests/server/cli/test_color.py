@@ -20,9 +20,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def on_a_terminal(**variables: str) -> bytes:
-    """Return what `logitport ops` writes to a terminal."""
+    """Return what `logitport doctor` writes to a terminal."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([COMMAND, "ops"], stdout=theirs, env=environment(**variables)) as process:
+    with subprocess.Popen([COMMAND, "doctor"], stdout=theirs, env=environment(**variables)) as process:
         os.close(theirs)
         written = b""
         try:
@@ -53,11 +53,11 @@ def test_no_color() -> None:
     assert not any(color in written for color in colors)
 
 
-@pytest.mark.parametrize("arguments", [["ops"], ["--help"], ["serve", "--help"]])
+@pytest.mark.parametrize("arguments", [["doctor"], ["--help"], ["serve", "--help"]])
 def test_a_pipe(arguments: list[str]) -> None:
     assert ESCAPE not in through_a_pipe(*arguments)
 
 
 @pytest.mark.slow
 def test_force_color() -> None:
-    assert ESCAPE in through_a_pipe("ops", FORCE_COLOR="1")
+    assert ESCAPE in through_a_pipe("doctor", FORCE_COLOR="1")

@@ -111,3 +111,9 @@ def test_a_missing_layer_that_others_compensate_for_is_a_warning(
     assessed(missing={"bubblewrap": "there is no bwrap"})
     run(["doctor"])
     assert "warning: the sandbox has no layer bubblewrap: there is no bwrap; " in capsys.readouterr().out
+
+
+def test_an_invalid_variable_of_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
+    with pytest.raises(SystemExit, match=r"^logitport: LOGITPORT_CUSTOM_OPS: custom_ops .*'apply_edits' is none"):
+        run(["doctor"])

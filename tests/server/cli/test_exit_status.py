@@ -13,6 +13,7 @@ import pytest
 
 from logitport import compiled
 from logitport_server.cli import main as command
+from logitport_server.cli import root
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 PAGE = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
@@ -23,12 +24,12 @@ def status_of(*arguments: str) -> int:
 
 
 def test_success(tmp_path: Path) -> None:
-    assert status_of("keygen", str(tmp_path / "key")) == 0
+    assert status_of("payload", "keygen", str(tmp_path / "key")) == 0
     assert status_of("serve", "--print-config") == 0
 
 
 def test_failure(tmp_path: Path) -> None:
-    assert status_of("sign", str(tmp_path / "missing"), "--key", "x") == 1
+    assert status_of("payload", "sign", str(tmp_path / "missing"), "--key", "x") == 1
     assert status_of("drain", "127.0.0.1:1") == 1
     assert status_of("drain", "localhost") == 2
 
@@ -40,7 +41,7 @@ def test_failure(tmp_path: Path) -> None:
         ["serve", "--nonsense"],
         ["serve", "--max-workers", "0"],
         ["serve", "--config", "/missing"],
-        ["sign"],
+        ["payload", "sign"],
         ["serve", "--tokenizer", '"a'],
         ["serve", "--listen"],
         ["--version", "--nonsense"][1:],
@@ -65,7 +66,7 @@ def test_an_interrupted_command_ends_by_its_signal(tmp_path: Path) -> None:
     """A shell shows 128 and the number of the signal."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen([COMMAND, "sign", str(pipe), "--key", "x"], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([COMMAND, "payload", "sign", str(pipe), "--key", "x"], stderr=subprocess.PIPE) as process:
         writer = os.open(pipe, os.O_WRONLY)  # returns when the command has opened the pipe to read from it
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == -signal.SIGINT
@@ -78,7 +79,7 @@ def test_a_command_in_the_background_ignores_interrupts(tmp_path: Path) -> None:
     """Scripts start such commands with SIGINT ignored: it is meant for the command in the foreground."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', COMMAND, "sign", str(pipe), "--key", "x"]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', COMMAND, "payload", "sign", str(pipe), "--key", "x"]
     with subprocess.Popen(ignoring, stderr=subprocess.PIPE) as process:
         writer = os.open(pipe, os.O_WRONLY)
         process.send_signal(signal.SIGINT)
@@ -102,7 +103,7 @@ def test_an_interrupt_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run", interrupt)
+    monkeypatch.setattr(root, "run", interrupt)
     monkeypatch.setattr(command, "_end_by", ended.append)
     command.main()
     assert ended == [signal.SIGINT]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.cli.help_files import COLUMNS, FOLDER, commands, file_of, help_of
 
-COMMANDS = commands()
+COMMANDS = [*commands()]
 REMEDY = "if the change is intended: python -m tests.server.cli.help_files"
 
 
@@ -39,6 +39,6 @@ def test_no_types_of_python_are_shown(command: str) -> None:
 def test_the_help_fills_the_terminal(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = help_of(command).splitlines()
-    lengths = [len(line) for line in lines if not line.lstrip().startswith(("--", "usage: "))]
+    lengths = [len(line) for line in lines if not line.lstrip().startswith(("--", "Usage: "))]
     assert max(lengths) <= width
     assert max(lengths) > min(width, 80) * 0.7

@@ -1,4 +1,4 @@
-"""`logitport inspect` and `logitport sign` for programs."""
+"""`logitport payload inspect` and `logitport payload sign` for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run("inspect", *arguments, stdin=stdin)
+    return run("payload", "inspect", *arguments, stdin=stdin)
 
 
 def test_a_program(tmp_path: Path) -> None:
@@ -56,9 +56,11 @@ def test_a_program_that_breaks_a_rule() -> None:
 def test_a_program_is_signed(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
     trusted.mkdir()
-    assert run("keygen", str(key)).returncode == 0
+    assert run("payload", "keygen", str(key)).returncode == 0
     program = min_p().program
-    signed = run("sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")).stdout
+    signed = run(
+        "payload", "sign", "-", "--key", str(key), stdin=payload.seal_program(program.to_bytes(), "MinP")
+    ).stdout
     (tmp_path / "key.pub").rename(trusted / "key.pub")
     report = inspect("-", "--trusted-keys", str(trusted), stdin=signed).stdout
     assert "; valid\n" in report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport_server.cli.latencies import quantile
+from logitport_server.cli.activity import quantile
 
 BOUNDS = (0.1, 0.2, 0.4)
 

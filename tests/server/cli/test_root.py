@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
-from pydantic import BaseModel
 
-from logitport_server.cli.root import COMMANDS, Command, run
+from logitport_server.cli.root import COMMANDS, run
 
-SLOW = {"pydantic", "pydantic_settings", "torch", "numpy", "rich", "grpc", "aiolimiter", "asyncio", "logitport"}
+SLOW = {"pydantic", "torch", "numpy", "rich", "grpc", "aiolimiter", "asyncio", "logitport"}
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -28,7 +28,7 @@ finally:
     return {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split()}
 
 
-@pytest.mark.parametrize("arguments", [[], ["--version"], ["--help"], ["nonsense"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["nonsense"], ["ray"], ["payload", "--help"]])
 def test_nothing_slow_is_imported_before_a_command(arguments: list[str]) -> None:
     imported = imported_by(*arguments)
     assert "logitport_server" in imported
@@ -48,7 +48,7 @@ for command in root.COMMANDS:
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("usage: logitport ") >= len(COMMANDS)
+    assert done.stdout.count("Usage: logitport ") >= len(COMMANDS)
 
 
 def test_serve_starts_the_zygote_before_it_imports_torch() -> None:
@@ -65,9 +65,9 @@ root.run(["serve"])
     assert done.stderr == "torch imported: False\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS.values())
-def test_every_command_of_the_table_can_be_imported(command: Command) -> None:
-    assert issubclass(command.load(), BaseModel)
+def test_the_number_of_commands() -> None:
+    """Each one is learnt and documented: a new one belongs to a group, or replaces another."""
+    assert len(COMMANDS) <= 13
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -76,4 +76,4 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str], arguments:
         run(arguments)
     assert ended.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert all(f"{name} {command.description}" in printed for name, command in COMMANDS.items())
+    assert all(re.search(rf" {name} [a-z]", printed) for name in COMMANDS)

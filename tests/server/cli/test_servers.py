@@ -82,9 +82,8 @@ def test_a_server_without_the_call(logitport: Any, command: tuple[str, ...], ano
         ["processors"],
         ["processors", "get", "127.0.0.1:1"],
         ["processors", "remove", "127.0.0.1:1"],
-        ["sessions", "list", "127.0.0.1:1", "-o", "yaml"],
+        ["sessions", "list", "127.0.0.1:1", "--yaml"],
         ["top", "127.0.0.1:1", "--interval", "0"],
-        ["version", "127.0.0.1:1"],
     ],
     ids=" ".join,
 )
@@ -143,7 +142,7 @@ def test_a_quarantine_is_lifted_only_where_there_is_one(
 ) -> None:
     processor = ProcessorRef("0" * 64, names=("team/one",))
     monkeypatch.setattr(ServerClient, "unquarantine", lambda *_: UnquarantineResult(processor, was_quarantined))
-    assert logitport("unquarantine", "127.0.0.1:1", "team/one") == (0, line, "")
+    assert logitport("processors", "unquarantine", "127.0.0.1:1", "team/one") == (0, line, "")
 
 
 def test_an_error_of_a_server_is_escaped(server: RunningServer, logitport: Any) -> None:

@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import ValidationError
 
 from logitport_server.cli.serve import Serve
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig, UsageError
-from logitport_server.config.printing import to_toml
-from logitport_server.config.sources import keys_of, origins
+from logitport_server.config.sources import KEYS, add_sources, to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +32,10 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+def read(path: Path) -> ServerConfig:
+    return parse(ServerConfig, "logitport serve", ["--config", str(path)])
+
+
 def test_values(file: Any) -> None:
     text = """
     listen = "127.0.0.1:1"
@@ -46,7 +49,7 @@ def test_values(file: Any) -> None:
     layers = ["seccomp=required", "landlock=off"]
     max-session-age = "1h"
     """
-    config = ServerConfig(config=file(text))
+    config = read(file(text))
     assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
     assert (config.programs, config.keepalive_seconds, config.stop_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
@@ -58,17 +61,17 @@ def test_precedence(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
     monkeypatch.setenv("LOGITPORT_DEVICE", "cuda:2")
     monkeypatch.setenv("LOGITPORT_LOG_LEVEL", "warning")
-    config = ServerConfig(device="cuda:3")
+    config = parse(ServerConfig, "logitport serve", ["--device", "cuda:3"])
     assert (config.device, config.log_level, config.max_requests_per_session, config.max_workers) == (
         "cuda:3",
         "warning",
         3,
         64,
     )
-    found = origins(ServerConfig, {"device": "cuda:3"})
-    assert found == {
+    _, origins = add_sources({"device": "cuda:3"})
+    assert origins == {
         "config": "LOGITPORT_CONFIG",
-        "device": "--device",
+        "device": str(path),  # the command replaces it
         "log_level": "LOGITPORT_LOG_LEVEL",
         "max_requests_per_session": str(path),
     }
@@ -76,9 +79,8 @@ def test_precedence(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_flag_replaces_the_file_of_the_environment(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_CONFIG", "/missing")
-    assert ServerConfig(config=file("max-requests-per-session = 3")).max_requests_per_session == 3
-    assert ServerConfig(config=None).max_requests_per_session == 1024
-    assert ServerConfig(config="off").max_requests_per_session == 1024  # type: ignore[arg-type]
+    assert read(file("max-requests-per-session = 3")).max_requests_per_session == 3
+    assert parse(ServerConfig, "logitport serve", ["--config", "off"]).max_requests_per_session == 1024
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_a_flag_replaces_the_file_of_the_environment(file: Any, monkeypatch: pyt
 def test_errors(file: Any, text: str, message: str) -> None:
     path = file(text)
     with pytest.raises(UsageError, match=message) as raised:
-        Serve(config=path)
+        read(path)
     assert str(path) in str(raised.value)
 
 
@@ -116,15 +118,15 @@ def test_errors(file: Any, text: str, message: str) -> None:
 def test_an_unknown_key_has_its_line(file: Any, text: str, line: int) -> None:
     path = file(text)
     with pytest.raises(UsageError) as raised:
-        Serve(config=path)
+        read(path)
     assert str(raised.value).startswith(f"{path}:{line}: ")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the configuration file .*missing\.toml: No such file"):
-        ServerConfig(config=tmp_path / "missing.toml")
+        read(tmp_path / "missing.toml")
     with pytest.raises(UsageError, match="cannot read the configuration file"):
-        ServerConfig(config=tmp_path)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +134,13 @@ def test_a_missing_file(tmp_path: Path) -> None:
 )
 def test_a_boolean_is_no_number(file: Any, key: str) -> None:
     with pytest.raises(UsageError, match=f"logitport.toml: {key}: true is not a value of this option"):
-        ServerConfig(config=file(f"{key} = true"))
+        read(file(f"{key} = true"))
 
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot read the configuration file"):
-        ServerConfig(config=tmp_path / "file")
+        read(tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -163,21 +165,22 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     ],
 )
 def test_a_printed_configuration_can_be_read(file: Any, options: dict[str, Any]) -> None:
-    config = Serve(**options)
-    again = Serve(config=file(to_toml(config, {})))
-    assert again.model_dump() == config.model_dump()
+    config = ServerConfig(**options)
+    again = read(file(to_toml(config, {})))
+    assert again.model_dump(exclude={"config"}) == config.model_dump(exclude={"config"})
 
 
 def test_what_is_printed(file: Any) -> None:
     path = file("max-requests-per-session = 3")
-    config = Serve(config=path, print_config=True, worker_memory_bytes="1GiB")  # type: ignore[arg-type]
+    arguments = ["--config", str(path), "--print-config", "--worker-memory-bytes", "1GiB"]
+    config = parse(Serve, "logitport serve", arguments)
     text = to_toml(config, {"max_requests_per_session": str(path), "worker_memory_bytes": "--worker-memory-bytes"})
     lines = text.splitlines()
     assert lines[:2] == ["# Listening", 'listen = "127.0.0.1:50051" # default']
     assert 'worker-memory-bytes = "1GiB" # --worker-memory-bytes' in lines
     assert f"max-requests-per-session = 3 # {path}" in lines
     assert 'max-session-age = "off" # default' in lines
-    assert {line.partition(" ")[0] for line in lines if line and not line.startswith("#")} == {*keys_of(Serve)}
+    assert {line.partition(" ")[0] for line in lines if line and not line.startswith("#")} == {*KEYS}
     assert text.endswith("\n")
 
 
@@ -191,24 +194,24 @@ def test_what_is_printed(file: Any) -> None:
     ],
 )
 def test_passwords_are_hidden(file: Any, url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = to_toml(Serve(store=url, store_key="/key"), {"store": "LOGITPORT_STORE"})  # type: ignore[arg-type]
+    text = to_toml(ServerConfig(store=url, store_key="/key"), {"store": "LOGITPORT_STORE"})  # type: ignore[arg-type]
     assert f'store = "{shown}" # LOGITPORT_STORE\n' in text
     assert "secret" not in text
     path = file(text)
-    with pytest.raises(ValidationError, match=r"the password is \*\*\*, .* set the URL in LOGITPORT_STORE"):
-        Serve(config=path)
+    with pytest.raises(UsageError, match=r"the password is \*\*\*, .* set the URL in LOGITPORT_STORE"):
+        read(path)
     monkeypatch.setenv("LOGITPORT_STORE", url)
-    assert Serve(config=path).store == url
+    assert read(path).store == url
 
 
 def test_a_url_without_a_password_is_printed_whole() -> None:
-    config = Serve(store="redis://user@127.0.0.1:6379/0", store_key="/key")  # type: ignore[arg-type]
+    config = ServerConfig(store="redis://user@127.0.0.1:6379/0", store_key="/key")  # type: ignore[arg-type]
     assert 'store = "redis://user@127.0.0.1:6379/0"' in to_toml(config, {})
 
 
 def test_servers_of_one_host_do_not_read_the_file_again(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file("max-requests-per-session = 3")
     monkeypatch.setenv("LOGITPORT_CONFIG", str(path))
-    sent = Serve().model_dump_json()
+    sent = parse(Serve, "logitport serve", []).model_dump_json()
     path.write_text("nonsense = 1")
     assert ServerConfig(**json.loads(sent)).max_requests_per_session == 3

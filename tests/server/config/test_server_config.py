@@ -8,7 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from logitport import calls
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
+from logitport_server.config.sources import VARIABLES
 
 pytestmark = pytest.mark.usefixtures("no_variables")
 
@@ -93,7 +95,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_ENABLE_CUSTOM_LOGIT_PROCESSOR", "true")
     monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
     monkeypatch.setenv("LOGITPORT_UNRELATED", "x")
-    config = ServerConfig()
+    config = parse(ServerConfig, "logitport serve", [])
     assert config.enable_custom_logit_processor
     assert config.listen == "127.0.0.1:1"
 
@@ -104,14 +106,14 @@ def test_a_remote_store_needs_a_key(url: str, monkeypatch: pytest.MonkeyPatch) -
         ServerConfig(store=url)
     monkeypatch.setenv("LOGITPORT_STORE", url)
     monkeypatch.setenv("LOGITPORT_STORE_KEY", "/key")
-    config = ServerConfig()
+    config = parse(ServerConfig, "logitport serve", [])
     assert (config.store, config.has_remote_store) == (url, True)
     assert not ServerConfig(store="/a/folder").has_remote_store
 
 
 def test_every_option_has_a_variable() -> None:
-    assert len(ServerConfig.variables()) == len(ServerConfig.model_fields)
-    assert "LOGITPORT_LISTEN" in ServerConfig.variables()
+    assert {*VARIABLES.values()} == {*ServerConfig.model_fields}
+    assert "LOGITPORT_LISTEN" in VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -125,3 +127,8 @@ def test_duplicate_names(field: str, values: list[str]) -> None:
 
 def test_every_option_has_a_description() -> None:
     assert all(field.description for field in ServerConfig.model_fields.values())
+
+
+def test_a_program_sets_all_options_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
+    assert ServerConfig().listen == "127.0.0.1:50051"

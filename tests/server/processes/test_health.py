@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from logitport_server.processes.health import Health, check_health
-from logitport_server.status_pages import listen
+from logitport_server.processes.health import check_health
+from logitport_server.server import Server
+from logitport_server.status_pages import Health, listen
 from tests.certificates import Authority
 from tests.conftest import COMMAND, free_address
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
@@ -25,26 +27,31 @@ def test_no_server() -> None:
     assert check_health(free_address()) is Health.SILENT
 
 
-@pytest.mark.parametrize(
-    ("responsive", "ready", "health"),
-    [
-        (True, True, Health.SERVING),
-        (True, False, Health.NOT_SERVING),
-        (False, True, Health.SILENT),
-        (False, False, Health.SILENT),
-    ],
-)
-def test_what_the_page_shows(responsive: bool, ready: bool, health: Health) -> None:
-    """A loop that does not run is a server that hangs, also while its drain has begun."""
-    pages = listen(
-        "127.0.0.1:0",
-        CollectorRegistry(),
-        is_alive=lambda: True,
-        is_responsive=lambda: responsive,
-        is_ready=lambda: ready,
-    )
+@pytest.mark.parametrize("health", Health)
+def test_what_the_page_shows(health: Health) -> None:
+    pages = listen("127.0.0.1:0", CollectorRegistry(), health=lambda: health)
     assert check_health(f"127.0.0.1:{pages.port}") is health
     pages.close()
+
+
+@pytest.mark.parametrize(
+    ("responsive", "ready", "draining", "health"),
+    [
+        (True, True, False, Health.SERVING),
+        (True, False, False, Health.NOT_SERVING),
+        (True, True, True, Health.NOT_SERVING),
+        (False, True, False, Health.SILENT),
+        (False, True, True, Health.SILENT),
+    ],
+)
+def test_the_health_of_a_server(responsive: bool, ready: bool, draining: bool, health: Health) -> None:
+    """A loop that does not run is a server that hangs, also while its drain has begun."""
+    server = SimpleNamespace(
+        _heartbeat=SimpleNamespace(is_responsive=lambda: responsive),
+        _is_ready=ready,
+        _departures=SimpleNamespace(is_draining=draining),
+    )
+    assert Server._present_health(server) is health  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

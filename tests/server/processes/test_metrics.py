@@ -18,7 +18,7 @@ from logitport_server.processes import metrics as module
 from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.registry.loader import Loader
 from logitport_server.session.step_time import Spending
-from logitport_server.status_pages import listen
+from logitport_server.status_pages import Health, listen
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def served(steps: int, *, is_ready: bool = True) -> int:
     reply = processing_pb2.StepEdits(applied=[common_pb2.RowsApplied(processor="dry", rows=3)])
     for _ in range(steps):
         metrics.step(reply, 0.001, "grpc", "someone", Spending({"dry": 0.5}))
-    return listen("127.0.0.1:0", metrics.registry, is_alive=lambda: True, is_ready=lambda: is_ready).port
+    return listen(
+        "127.0.0.1:0", metrics.registry, health=lambda: Health.SERVING if is_ready else Health.NOT_SERVING
+    ).port
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from logitport_server.cli.serve import Serve
+from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.processes.server_process import ServerProcess
 from logitport_server.processes.several import server_configs
@@ -51,7 +52,7 @@ def test_options_of_the_command_and_its_file_are_not_sent(tmp_path: Path) -> Non
     """The parent has read the file. It may be another one when a server is started again."""
     file = tmp_path / "logitport.toml"
     file.write_text('stop-seconds = "7s"\n')
-    (first, _) = server_configs(Serve(processes=2, config=file))
+    (first, _) = server_configs(parse(Serve, "logitport serve", ["--processes", "2", "--config", str(file)]))
     file.unlink()
     assert sent(first).stop_seconds == 7.0
 

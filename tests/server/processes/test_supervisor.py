@@ -14,9 +14,9 @@ import pytest
 
 from logitport_server.config import ServerConfig
 from logitport_server.processes import supervisor as module
-from logitport_server.processes.health import Health
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.supervisor import Rules, Supervisor
+from logitport_server.status_pages import Health
 from tests.conftest import environment
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ SILENT = "import time; time.sleep(600)"
 REFUSED = "import sys; print('a line', file=sys.stderr); sys.exit('logitport: cannot listen on h:1')"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + READY
 SHOWS_OPTIONS = "import sys; sys.exit(sys.stdin.readline())"
-PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, drain_seconds=100.0, retries_start=True)
+PATIENT = Rules(start_seconds=100.0, unhealthy_seconds=100.0, end_seconds=100.0, retries_start=True)
 KEEPING = replace(PATIENT, keeps_output=True)
 CONFIG = ServerConfig(listen="127.0.0.1:1", metrics_listen="127.0.0.1:0")
 
@@ -83,7 +83,7 @@ class Supervised:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_POLL_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr("logitport_server.backoff._MAX_SECONDS", 0.02)
+    monkeypatch.setattr("logitport_server.launch_backoff._MAX_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_draining_before_the_start() -> None:
 
 
 def test_a_process_that_does_not_drain_is_killed(supervise: Callable[..., Supervised]) -> None:
-    server = supervise(STUBBORN, replace(PATIENT, drain_seconds=0.5))
+    server = supervise(STUBBORN, replace(PATIENT, end_seconds=0.5))
     server.wait_for("ready")
     server.supervisor.drain()
     server.wait_for("draining")

@@ -41,7 +41,12 @@ class Touches:
 
 def inspect(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COMMAND, "inspect", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=200
+        [COMMAND, "payload", "inspect", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
 
 
@@ -109,7 +114,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_signatures_are_reported(tmp_path: Path) -> None:
     key, trusted = tmp_path / "key", tmp_path / "trusted"
-    for arguments in (["keygen", str(key)], ["sign", "-", "--key", str(key), "--name", "team/x"]):
+    for arguments in (["payload", "keygen", str(key)], ["payload", "sign", "-", "--key", str(key), "--name", "team/x"]):
         done = subprocess.run(
             [COMMAND, *arguments], input=Curious.to_str(), capture_output=True, text=True, check=True, timeout=200
         )
@@ -122,7 +127,9 @@ def test_signatures_are_reported(tmp_path: Path) -> None:
     check = ("-", "--trusted-keys", str(trusted))
     assert "; valid\n" in inspect(*check, stdin=signed).stdout
     assert "; REFUSED: the signature does not fit" in inspect(*check, stdin=signed.replace("team/x", "team/y")).stdout
-    again = subprocess.run([COMMAND, "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200)
+    again = subprocess.run(
+        [COMMAND, "payload", "keygen", str(key)], capture_output=True, text=True, check=False, timeout=200
+    )
     assert again.returncode == 1
     assert again.stderr == f"logitport: cannot write {key}: File exists; choose another path\n"
 

@@ -183,7 +183,7 @@ def test_the_message_names_the_remedy(domain: TrustDomain) -> None:
         breaker.check(domain, DIGEST, "Ban (sha256:0123)")
     assert raised.value.processor == "Ban (sha256:0123)"
     assert raised.value.message.startswith("processor Ban (sha256:0123) is quarantined: ")
-    assert f"logitport unquarantine TARGET {DIGEST}" in raised.value.message
+    assert f"logitport processors unquarantine TARGET {DIGEST}" in raised.value.message
 
 
 def test_changes_are_reported_at_once(breaker: Quarantine) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import pytest
 
+from logitport.core.fair_threads import FairThreads
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_server.access import SMALL_BYTES, Unparsed, current_call, messages
 from logitport_server.access.guard import Call
@@ -16,7 +17,6 @@ from logitport_server.executors.output import OutputLog
 from logitport_server.principals import ANONYMOUS, Principal
 from logitport_server.transports.service import LoopShare, ProcessingService, RegistryService
 from logitport_server.transports.stream import SessionStream
-from logitport_server.transports.threads import Threads
 from logitport_server.turns import Turns
 from tests.waiting import SECONDS, wait_until
 
@@ -51,8 +51,8 @@ class Context:
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
-    made = Threads(8)
+def threads() -> Iterator[FairThreads]:
+    made = FairThreads(8, "test")
     yield made
     made.close()
 
@@ -103,7 +103,7 @@ async def nothing() -> None:
 
 
 def run_sessions(
-    threads: Threads, *sessions: tuple[str, tuple[object, ...]], beside: Callable[[], Awaitable[None]] = nothing
+    threads: FairThreads, *sessions: tuple[str, tuple[object, ...]], beside: Callable[[], Awaitable[None]] = nothing
 ) -> list[Context]:
     """Run sessions of these principals and frames, and another coroutine, at the same time."""
 
@@ -124,7 +124,7 @@ def run_sessions(
 
 @pytest.mark.parametrize("frame", [STEP, LARGE])
 def test_a_frame_is_processed_on_a_thread_whatever_its_size(
-    threads: Threads, places: list[tuple[str, str]], frame: Unparsed
+    threads: FairThreads, places: list[tuple[str, str]], frame: Unparsed
 ) -> None:
     """A small step may have long histories, or rewind many of them. Large states are freed on a thread, too."""
     (context,) = run_sessions(threads, ("alice", (frame,)))
@@ -133,13 +133,13 @@ def test_a_frame_is_processed_on_a_thread_whatever_its_size(
     assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
 
 
-def test_a_short_compiled_step_is_processed_on_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
+def test_a_short_compiled_step_is_processed_on_the_event_loop(threads: FairThreads, compiled_steps: list[str]) -> None:
     (context,) = run_sessions(threads, ("alice", (STEP,)))
     assert compiled_steps == ["loop"]
     assert context.written == [STEP.data]
 
 
-def test_the_event_loop_runs_during_a_step(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_event_loop_runs_during_a_step(threads: FairThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     began, checked = threading.Event(), threading.Event()
 
     def answer(*_: object, **__: object) -> processing_pb2.SessionResponse:
@@ -156,7 +156,7 @@ def test_the_event_loop_runs_during_a_step(threads: Threads, monkeypatch: pytest
     assert context.written == [processing_pb2.SessionResponse(seq=1).SerializeToString()]
 
 
-def test_a_cancelled_session_counts_until_it_is_closed(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_session_counts_until_it_is_closed(threads: FairThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its frame may end, and the session begin to close, just before the end of the call is noted."""
     began, answered, closing, closed = (threading.Event() for _ in range(4))
     ends: list[str] = []
@@ -195,12 +195,12 @@ def test_a_cancelled_session_counts_until_it_is_closed(threads: Threads, monkeyp
     assert ends == ["alice"]
 
 
-def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
+def test_a_principal_has_one_frame_at_a_time_on_the_event_loop(threads: FairThreads, compiled_steps: list[str]) -> None:
     run_sessions(threads, *[("alice", (STEP,))] * 3, ("bob", (STEP,)))
     assert sorted(compiled_steps) == ["loop", "loop", "thread", "thread"]
 
 
-def test_a_principal_that_is_alone_may_use_the_event_loop(threads: Threads, compiled_steps: list[str]) -> None:
+def test_a_principal_that_is_alone_may_use_the_event_loop(threads: FairThreads, compiled_steps: list[str]) -> None:
     run_sessions(threads, *[("alice", (STEP,))] * 3)
     assert compiled_steps == ["loop"] * 3
 
@@ -216,7 +216,7 @@ def test_the_share_of_the_loop_is_for_one_iteration() -> None:
 
 
 def test_a_large_registration_is_parsed_on_a_thread_in_turn(
-    threads: Threads, places: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    threads: FairThreads, places: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_loop, with_turn = [], []
     turns = Turns()
@@ -270,7 +270,7 @@ def test_the_load_is_reported() -> None:
     assert [reply.accepts_sessions for reply in replies] == [True, False, False]
 
 
-def test_sessions_that_are_being_opened_are_load(threads: Threads) -> None:
+def test_sessions_that_are_being_opened_are_load(threads: FairThreads) -> None:
     """Many engines that lose a server at the same time would otherwise choose the same one."""
 
     class Load:

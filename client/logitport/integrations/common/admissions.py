@@ -34,7 +34,7 @@ def begin_together(
         ServerUnavailable, SessionClosed: the session failed, see `is_session_error`.
     """
     try:
-        return dict(zip(requests, session.begin_add_all(requests.values()))), {}  # noqa: B905
+        return dict(zip(requests, session.begin_add(requests.values()))), {}  # noqa: B905
     except Exception as error:
         if is_session_error(error):
             raise

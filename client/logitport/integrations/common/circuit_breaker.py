@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def is_session_error(error: BaseException) -> bool:
 
 # A pause lasts as long as the failed call, and at least this long. Each further failure doubles it, up to a bound.
 _MIN_PAUSE_SECONDS = 1.0
-_MAX_DOUBLINGS = 4
-# Random share added to each pause, so that engines that lost the same server do not reconnect at the same moment.
-_JITTER = 0.5
+_MAX_FACTOR = 16.0
+_JITTER = ADDED
 
 
 class Breaker:
@@ -42,8 +41,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self._failure: BaseException | None = None
-        self._failures = 0
-        self._retry_at = 0.0
+        self._backoff = Backoff(1.0, _MAX_FACTOR, _JITTER, clock=monotonic)
 
     def attempt(self, call: Callable[[], _T]) -> _T:
         """Return the result of `call`, such as a session. Success does not close the breaker: use `record_success`.
@@ -53,7 +51,7 @@ class Breaker:
             LogitportError: while the breaker is open, the error that opened it; nothing is called.
         """
         began = monotonic()
-        if self._failure is not None and began < self._retry_at:
+        if self._failure is not None and self._backoff.is_pausing:
             raise self._failure.with_traceback(None)
         try:
             return call()
@@ -75,13 +73,11 @@ class Breaker:
     def record_success(self) -> None:
         """Close the breaker and forget earlier failures."""
         self._failure = None
-        self._failures = 0
+        self._backoff.reset()
 
     def _open(self, error: BaseException, blocked_seconds: float) -> None:
         self._failure = error.with_traceback(None)  # a traceback would keep frames and their tensors alive
-        pause = max(_MIN_PAUSE_SECONDS, blocked_seconds) * 2 ** min(self._failures, _MAX_DOUBLINGS)
-        self._retry_at = monotonic() + pause * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311 - no secret
-        self._failures += 1
+        self._backoff.next(max(_MIN_PAUSE_SECONDS, blocked_seconds))
 
 
 class SessionHolder:

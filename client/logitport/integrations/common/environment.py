@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TARGET, CA, CERT, KEY = "LOGITPORT_TARGET", "LOGITPORT_TLS_CA", "LOGITPORT_TLS_CERT", "LOGITPORT_TLS_KEY"
-SERVER_NAME = "LOGITPORT_TLS_SERVER_NAME"
+TARGET, TLS, SERVER_NAME = "LOGITPORT_TARGET", "LOGITPORT_TLS", "LOGITPORT_TLS_SERVER_NAME"
 DEFAULT_PROCESSORS = "LOGITPORT_DEFAULT_PROCESSORS"
 STEP_TIMEOUT = "LOGITPORT_STEP_TIMEOUT_SECONDS"
+
+# Names of the files in a Kubernetes secret of type kubernetes.io/tls, as cert-manager writes it.
+_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 
 # All requests of an engine wait for a step. The default exceeds the time that a server allows a chain to load (twice
 # 10 s by default), so that a slow chain fails only its own request. A shorter timeout would lose the whole session.
@@ -39,8 +41,8 @@ _RECONNECT_SECONDS = 15.0
 def client() -> Client:
     """Return a client of the servers at LOGITPORT_TARGET, which has any form of `Client`'s target that is text.
 
-    LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS_CA, LOGITPORT_TLS_SERVER_NAME, or LOGITPORT_TLS_CERT and
-    LOGITPORT_TLS_KEY, enable TLS. The timeout is LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
+    LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS or LOGITPORT_TLS_SERVER_NAME enables TLS. The timeout is
+    LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
 
     Raises:
         InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
@@ -51,11 +53,7 @@ def client() -> Client:
     permitted_kinds()
     ops.check_variable()
     tenant_function()
-    address = target()
-    ca, cert, key = (os.environ.get(name) or None for name in (CA, CERT, KEY))
-    server_name = os.environ.get(SERVER_NAME) or ""
-    tls = Tls(ca, cert, key, server_name) if ca or cert or key or server_name else None
-    return Client(address, tls=tls, timeout=_step_seconds(_STEP_SECONDS))
+    return Client(target(), tls=_tls(), timeout=_step_seconds(_STEP_SECONDS))
 
 
 def target() -> str:
@@ -96,6 +94,20 @@ def reconnect_seconds() -> float:
         InvalidArgument: the variable is not a number from 0.001 to 3600.
     """
     return _step_seconds(_RECONNECT_SECONDS)
+
+
+def _tls() -> Tls | None:
+    """Read LOGITPORT_TLS: the file of the authority, or a folder with the files of a Kubernetes secret for TLS."""
+    path, server_name = os.environ.get(TLS), os.environ.get(SERVER_NAME) or ""
+    if not path:
+        return Tls(server_name=server_name) if server_name else None
+    if not os.path.isdir(path):
+        return Tls(path, server_name=server_name)
+    files = [os.path.join(path, name) for name in _TLS_FILES]
+    ca, cert, key = (file if os.path.exists(file) else None for file in files)
+    if not (ca or cert or key):
+        raise InvalidArgument(f"{TLS}: the folder {path} has none of {', '.join(_TLS_FILES)}; add ca.crt")
+    return Tls(ca, cert, key, server_name)
 
 
 def _step_seconds(default: float) -> float:

@@ -6,16 +6,16 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import orjson
 
+from logitport.core.bounded import BoundedTable
+from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LogitportError, ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
-from logitport.integrations.common.fair_slots import FairSlots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,9 +47,12 @@ class Trials:
         self._lock = threading.Lock()
         self._idle: list[SessionHolder] = []
         self._client: Client | None = None
-        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
-        self._slots = FairSlots(_MAX_TRIALS_AT_ONCE)
-        self._threads = ThreadPoolExecutor(_MAX_TRIALS_AT_ONCE, "logitport trial")
+        self._valid_until: BoundedTable[bytes, float] = BoundedTable(_MAX_VALID)
+
+    @cached_property
+    def _threads(self) -> FairThreads:
+        # Not started before the first trial: an engine may fork after the import.
+        return FairThreads(_MAX_TRIALS_AT_ONCE, "logitport-trial")
 
     async def run_on_thread(self, request: Request, options: Mapping[str, Any]) -> None:
         """Try the chain of a request without blocking the event loop. Otherwise as `run`.
@@ -59,13 +62,9 @@ class Trials:
         digest = _digest(request)
         if self._is_valid(digest):
             return
-        party = request.tenant or digest
-        await self._slots.acquire(party)
-        loop = asyncio.get_running_loop()
-        trial = loop.run_in_executor(self._threads, self._try, request, digest, options)
-        # A client that disconnects ends the wait, but not the thread.
-        trial.add_done_callback(lambda _: self._slots.release(party))
-        await asyncio.shield(trial)
+        # A client that disconnects ends the wait, but not a trial that has begun.
+        work = partial(self._try, request, digest, options)
+        await asyncio.wrap_future(self._threads.submit(request.tenant or digest, work))
 
     def run(self, request: Request, options: Mapping[str, Any]) -> None:
         """Try the chain of a request; do nothing if it was accepted within the last minute.
@@ -101,8 +100,6 @@ class Trials:
             holder.record_success()
             with self._lock:
                 self._valid_until[digest] = time.monotonic() + _VALID_SECONDS
-                while len(self._valid_until) > _MAX_VALID:
-                    self._valid_until.popitem(last=False)
         finally:
             with self._lock:
                 keep = len(self._idle) < _MAX_IDLE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from logitport.core.bounded import BoundedTable
 from logitport.core.tensors import (
     check_gradient,
     check_matrix,
@@ -105,8 +105,8 @@ class Runner:
     def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._arenas: dict[torch.device, Arena] = {}
-        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
-        self._row_bytes: OrderedDict[tuple[str, int, torch.dtype], int] = OrderedDict()
+        self._bound: BoundedTable[Any, _Bound] = BoundedTable(_MAX_PLANS)
+        self._row_bytes: BoundedTable[tuple[str, int, torch.dtype], int] = BoundedTable(_MAX_PLANS)
 
     @property
     def allocations(self) -> int:
@@ -232,17 +232,14 @@ class Runner:
         key = verified.program.digest, logits.shape[1], logits.dtype
         if key not in self._row_bytes:
             plan = make_plan(verified, 1, logits.shape[1], logits.dtype, max_bytes=self._max_bytes)
-            while len(self._row_bytes) >= _MAX_PLANS:
-                self._row_bytes.popitem(last=False)
             self._row_bytes[key] = plan.arena_bytes
         return self._row_bytes[key]
 
     def _bind(self, verified: Verified, rows: int, logits: torch.Tensor, *, copied: bool) -> _Bound:
         width, dtype, device = logits.shape[1], logits.dtype, logits.device
         key = verified.program.digest, rows, width, dtype, device, copied
-        bound = self._bound.get(key)
+        bound = self._bound.use(key)
         if bound is not None:
-            self._bound.move_to_end(key)
             return bound
         plan = make_plan(verified, rows, width, dtype, copied=copied, max_bytes=self._max_bytes)
         arena = self._arenas.setdefault(device, Arena(device))
@@ -255,7 +252,7 @@ class Runner:
             bound = self._bound[key] = _Bound(plan, arena, device)
             if plan.copy_place is not None:
                 bound.copy = arena.view(plan.copy_place, (rows, width), dtype)
-        while len(self._bound) > _MAX_PLANS or self.constant_bytes > self._max_bytes:
+        while self.constant_bytes > self._max_bytes:
             self._bound.popitem(last=False)
         return bound
 

@@ -7,10 +7,10 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from logitport.core.backoff import Backoff
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, mismatch, new_revision
 
 if TYPE_CHECKING:
@@ -232,14 +232,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _acquire(descriptor: int) -> None:
-    deadline = time.monotonic() + _LOCK_SECONDS
+    backoff = Backoff(_LOCK_PAUSE_SECONDS, _LOCK_PAUSE_SECONDS, seconds=_LOCK_SECONDS)
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if not backoff.wait():
                 raise BlockingIOError("another server takes long to create its database; stop that server") from None
-            time.sleep(_LOCK_PAUSE_SECONDS)
         else:
             return
 

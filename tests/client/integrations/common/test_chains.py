@@ -65,7 +65,7 @@ def test_misspelled_variables_are_logged_once(
 
 def test_tls_files_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
-    monkeypatch.setenv("LOGITPORT_TLS_CA", "no such file")
+    monkeypatch.setenv("LOGITPORT_TLS", "no such file")
     with pytest.raises(InvalidArgument, match="no such file"):
         environment.client()
 

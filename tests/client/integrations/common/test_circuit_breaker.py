@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import InvalidArgument, ServerUnavailable
+from logitport.core.backoff import ADDED, NONE
 from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.circuit_breaker import Breaker
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "_JITTER", 0.0)
+    monkeypatch.setattr(circuit_breaker, "_JITTER", NONE)
 
 
 def pauses(breaker: Breaker, clock: Clock, seconds: float) -> Iterator[float]:
@@ -51,7 +52,7 @@ def test_each_pause_is_twice_the_last_one_up_to_a_bound(clock: Clock, seconds: f
 def test_engines_that_lost_one_server_reconnect_at_different_times(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit_breaker, "_JITTER", 0.5)
+    monkeypatch.setattr(circuit_breaker, "_JITTER", ADDED)
     found = [next(pauses(Breaker(), clock, 100.0)) for _ in range(50)]
     assert all(100.0 <= pause <= 150.5 for pause in found)
     assert len(set(found)) > 1

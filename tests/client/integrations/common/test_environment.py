@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import InvalidArgument
+from logitport import InvalidArgument, Tls
 from logitport.integrations.common import environment
 
 if TYPE_CHECKING:
@@ -87,3 +87,26 @@ def test_a_server_name_enables_tls(made: list[Client], monkeypatch: pytest.Monke
         environment.client()
     monkeypatch.setenv("LOGITPORT_TLS_SERVER_NAME", "servers.example")
     made.append(environment.client())
+
+
+@pytest.mark.parametrize("present", [("ca.crt",), ("tls.crt", "tls.key"), ("ca.crt", "tls.crt", "tls.key")])
+def test_a_folder_has_the_files_of_a_kubernetes_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: tuple[str, ...]
+) -> None:
+    for name in present:
+        (tmp_path / name).write_text("PEM")
+    monkeypatch.setenv("LOGITPORT_TLS", str(tmp_path))
+    files = {name: str(tmp_path / name) for name in present}
+    assert environment._tls() == Tls(files.get("ca.crt"), files.get("tls.crt"), files.get("tls.key"))
+
+
+def test_a_file_is_the_certificate_of_the_authority(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGITPORT_TLS", "/etc/ca.pem")
+    monkeypatch.setenv("LOGITPORT_TLS_SERVER_NAME", "servers.example")
+    assert environment._tls() == Tls("/etc/ca.pem", server_name="servers.example")
+
+
+def test_a_folder_without_certificates_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOGITPORT_TLS", str(tmp_path))
+    with pytest.raises(InvalidArgument, match=r"LOGITPORT_TLS: the folder .* add ca\.crt"):
+        environment._tls()

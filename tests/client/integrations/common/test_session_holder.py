@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import ServerUnavailable
+from logitport.core.backoff import NONE
 from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.circuit_breaker import SessionHolder
 
@@ -37,7 +38,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "_JITTER", 0.0)
+    monkeypatch.setattr(circuit_breaker, "_JITTER", NONE)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def service() -> Client:
 
 
 @pytest.fixture
-def holder(service: Client) -> SessionHolder:
+def holder(service: Client, clock: Clock) -> SessionHolder:
     return SessionHolder(lambda: service)  # type: ignore[arg-type, return-value]
 
 

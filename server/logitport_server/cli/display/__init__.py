@@ -1,1 +1,0 @@
-"""How commands print tables, quantities, and texts that they do not trust."""
