@@ -44,7 +44,7 @@ _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
 # Errors that pass through with their own type.
-_OURS = (*(InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded),)
+_OURS = (InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded)
 
 
 class WorkerLost(ProcessorFailed):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
+from logitport.processors import CustomLogitProcessor
 from logitport.tokenizers import operator_tokenizer
-from logitport_server.dialects.base import Dialect, RequestContext
-from logitport_server.dialects.checks import overrides_check
+from logitport_server.dialects.base import Dialect, RequestContext, is_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.history import History
-    from logitport.processors import CustomLogitProcessor
     from logitport.tokenizers import Tokenizer
 
 _REQ = {"rid", "origin_input_ids", "output_ids"}
@@ -89,7 +88,8 @@ class SGLangDialect(Dialect):
 
     @property
     def checks_params(self) -> bool:
-        return overrides_check(self.processor)
+        check = getattr(self.processor, "validate_params", None)
+        return check is not None and not is_method(check, CustomLogitProcessor.validate_params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
@@ -101,9 +101,6 @@ class SGLangDialect(Dialect):
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)
         state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
-
-    def rebuild(self, state: _State) -> None:
-        self.rewind(state)
 
     def check_rebuildable(self, state: _State) -> None:
         if state.was_changed() or not self._is_unchanged():

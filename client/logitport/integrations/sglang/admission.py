@@ -76,9 +76,7 @@ async def _after_trials(output: AsyncGenerator[Any, None], manager: Any, inputs:
             try:
                 await trials.run_on_thread(trial, _options(manager))
             except LogitportError as error:
-                if caused_by_chain(
-                    type(error)
-                ):  # SGLang answers ValueError with 400; no other status exists there
+                if caused_by_chain(type(error)):  # SGLang answers ValueError with 400; no other status exists there
                     raise ValueError(f"logitport: {type(error).__name__}: {error}") from None
                 # The scheduler tries again, and ends the request with its status.
                 _log.warning("logitport: a request goes on without a trial of its chain: %s", error)

@@ -85,9 +85,6 @@ class VllmDialect(Dialect):
     def rewind(self, state: VllmRequest) -> None:
         state.take_output()
 
-    def rebuild(self, state: VllmRequest) -> None:
-        self.rewind(state)
-
     def process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
         self.failed = {}
         logits = logits.float()

@@ -22,16 +22,14 @@ from logitport.errors import PayloadError
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
-from logitport_server.dialects.vllm.request_slots import RequestSlots
-from logitport_server.dialects.vllm.rows import arrange
+from logitport_server.dialects.vllm.request_slots import RequestSlots, arrange
 from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport_server.dialects.base import RequestContext
-    from logitport_server.dialects.vllm.request_slots import Seat
-    from logitport_server.dialects.vllm.rows import Arrangement
+    from logitport_server.dialects.vllm.request_slots import Arrangement, Seat
 
 _INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 
