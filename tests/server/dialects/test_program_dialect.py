@@ -232,7 +232,7 @@ def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) ->
     many.start()
     assert begun.wait(60)
     one.start()
-    wait_until(lambda: shared.waiting)
+    wait_until(lambda: shared._turns.waiting)
     other_waits.set()
     many.join()
     one.join()

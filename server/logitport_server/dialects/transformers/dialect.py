@@ -9,10 +9,15 @@ import torch
 
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers.instances import InstanceDialect, is_stateless, takes_any_history
+from logitport_server.dialects.transformers.instances import (
+    InstanceDialect,
+    InstanceState,
+    is_stateless,
+    takes_any_history,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from logitport.core.history import History
     from logitport_server.dialects.base import RequestContext
@@ -52,21 +57,10 @@ class InputIds:
 
 
 @dataclass(slots=True, eq=False)
-class _State:
-    """State of a request.
+class _State(InstanceState):
+    """State of a request. `any_history` states whether the processor ignores the history."""
 
-    Attributes:
-        request_id: the engine's name for the request.
-        input_ids: the request's history.
-        processor: the request's own instance, or a shared stateless one.
-        initial: snapshot of the new instance; None if it is stateless.
-        any_history: whether the processor ignores the history.
-    """
-
-    request_id: str
     input_ids: InputIds
-    processor: Callable[[torch.Tensor | None, torch.Tensor], torch.Tensor]
-    initial: Snapshot | None
     any_history: bool
 
 
@@ -79,7 +73,7 @@ class TransformersDialect(InstanceDialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
         initial = None if is_stateless(made) else Snapshot(made)
-        return _State(context.request_id, InputIds(context.history), made, initial, takes_any_history(made))
+        return _State(context.request_id, made, initial, InputIds(context.history), takes_any_history(made))
 
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)

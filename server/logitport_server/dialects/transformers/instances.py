@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -67,12 +68,23 @@ _OF_HISTORY = {
 # PrefixConstrainedLogitsProcessor passes the row number to a function.
 
 
-class InstanceDialect(Dialect):
-    """A dialect where each request has its own instance of the processor.
+@dataclass(slots=True, eq=False)
+class InstanceState:
+    """State of a request with an instance of its own.
 
-    A request's state has the attributes `request_id`, `processor` (the instance) and `initial` (its snapshot when it
-    was new; None if it is stateless).
+    Attributes:
+        request_id: the engine's name for the request.
+        processor: the request's instance, or a shared stateless one.
+        initial: snapshot of the new instance; None if it is stateless.
     """
+
+    request_id: str
+    processor: Callable[..., Any]
+    initial: Snapshot | None
+
+
+class InstanceDialect(Dialect):
+    """A dialect where each request has its own instance of the processor, and an `InstanceState`."""
 
     reads_logits = True
 
@@ -85,7 +97,7 @@ class InstanceDialect(Dialect):
         check: Callable[[Any], object] | None = getattr(author_of(self.processor), "validate_params", None)
         return check
 
-    def check_rebuildable(self, state: Any) -> None:
+    def check_rebuildable(self, state: InstanceState) -> None:
         if state.initial is not None and Snapshot(state.processor) != state.initial:
             raise StateLost(
                 f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
