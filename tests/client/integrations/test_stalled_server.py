@@ -132,8 +132,7 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
     ended: list[LogitportError] = []
     for name, stub in {
         "end": lambda req, error: ended.append(error),
-        "model_name": str,
-        "tokenizer_id": str,
+        "published_names": dict,
     }.items():
         stalling.monkeypatch.setattr(f"logitport.integrations.sglang.hook.{name}", stub)
     hook = Hook(lambda: stalling.client, tuple, Ranks(), "")

@@ -18,7 +18,7 @@ from logitport.integrations.common.environment import default_chain
 from logitport.integrations.common.statuses import caused_by_chain
 from logitport.integrations.common.trials import ANY_VOCAB_SIZE, Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
-from logitport.integrations.sglang.engine import BEAMS, engine_name, model_name, tokenizer_id
+from logitport.integrations.sglang.engine import BEAMS, engine_name, published_names
 from logitport.integrations.sglang.guard import REFUSED, names_hook
 from logitport.integrations.sglang.requests import plugin_installed
 from logitport.request import Request
@@ -157,8 +157,7 @@ def _options(manager: Any) -> dict[str, Any]:
     model = getattr(manager, "model_config", None)
     return {
         "vocab_size": getattr(model, "vocab_size", None) or ANY_VOCAB_SIZE,
-        "model_name": model_name(),
-        "tokenizer_id": tokenizer_id(),
+        **published_names(),
         "eos_token_ids": sorted(getattr(model, "hf_eos_token_id", None) or ()),
         "engine": f"{engine_name()}, front end",
         "transport": "grpc",

@@ -72,14 +72,9 @@ def engine_name() -> str:
         return "sglang"
 
 
-def model_name() -> str:
-    """Return the model's display name; "" if SGLang does not publish it."""
-    return _published("served_model_name")
-
-
-def tokenizer_id() -> str:
-    """Return the tokenizer's path; "" if SGLang does not publish it."""
-    return _published("tokenizer_path")
+def published_names() -> dict[str, str]:
+    """Return the options of a session that name the model and its tokenizer; "" for what SGLang does not publish."""
+    return {"model_name": _published("served_model_name"), "tokenizer_id": _published("tokenizer_path")}
 
 
 def _published(name: str) -> str:

@@ -17,9 +17,8 @@ from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
-    model_name,
+    published_names,
     ranks_here,
-    tokenizer_id,
     unsupported_here,
 )
 from logitport.integrations.sglang.requests import (
@@ -181,8 +180,7 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "vocab_size": logits.shape[-1],
         "dtype": logits.dtype,
         "device": str(logits.device),
-        "model_name": model_name(),
-        "tokenizer_id": tokenizer_id(),
+        **published_names(),
         "eos_token_ids": sorted(end_ids(req)),
         "engine": engine_name(),
         "reconnect_seconds": environment.reconnect_seconds(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import transformers
@@ -103,16 +103,21 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         ids = input_ids.cpu().numpy()
         tensors.check_gradient(scores)
         try:
-            ends = _Ends.of(self._eos_token_id, self._pad_token_id, config)
-            processed = self._step(self._batch(caller, ids, scores, ends), ids, scores, ends)
+            eos, padding = self._eos_token_id, self._pad_token_id
+            if config is not None:
+                eos = config.eos_token_id if eos is None else eos
+                padding = config.pad_token_id if padding is None else padding
+            eos_token_ids = [] if eos is None else np.atleast_1d(eos).tolist()
+            batch = self._batch(caller, ids, scores, eos_token_ids)
+            rows = running_rows(ids[:, batch.prompt_length :], eos_token_ids, padding)
+            processed = self._step(batch, ids, rows, scores)
         except BaseException as error:
             self._record_failure(id(caller), error)
             raise
         self._record_success(began)
         return cast("torch.FloatTensor", processed)
 
-    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends) -> torch.Tensor:
-        rows = running_rows(ids[:, batch.prompt_length :], ends.token_ids, ends.padding)
+    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], rows: list[int], scores: torch.Tensor) -> torch.Tensor:
         new_ids = batch.new_ids(ids, rows)
         if not rows:
             return scores.clone()
@@ -130,7 +135,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         return processed
 
     def _batch(
-        self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends
+        self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor, eos: list[int]
     ) -> HistoryBatch:
         """Return the batch of the `generate` call that this step belongs to; start one at its first step."""
         key = id(caller)
@@ -142,7 +147,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                     vocab_size=scores.shape[-1],
                     dtype=scores.dtype,
                     device=str(scores.device),
-                    eos_token_ids=ends.token_ids,
+                    eos_token_ids=eos,
                     max_requests=len(ids),
                     engine=f"transformers {transformers.__version__}",
                 )
@@ -154,26 +159,6 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             is_token = tokens_by_id(ids, self._pad_token_id)
             batch.admit(is_token, chains, _repeat(self._tenants, len(ids), "tenants"))
         return batch
-
-
-class _Ends(NamedTuple):
-    """How rows end.
-
-    Attributes:
-        token_ids: the ids that end a row.
-        padding: the id that follows them; None for the first of them.
-    """
-
-    token_ids: Sequence[int]
-    padding: int | None
-
-    @classmethod
-    def of(cls, eos: int | Sequence[int] | None, padding: int | None, config: GenerationConfig | None) -> _Ends:
-        """Take what the caller has not given from the configuration of the `generate` call."""
-        if config is not None:
-            eos = config.eos_token_id if eos is None else eos
-            padding = config.pad_token_id if padding is None else padding
-        return cls([] if eos is None else np.atleast_1d(eos).tolist(), padding)
 
 
 # Of the functions between `generate`'s loop and a processor.

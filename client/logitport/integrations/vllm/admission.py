@@ -76,6 +76,5 @@ def _request_of(params: Any) -> Request | None:
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """Return the options of a session."""
     known = {"vocab_size": ANY_VOCAB_SIZE} if config is None else model_options(config.model_config)
     return {**known, "engine": "vllm, admission", "transport": "grpc", "reconnect_seconds": 0.0}
