@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -67,14 +68,6 @@ class _State:
             return True
 
 
-def _copy_of_attributes(processor: object) -> dict[str, Any] | None:
-    """Deep-copy the instance's attributes; None if they cannot be copied."""
-    try:
-        return deepcopy(getattr(processor, "__dict__", {}))
-    except Exception:  # noqa: BLE001 - third-party code may raise anything
-        return None
-
-
 class SGLangDialect(Dialect):
     """Calls a processor with logits and one dict per row; it returns logits."""
 
@@ -84,7 +77,9 @@ class SGLangDialect(Dialect):
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
-        self._initial_attributes = _copy_of_attributes(self.processor)
+        self._initial_attributes: dict[str, Any] | None = None
+        with suppress(Exception):  # third-party code may raise anything
+            self._initial_attributes = deepcopy(getattr(self.processor, "__dict__", {}))
 
     @property
     def checks_params(self) -> bool:

@@ -109,7 +109,9 @@ class Controller:
         if self._continues:
             self._decision = Decision(len(staying) or self._decision.servers)
             self._continues = False
-        self._measure(staying, now)
+        loads = {index: self.reports[index].load for index in staying}
+        self._step_times.add(loads, now)
+        self.load = FleetLoad(sum(load.sessions for load in loads.values()), self._step_times.mean_seconds)
         self._decision = decide(self._options, self._decision, self.load, now)
         for index in staying[self.desired :]:
             self._draining_since[index] = now
@@ -120,11 +122,6 @@ class Controller:
         free = [index for index in range(self._options.max_servers) if index not in self.reports]
         for index in free[: self.desired - len(staying)]:
             self._servers.create(index)
-
-    def _measure(self, staying: list[int], now: float) -> None:
-        loads = {index: self.reports[index].load for index in staying}
-        self._step_times.add(loads, now)
-        self.load = FleetLoad(sum(load.sessions for load in loads.values()), self._step_times.mean_seconds)
 
     def _remove_drained(self, now: float) -> None:
         for index, since in tuple(self._draining_since.items()):

@@ -58,7 +58,8 @@ def _wrap_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
         """Keep the headers of the request, because the checks get only its body. Try its chains first."""
         setattr(inputs, _HEADERS, () if request is None else request.headers.raw)
         output = generate(manager, inputs, request, *args, **keywords)
-        may_have_chain = getattr(inputs, "custom_logit_processor", None) or default_chain()  # not of an embedding
+        # Inputs for embeddings lack the attribute.
+        may_have_chain = getattr(inputs, "custom_logit_processor", None) or default_chain()
         return _after_trials(output, manager, inputs) if may_have_chain else output
 
     return wrapped
@@ -106,8 +107,10 @@ def _wrap_normalize(normalize: Callable[[Any], None]) -> Callable[[Any], None]:
 def _per_request(inputs: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the processor string and the sampling parameters of each request of the inputs."""
     strings, params = inputs.custom_logit_processor, inputs.sampling_params
-    all_params = params if isinstance(params, list) else [params]
-    return zip(strings if isinstance(strings, list) else [strings] * len(all_params), all_params, strict=False)
+    if not isinstance(params, list):
+        yield strings, params
+    else:
+        yield from zip(strings if isinstance(strings, list) else [strings] * len(params), params, strict=False)
 
 
 def _check(serialized: str | None, sent: dict[str, Any] | None, tenant: Callable[[], str]) -> dict[str, Any] | None:
