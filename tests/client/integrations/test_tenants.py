@@ -16,6 +16,7 @@ import torch
 from logitport import Client, InvalidArgument, Request, RequestsFailed
 from logitport.integrations import llama_cpp, transformers
 from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.common.trials import Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang import admission as sglang_admission
 from logitport.integrations.sglang import requests as sglang_requests
@@ -153,6 +154,7 @@ def admitted(headers: list[tuple[bytes, bytes]], sampling_params: Any) -> Any:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the function that needs msgspec, which only vLLM installs."""
     monkeypatch.setattr(admission, "sampling_params", lambda params: {})
+    monkeypatch.setattr(admission, "trials", Trials())
     monkeypatch.setattr(request_spec, "sampling_params", lambda params: {})
 
 
