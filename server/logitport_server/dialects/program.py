@@ -123,9 +123,6 @@ class ProgramDialect(Dialect):
                 raise LimitExceeded(message, processor=self.name) from None
             self._priced_width = vocab_size
 
-    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - new ids are counted when the program runs
-        return None
-
     def rewind(self, state: _State) -> None:
         if state.tokens is not None:
             state.tokens.rewound()
@@ -184,14 +181,8 @@ class DeferredProgram(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> None:  # noqa: ARG002 - the engine has them
         self._program.check_width(context.vocab_size)
 
-    def token_callback(self, state: None) -> None:  # noqa: ARG002
-        return None
-
     def rewind(self, state: None) -> None:
         """Do nothing: the engine has the state."""
-
-    def rebuild(self, state: None) -> None:
-        """Do nothing, as above."""
 
     def edit(self, states: Sequence[None]) -> EditsResult:  # noqa: ARG002
         return ()

@@ -41,11 +41,6 @@ class SharedRunner:
         self._max_work = max_work
         self._turns = Turns()
 
-    @property
-    def waiting(self) -> int:
-        """Number of threads that wait for their turn."""
-        return self._turns.waiting
-
     def apply(
         self,
         verified: Verified,

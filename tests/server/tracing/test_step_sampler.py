@@ -29,12 +29,13 @@ def names_recorded(sampler: Sampler) -> list[str]:
     provider = TracerProvider(sampler=StepSampler(sampler))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = Tracer(provider)
-    with (
-        tracer.span("step", {}, None, (), is_call=False, times=None),
-        tracer.span("processor call", {}, None, (), is_call=False, times=None),
-    ):
+
+    def span(name: str) -> Span:
+        return tracer.span(name, {}, None, (), is_call=False, times=None)
+
+    with span("step"), span("processor call"):
         pass
-    with tracer.span("request admission", {}, None, (), is_call=False, times=None):
+    with span("request admission"):
         pass
     return sorted(span.name for span in exporter.get_finished_spans())
 
