@@ -127,15 +127,19 @@ class CompiledBatch:
         last_seq: int,
         *,
         should_move: bool,
+        max_steps: int,
         lock: PrincipalLock | None,
     ) -> Served:
         """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
 
         Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
 
-        `received` holds bytes that were read earlier and not processed. `lock` is held while a step is computed.
+        `received` holds bytes that were read earlier and not processed. `lock` is held while a step is computed. At most
+        `max_steps` steps are answered.
         """
-        return Served(*self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
+        return Served(
+            *self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock, max_steps)
+        )
 
     @property
     def activity(self) -> tuple[int, float]:
