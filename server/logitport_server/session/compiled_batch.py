@@ -134,8 +134,8 @@ class CompiledBatch:
 
         Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
 
-        `received` holds bytes that were read earlier and not processed. `lock` is held while a step is computed. At most
-        `max_steps` steps are answered.
+        At most `max_steps` are answered. `received` holds bytes that were read earlier and not processed. `lock` is
+        held while a step is computed.
         """
         return Served(
             *self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock, max_steps)

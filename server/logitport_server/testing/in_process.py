@@ -156,7 +156,7 @@ class InProcessBatch:
             entry.dialect.check_rebuildable(entry.state)
 
     def step(self, rows: Sequence[RowStep], logits: NDArray[np.float32]) -> list[RowResult]:
-        """Run one step, as `SessionSteps` does: first the chains that read no logits, then the others.
+        """Run one step, as `session_steps` does: first the chains that read no logits, then the others.
 
         Args:
             rows: the requests of the step.
