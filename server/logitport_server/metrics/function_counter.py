@@ -27,10 +27,6 @@ class FunctionCounter(Collector):
         self._values = values
         self._labels = [label] if label else []
 
-    def describe(self) -> Iterable[CounterMetricFamily]:
-        """Return the counter without values, so that a second one of this name is refused."""
-        return [CounterMetricFamily(self._name, self._documentation, labels=self._labels)]
-
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counter with its values."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
