@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from logitport import compiled
 from logitport_proto import processing_pb2
-from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
 from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
@@ -21,7 +22,7 @@ from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from logitport_server.executors import Executor, ProcessExecutor
     from logitport_server.session.session import EngineSession
@@ -226,10 +227,8 @@ class Metrics:
         self._steps.add_counts(counts.steps)
         self.processors.add_counts(session.principal.name, counts.processors)
 
-    def _counter(
-        self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = ""
-    ) -> None:
-        self.registry.register(FunctionCounter(name, documentation, values, label))
+    def _counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+        self.registry.register(_FunctionCounter(name, documentation, values, label))
 
     def _add_waits(self) -> None:
         registry = self.registry
@@ -252,3 +251,27 @@ class Metrics:
             buckets=_ADMISSION_BUCKETS,
             registry=registry,
         )
+
+
+class _FunctionCounter(Collector):
+    """A counter that gets its values from functions. prometheus_client offers that for gauges only.
+
+    Args:
+        name: without `_total`.
+        documentation: one line.
+        values: a function for each value of the label; it returns a number that never falls.
+        label: name of the label; "" for a counter with one value, that of the key "".
+    """
+
+    def __init__(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+        self._name = name
+        self._documentation = documentation
+        self._values = values
+        self._labels = [label] if label else []
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counter with its values."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        for value, read in self._values.items():
+            family.add_metric([value] if self._labels else [], read())
+        return [family]
