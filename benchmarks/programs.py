@@ -25,7 +25,7 @@ from benchmarks.workloads import Workload
 from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
 from logitport.programs.capturing import capture
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.tensor_history import TensorHistory

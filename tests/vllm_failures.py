@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.integrations.vllm import remote
-from logitport.integrations.vllm.failures import Failure, record
+from logitport.integrations.vllm.mailbox import Failure, record
 
 
 @pytest.fixture

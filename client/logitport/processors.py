@@ -12,11 +12,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import dialects, payload
-from logitport.core.declared import check_declared, complete_params
+from logitport.core.declared import check_declared, complete_params, show_parameters
 from logitport.core.edits import Edits, RowEdits
 from logitport.core.history import History
 from logitport.core.hook_names import warn_of_near_misses
-from logitport.core.parameter_help import show_parameters
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.ops import apply_edits
 from logitport.payload.wire_names import SGLANG_MODULE

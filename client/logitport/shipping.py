@@ -159,7 +159,9 @@ def _lifted(processor: Any, state: State | None) -> Shipped:
     """
     cls = _tensor_processor(processor)
     if cls is not None:
-        return Shipped(_captured(cls))
+        from logitport.programs.capturing import capture  # imports torch
+
+        return Shipped(payload.seal_program(capture(cls).to_bytes(), cls.__qualname__))
     if isinstance(processor, TensorProcessor):
         return Shipped(payload.dumps(processor))
     if state is not None and state.large:  # before torch is imported, and copies are made for the comparison
@@ -178,13 +180,6 @@ def _lifted(processor: Any, state: State | None) -> Shipped:
     name = dialects.author_of(processor).__qualname__
     suspect = (f"{name} returns the logits as they are",) if is_identity(program) else ()
     return Shipped(payload.seal_program(program.to_bytes(), name), suspect=suspect)
-
-
-def _captured(cls: type[TensorProcessor]) -> str:
-    from logitport.programs.capturing import capture  # imports torch
-
-    program = capture(cls)
-    return payload.seal_program(program.to_bytes(), cls.__qualname__)
 
 
 def _tensor_processor(processor: Any) -> type[TensorProcessor] | None:

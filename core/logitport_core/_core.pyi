@@ -304,11 +304,11 @@ class Batch:
         Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too. With `must_be_short`, also None for a step that may take over a few milliseconds: long histories, rewinds; `step_partly` then does not refuse it.
         """
 
-    def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, seconds: float, lock: PrincipalLock | None) -> tuple[bool, bytes, int, bytes, int]:
+    def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, seconds: float, lock: PrincipalLock | None, max_steps: int = 18446744073709551615) -> tuple[bool, bytes, int, bytes, int]:
         """
         Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.
 
-        Returns when the next one is not, or arrives after `seconds`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
+        Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply to it, b"" if there was none; and the error number if it could not be sent, or 0.
         """
 
     def step_partly(self, data: bytes) -> tuple[tuple[bytes, bytes, bytes, bytes, bytes], bytes, list[tuple[str, str, int, float]]] | None:

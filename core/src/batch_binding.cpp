@@ -85,12 +85,13 @@ class PyBatch {
   nb::typed<nb::tuple, bool, nb::bytes, std::uint64_t, nb::bytes, int> serve(int descriptor, const nb::bytes &received,
                                                                              std::size_t max_bytes,
                                                                              std::uint64_t last_seq, bool should_move,
-                                                                             double seconds, PrincipalLock *lock) {
+                                                                             double seconds, PrincipalLock *lock,
+                                                                             std::uint64_t max_steps) {
     FrameSocket socket(descriptor, view(received), max_bytes);
     Served served{};
     {
       const nb::gil_scoped_release unlocked;
-      served = server_.serve(socket, last_seq, {0, should_move}, seconds, lock);
+      served = server_.serve(socket, last_seq, {0, should_move}, seconds, max_steps, lock);
     }
     const nb::bytes last = served.last_seq != last_seq ? last_reply() : nb::bytes("", 0);
     server_.release_large();
@@ -205,8 +206,10 @@ void bind_batch(nb::module_ &module) {
            "`step_partly` then does not refuse it.")
       .def("serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
            nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
+           nb::arg("max_steps") = UINT64_MAX,
            "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
-           "Returns when the next one is not, or arrives after `seconds`, and after a reply of over 1 MiB: whether to "
+           "Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 "
+           "MiB: whether to "
            "call again; what was received and not answered; the number of the last frame that was answered; the reply "
            "to it, b\"\" if there was none; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),

@@ -1,4 +1,4 @@
-// The sums of all BIAS edits of a step, as client/logitport/ops/apply_edits/biases.py computes them.
+// The sums of all BIAS edits of a step, as client/logitport/ops/apply_edits/inputs.py computes them.
 #pragma once
 
 #include <algorithm>

@@ -37,11 +37,12 @@ bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTer
 }
 
 Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
-                         PrincipalLock *lock) {
+                         std::uint64_t max_steps, PrincipalLock *lock) {
+  const std::uint64_t first_seq = last_seq;
   const double deadline = monotonic_seconds() + seconds;
   // A frame that is there is answered, however short the time.
   for (bool is_first = socket.has_frame(); socket.receive(); is_first = false) {
-    if (!is_first && monotonic_seconds() > deadline) {
+    if ((!is_first && monotonic_seconds() > deadline) || last_seq - first_seq >= max_steps) {
       return {true, last_seq, 0};
     }
     try {

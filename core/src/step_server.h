@@ -51,11 +51,11 @@ class StepServer {
   [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
 
   // Answer the frames of a socket, numbered from `last_seq` + 1 on, while they are usual steps. Returns when the next
-  // one is not, or arrives after `seconds`: the frame that was not answered is left in the socket's memory. Returns
-  // after a large reply, too: the caller copies it, because the engine may send the frame again, and frees the memory,
-  // because the next frame may be long in coming.
+  // one is not, or arrives after `seconds` or `max_steps`: the frame that was not answered is left in the socket's
+  // memory. Returns after a large reply, too: the caller copies it, because the engine may send the frame again, and
+  // frees the memory, because the next frame may be long in coming.
   Served serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
-               PrincipalLock *lock);
+               std::uint64_t max_steps, PrincipalLock *lock);
 
   // Whether the last frame was a step that was refused, and would be again, also in part. Resets it.
   [[nodiscard]] bool take_refused() noexcept;

@@ -16,8 +16,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from logitport.integrations import transformers_continuous
-from logitport.integrations.transformers import RemoteLogitsProcessor
+from logitport.integrations.transformers import RemoteLogitsProcessor, continuous
 from tests.compatibility import effect
 from tests.compatibility.matrix import TOKENS, every_dialect, lengths, prompts
 
@@ -132,7 +131,7 @@ def test_tokens_are_the_native_ones_in_continuous_batching(
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("transformers"))
-    remote = transformers_continuous.RemoteLogitsProcessor(client, [(client.register(effect.DIALECTS[dialect]), {})])
+    remote = continuous.RemoteLogitsProcessor(client, [(client.register(effect.DIALECTS[dialect]), {})])
     config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1)
     small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
     manager = remote.attach(model.init_continuous_batching(config, small))

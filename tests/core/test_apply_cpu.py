@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logitport.core.edits import Edits, RowEdits
 from logitport.errors import InvalidArgument
-from logitport.ops.apply_edits import compiled_cpu
+from logitport.ops.apply_edits import cpu
 from tests.core import other_threads
 from tests.core.edits_strategies import batches
 
@@ -92,7 +92,7 @@ def test_each_value_of_16_bits_has_the_sum_of_the_python_version(both: Both, dty
     edits.bias(np.arange(width), value)
     python, fast = (_tensor(bits, dtype) for _ in both)
     both[0].apply_edits(Edits.pack([(0, edits)], width), python)
-    assert compiled_cpu.apply_edits(Edits.pack([(0, edits)], width), fast)
+    assert cpu.apply_edits_compiled(Edits.pack([(0, edits)], width), fast)
     assert (_bits(python) == _bits(fast)).all()
 
 
@@ -117,7 +117,7 @@ def _denied(rows: list[int], token_id: int, width: int) -> Edits:
 )
 def test_other_edits_and_logits_are_left_to_python(edits: Edits, logits: np.ndarray) -> None:
     before = logits.copy()
-    assert not compiled_cpu.apply_edits(edits, logits)
+    assert not cpu.apply_edits_compiled(edits, logits)
     assert (logits == before).all()
 
 
@@ -136,7 +136,7 @@ def test_a_biased_nan_of_bfloat16_is_left_to_python() -> None:
     edits = RowEdits()
     edits.bias([0, 1], 1.0)
     logits = torch.tensor([[1.0, float("nan"), 3.0]], dtype=torch.bfloat16)
-    assert not compiled_cpu.apply_edits(Edits.pack([(0, edits)], 3), logits)
+    assert not cpu.apply_edits_compiled(Edits.pack([(0, edits)], 3), logits)
     assert logits[0, 0] == 1.0
 
 
@@ -166,4 +166,4 @@ def test_other_threads_run_while_whole_rows_are_written() -> None:
     forced.force(1)
     logits = torch.zeros(64, 1 << 20)
     edits = Edits.pack([(row, forced) for row in range(64)], logits.shape[1])
-    assert other_threads.run_during([lambda: compiled_cpu.apply_edits(edits, logits)] * 50)
+    assert other_threads.run_during([lambda: cpu.apply_edits_compiled(edits, logits)] * 50)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logitport import LogitportError, compiled
-from logitport.core.checksum import extend_crc
+from logitport.core.history import extend_crc
 from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
 from logitport_proto import processing_pb2
 from logitport_server.session.step_trace import StepTrace

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import compiled
-from logitport.core.checksum import extend_crc
+from logitport.core.history import extend_crc
 
 if TYPE_CHECKING:
     from tests.core.implementations import Implementation

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logitport import compiled
-from logitport.core.checksum import extend_crc
+from logitport.core.history import extend_crc
 from logitport_proto import processing_pb2
 from tests.waiting import SECONDS
 

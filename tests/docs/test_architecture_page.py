@@ -54,7 +54,9 @@ def test_the_named_methods_exist_in_the_named_files() -> None:
         assert any(isinstance(node, ast.FunctionDef) and node.name == method for node in found.body), method
 
 
-@pytest.mark.parametrize("part", ["a dialect", "a built-in", "an op", "a hook", "a transport"])
+@pytest.mark.parametrize(
+    "part", ["a dialect", "a built-in", "an implementation of `apply_edits`", "a hook", "a transport"]
+)
 def test_there_is_a_guide_for_each_part(part: str) -> None:
     assert section(f"How to add {part}")
 

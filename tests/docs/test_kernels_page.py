@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import ops
-from logitport.ops import LogitOp, logit_op
-from logitport.ops.logit_op import PLATFORMS
+from logitport.ops import ApplyEdits, choice
+from logitport.ops.apply_edits import PLATFORMS
 from logitport_server.cli import doctor
 from logitport_server.cli.root import run
 from logitport_server.sandbox import SandboxError
@@ -41,44 +41,39 @@ def rows_of(title: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(logit_op, "_replacements", dict(logit_op._replacements))
+    monkeypatch.setattr(choice, "_replacement", None)
     yield
-    ops.configure([])
+    ops.configure("all")
 
 
 @pytest.fixture
 def only_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logit_op, "_platforms_here", lambda: {"cpu"})
-    monkeypatch.setattr(logit_op, "find_spec", lambda package: object())
+    monkeypatch.setattr(choice, "_platforms_here", lambda: {"cpu"})
+    monkeypatch.setattr(sys.modules["logitport.ops.apply_edits"], "find_spec", lambda package: object())
 
 
 def test_the_files_are_those_of_the_op() -> None:
     table = {row[0].strip("`"): row[1].strip("`") for row in rows_of("Implementations of `apply_edits`")}
     assert all((ROOT / "client/logitport/ops/apply_edits" / file).is_file() for file in table)
-    op = type(LogitOp.get("apply_edits"))
-    implemented = {"forward_native"} | {
-        f"forward_{platform}"
-        for platform in PLATFORMS
-        if getattr(op, f"forward_{platform}") is not getattr(LogitOp, f"forward_{platform}")
-    }
+    implemented = {method for method in map("forward_{}".format, ("native", *PLATFORMS)) if hasattr(ApplyEdits, method)}
     assert set(table.values()) - {"none"} == implemented
 
 
 def test_every_platform_is_listed_with_its_fallback() -> None:
     assert [row[0].strip("`") for row in rows_of("How one is chosen")] == list(PLATFORMS)
     for platform, _, runs, fallback in rows_of("How one is chosen"):
-        for method in re.findall(r"forward_(\w+)", runs):
-            methods = {f"forward_{name}": lambda self, logits: None for name in ("native", method)}
-            only = type("Only", (LogitOp,), methods)
-            assert only().choose(platform.strip("`"))[0] == method
-        bare = type("Bare", (LogitOp,), {"forward_native": lambda self, logits: None})
-        assert f"`forward_{bare().choose(platform.strip('`'))[0]}`" == fallback
+        (first, *_) = re.findall(r"forward_(\w+)", runs)
+        implements = type("Implements", (ApplyEdits,), {"requires": {}, f"forward_{first}": lambda *_: None})
+        assert implements().choose(platform.strip("`"))[0] == first
+        assert f"`forward_{ApplyEdits(with_kernels=False).choose(platform.strip('`'))[0]}`" == fallback
 
 
-@pytest.mark.parametrize(("custom_ops", "compiled", "runs"), rows_of("Configuration"))
-def test_what_a_configuration_runs(custom_ops: str, compiled: str, runs: str) -> None:
-    ops.configure(json.loads(custom_ops.strip("`")), compile_native=compiled == "yes")
-    assert f"`forward_{LogitOp.get('apply_edits').choose('cpu')[0]}`" == runs
+@pytest.mark.parametrize(("values", "runs"), rows_of("Configuration"))
+def test_what_a_configuration_runs(values: str, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in [*re.findall(r"`(\w+)`", values), *([""] if "not set" in values else [])]:
+        monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", value)
+        ops.configure()
+        assert f"`forward_{ops.current().choose('cpu')[0]}`" == runs
 
 
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +81,12 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command == ["logitport", "serve"]
     monkeypatch.setenv(*variable.split("=", 1))
     ops.configure()
-    assert LogitOp.get("apply_edits").choose("cpu") == ("cpu", "custom_ops has +apply_edits")
+    assert ops.current().choose("cpu") == ("native", "custom_ops is none")
 
 
 def test_configuring_an_engine() -> None:
     exec(blocks("Configuration", "python")[0], {})
-    assert LogitOp.get("apply_edits").choose("cpu") == ("cpu", "custom_ops has +apply_edits")
+    assert ops.current().choose("cpu") == ("native", "custom_ops is none")
 
 
 def test_the_output_of_the_command(
@@ -117,8 +112,8 @@ def test_an_implementation_out_of_tree(tmp_path: Path) -> None:
     (manifest,) = blocks("Add an implementation out of tree", "toml")
     plugin, comparison = blocks("Add an implementation out of tree", "python")
     ((group, entry_point, module),) = re.findall(r'entry-points\."([\w.]+)"\]\n(\S+) = "(\w+)"', manifest)
-    assert group == logit_op.PLUGINS
+    assert group == choice.PLUGINS
     assert f"`{module}.py`" in section("Add an implementation out of tree")
-    program = f"{comparison}\nfrom logitport import ops\nprint(ops.list_ops()[0].implementation)\n"
+    program = f"{comparison}\nfrom logitport import ops\nprint(ops.list_implementations()[0].method)\n"
     ran = run_beside_plugin(tmp_path, plugin, program, module=module, entry_point=entry_point)
     assert ran.stdout == "fast_edits.FastEdits.forward_cpu\n", ran.stderr

@@ -13,7 +13,7 @@ import torch
 
 from logitport.integrations.common.chains import chain_of
 from logitport.programs.capturing.graph import _OPERATORS
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
+from logitport.programs.cost import DEFAULT_LIMIT_MS
 from logitport.variables import OF_THE_SDK
 from logitport_server.config import ServerConfig
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logitport import errors
-from logitport.programs import parameters, program, rules, verifier
+from logitport.programs import program, rules, verifier
 from logitport.programs.types import Element
 from tests.client.programs.strategies import APPROXIMATE
 
@@ -58,7 +58,7 @@ def test_the_limits() -> None:
         program.MAX_BYTES,
         program.MAX_VALUES,
         program.MAX_PARAMETERS,
-        parameters.MAX_LIST_LENGTH,
+        program.MAX_LIST_LENGTH,
         program.MAX_INPUTS,
         verifier.MAX_NAME_LENGTH,
         program.MAX_RANK,

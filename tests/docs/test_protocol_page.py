@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from logitport import History, LogitportError, RowEdits, errors
-from logitport.core.checksum import extend_crc
 from logitport.core.edits import Edits
+from logitport.core.history import extend_crc
 from logitport.core.local_frames import LENGTH
 from logitport.ops.apply_edits import naive
 from logitport_proto import common_pb2, processing_pb2

@@ -15,7 +15,7 @@ from logitport_server.cli import ray
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
 from logitport_server.fleet import directory, options, scaling
-from logitport_server.fleet.authentication import VARIABLE
+from logitport_server.fleet.options import AUTH_MODE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
 OF_RAY = {"head"}
@@ -57,7 +57,7 @@ def test_its_default_is_the_default(option: str, default: str) -> None:
 def test_names_and_numbers() -> None:
     assert f"[{directory.METRICS_LABEL}]" in PAGE
     assert f":{options.FleetOptions().list_port}{directory.PATH}" in PAGE
-    assert f"export {VARIABLE}=token" in PAGE
+    assert f"export {AUTH_MODE}=token" in PAGE
     assert f"delays of up to {launch_backoff._MAX_SECONDS:g} s" in PAGE
     assert f"below {100 * scaling._SLACK:g} %" in PAGE
     assert scaling._SETTLE_SECONDS == 60

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, RequestsFailed
-from logitport.programs.columns import Columns
-from logitport.programs.cost.limits import milliseconds
-from logitport.programs.parameters import check_params
+from logitport.programs.cost import milliseconds
+from logitport.programs.parameters import Columns, check_params
 from logitport.programs.program import Program
 from logitport.programs.reference import run
 from logitport.programs.request_tokens import RequestTokens
@@ -22,6 +21,7 @@ from logitport.programs.runtime.runner import Runner
 from logitport.programs.verifier import Verified, verify
 from tests.client.programs import differential
 from tests.client.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout
+from tests.client.programs.runtime.memory import held_bytes, plan_of
 from tests.client.programs.strategies import APPROXIMATE, Case
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def _check(verified: Verified, width: int, dtype: np.dtype[Any], params: dict[st
     histories = [History(*one) for one in _HISTORIES]
     columns = Columns.checked(verified, [params] * len(_ROWS))
     runner = Runner()
-    plan = runner.plan(verified, _ROWS, logits)
+    plan = plan_of(runner, verified, _ROWS, logits)
     failed = runner.apply(verified, logits, _ROWS, columns, [RequestTokens(one) for one in histories])
     others = list(_OTHER_ROWS)
     assert torch.equal(logits[others].view(torch.uint8), before[others].view(torch.uint8)), "another row was written"
-    assert runner.bytes == plan.arena_bytes, "the plan does not have the memory of the run"
+    assert held_bytes(runner) == plan.arena_bytes, "the plan does not have the memory of the run"
     failures: Any = {}
     try:
         expected = run(verified, array, columns.values, histories)

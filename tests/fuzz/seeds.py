@@ -13,8 +13,7 @@ import numpy as np
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from logitport.core.edits import Edits, pack_bits
-from logitport.programs.parameters import MAX_TOKEN_ID
-from logitport.programs.program import Parameter, Program, Value
+from logitport.programs.program import MAX_TOKEN_ID, Parameter, Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import ONE, Element, Size
 from logitport.programs.types import VOCAB as VOCAB_SIZE

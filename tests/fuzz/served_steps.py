@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from logitport.compiled import core
-from logitport.core.checksum import extend_crc
+from logitport.core.history import extend_crc
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

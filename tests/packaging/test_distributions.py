@@ -39,7 +39,7 @@ USES = {
 WITH_TORCH = {
     "server": "import logitport_server.server; from logitport_builtins.programs.files import BUILTIN_PROGRAMS; "
     "assert all(BUILTIN_PROGRAMS.values())",
-    "transformers": "import torch; import logitport.integrations.common.padding",  # the hook imports transformers
+    "transformers": "import torch; import logitport.integrations.common.history_batch",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
     "testing": "import logitport.testing",  # needs `server`, too
     "play": "import starlette, uvicorn",  # needs `server`, too

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import InvalidArgument, ops
-from logitport.ops import LogitOp
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.server import Server
 
@@ -21,19 +20,19 @@ ENDS = ServerConfig(listen="127.0.0.1:0", store="/dev/null/store")
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
     yield
-    ops.configure([])
+    ops.configure("all")
 
 
 def test_a_server_keeps_the_choice_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops.configure(["none"])
+    ops.configure("none")
     monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "all")
     with pytest.raises(StartupError):
         Server(ENDS)
-    assert LogitOp.get("apply_edits").choose("cpu") == ("native", "custom_ops has none")
+    assert ops.current().choose("cpu") == ("native", "custom_ops is none")
 
 
 def test_a_server_refuses_an_invalid_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops.configure(["none"])
+    ops.configure("none")
     monkeypatch.setenv("LOGITPORT_CUSTOM_OPS", "apply_edits")
-    with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS: custom_ops "):
+    with pytest.raises(InvalidArgument, match="LOGITPORT_CUSTOM_OPS is 'apply_edits'"):
         Server(ENDS)

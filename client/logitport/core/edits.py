@@ -140,25 +140,29 @@ class Edits:
         """Return these edits and those of other rows, in the order of the rows. Rows ascend in both."""
         if not len(self) or not len(other):
             return self if len(self) else other
-        rows, kinds = np.concatenate((self.rows, other.rows)), np.concatenate((self.kinds, other.kinds))
-        order = np.argsort(rows, kind="stable")
-        counts = np.concatenate((self.counts, other.counts))
-        begins = np.concatenate((self.offsets[:-1], other.offsets[:-1] + self.offsets[-1]))[order]
-        offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts[order], dtype=np.int32)))
-        sources = np.arange(offsets[-1], dtype=np.int32) + np.repeat(begins - offsets[:-1], counts[order])
         values = self.values
         if self.values.size or other.values.size:
             values = np.concatenate(
                 [each.values if each.values.size else np.zeros(len(each.ids), np.float32) for each in (self, other)]
-            )[sources]
-        return Edits(rows[order], kinds[order], offsets, np.concatenate((self.ids, other.ids))[sources], values)
+            )
+        both = Edits(
+            rows=np.concatenate((self.rows, other.rows)),
+            kinds=np.concatenate((self.kinds, other.kinds)),
+            offsets=np.concatenate((self.offsets, other.offsets[1:] + self.offsets[-1])),
+            ids=np.concatenate((self.ids, other.ids)),
+            values=values,
+        )
+        return both._in_order(np.argsort(both.rows, kind="stable"))
 
     def merged(self) -> Edits:
         """Return equivalent edits, with all DENYs of a row, and all BIASes of a row, joined.
 
         All kinds but FORCE may change places: what one sets to -inf stays -inf. The BIASes of a row keep their order.
         """
-        ordered = self._by_row_and_kind()
+        first_of_row = np.ones(len(self), np.bool_)
+        first_of_row[1:] = self.rows[1:] != self.rows[:-1]
+        places = np.cumsum(first_of_row, dtype=np.int32) * 4 + _PLACE_OF_KIND[self.kinds]
+        ordered = self._in_order(np.argsort(places, kind="stable"))  # first a FORCE, last the BIASes
         rows, kinds = ordered.rows, ordered.kinds
         goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
         goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
@@ -166,12 +170,8 @@ class Edits:
         begins[1:-1] = ~goes_on
         return replace(ordered, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=ordered.offsets[begins])
 
-    def _by_row_and_kind(self) -> Edits:
-        """Return the same edits, with those of a row ordered by kind: first a FORCE, last the BIASes."""
-        begins = np.ones(len(self), np.bool_)
-        begins[1:] = self.rows[1:] != self.rows[:-1]
-        places = np.cumsum(begins, dtype=np.int32) * 4 + _PLACE_OF_KIND[self.kinds]
-        order = np.argsort(places, kind="stable")
+    def _in_order(self, order: NDArray[np.intp]) -> Edits:
+        """Return the same edits in another order."""
         counts = self.counts[order]
         offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
         sources = np.arange(len(self.ids), dtype=np.int32) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)

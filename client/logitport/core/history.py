@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Union
 
@@ -143,6 +144,11 @@ class PythonHistory:
     def memory_limit(self) -> int:
         """Limit of the account, in bytes; 0 without one."""
         return self._charge.account.limit if self._charge is not None else 0
+
+
+def extend_crc(crc: int, token_ids: Sequence[int]) -> int:
+    """Extend a checksum by ids: CRC-32 (IEEE 802.3, as in zlib) of little-endian int32; start with `crc` 0."""
+    return zlib.crc32(struct.pack(f"<{len(token_ids)}i", *token_ids), crc)
 
 
 def int32_ids(token_ids: TokenIds, where: str = "token ids") -> NDArray[np.int32]:

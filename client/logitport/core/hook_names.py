@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import ProcessorWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _SIMILARITY = 0.85  # of difflib: `starts` and `advence` are similar, `state` and `restart` are not
 
@@ -65,17 +65,11 @@ def _function(member: object) -> FunctionType | None:
 
 
 def _used_names(classes: Sequence[type]) -> set[str]:
-    names: set[str] = set()
-    for cls in classes:
-        for member in vars(cls).values():
-            function = _function(member)
-            if function is not None:
-                names.update(*(code.co_names for code in _codes(function.__code__)))
-    return names
+    functions = [_function(member) for cls in classes for member in vars(cls).values()]
+    return set().union(*(names_used(function.__code__) for function in functions if function is not None))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def names_used(code: CodeType) -> set[str]:
+    """Names of variables and attributes in code and in the functions inside it."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*map(names_used, inner))

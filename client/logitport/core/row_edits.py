@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import operator
+import sys
+import traceback
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from logitport.core import tensors
-from logitport.core.call_site import CallSite, call_site, traceback_at
 from logitport.errors import InvalidArgument
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
     import torch
     from numpy.typing import ArrayLike, NDArray
@@ -48,8 +50,14 @@ def unpack_bits(words: NDArray[np.int32], vocab_size: int) -> NDArray[np.bool_]:
     return np.unpackbits(data, count=vocab_size, bitorder="little").view(np.bool_)
 
 
+# A function, the offset of an instruction in its bytecode, and the globals of its module. No frame, which would keep
+# the variables of the call; and a tuple, because it is made at each edit.
+CallSite: TypeAlias = "tuple[CodeType, int, dict[str, Any]]"
 # Kind, token ids (or words of a bitmask), values of a BIAS.
 Edit: TypeAlias = "tuple[EditKind, NDArray[Any], NDArray[np.float32] | None]"
+
+
+_OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server")
 
 
 class RowEdits:
@@ -74,13 +82,13 @@ class RowEdits:
         """Set the logits of these ids, int[n], to -inf."""
         ids = _ids(token_ids)
         if ids.size:
-            self._sites[len(self._edits)] = call_site()
+            self._sites[len(self._edits)] = _call_site()
             self._edits.append((EditKind.DENY, ids, None))
 
     def allow(self, token_ids: ArrayLike | torch.Tensor) -> None:
         """Set the logits of all other ids to -inf; those of these ids, int[n], stay unchanged."""
         ids = _ids(token_ids)
-        self._sites[len(self._edits)] = call_site()
+        self._sites[len(self._edits)] = _call_site()
         self._edits.append((EditKind.ALLOW, ids, None))
 
     def force(self, token_id: int) -> None:
@@ -93,7 +101,7 @@ class RowEdits:
             forced = operator.index(token_id)
         except TypeError:
             raise InvalidArgument(f"force: pass one token id, an integer, not {type(token_id).__name__}") from None
-        self._sites = {0: call_site()}
+        self._sites = {0: _call_site()}
         self._edits = [(EditKind.FORCE, _ids([forced]), None)]
 
     def bias(self, token_ids: ArrayLike | torch.Tensor, values: ArrayLike | torch.Tensor) -> None:
@@ -117,7 +125,7 @@ class RowEdits:
         if not np.isfinite(added).all():
             raise InvalidArgument("bias: values must be finite; to forbid an id, deny it")
         if ids.size:
-            self._sites[len(self._edits)] = call_site()
+            self._sites[len(self._edits)] = _call_site()
             self._edits.append((EditKind.BIAS, ids, added))
 
     def bitmask(self, words: NDArray[np.int32]) -> None:
@@ -126,7 +134,7 @@ class RowEdits:
         Args:
             words: int32[ceil(vocab_size / 32)], copied.
         """
-        self._sites[len(self._edits)] = call_site()
+        self._sites[len(self._edits)] = _call_site()
         self._edits.append((EditKind.BITMASK, np.array(words, np.int32).reshape(-1), None))
 
     def say(self, kind: EditKind, ids: NDArray[Any], values: NDArray[np.float32] | None) -> None:
@@ -158,7 +166,7 @@ class RowEdits:
                 check_edit(kind, ids, vocab_size)
             except InvalidArgument as error:
                 if place in self._sites:
-                    error.remote_traceback = traceback_at(self._sites[place], error)
+                    error.remote_traceback = _traceback_at(self._sites[place], error)
                 raise
 
     def denies_all(self, vocab_size: int) -> bool:
@@ -234,3 +242,21 @@ def check_edit(kind: EditKind, ids: NDArray[Any], vocab_size: int) -> None:
     elif not within(ids, vocab_size):
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise InvalidArgument(f"{kind.name} of token id {wrong}: ids must lie in [0, {vocab_size})")
+
+
+def _call_site() -> CallSite:
+    """The place that called the caller of this function."""
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti, frame.f_globals
+
+
+def _traceback_at(site: CallSite, error: BaseException) -> str:
+    """Format as the traceback of an error that was raised there; "" if the code is logitport's own."""
+    code, instruction, module = site
+    if str(module.get("__package__") or "").partition(".")[0] in _OUR_PACKAGES:
+        return ""
+    lines = (line for begin, end, line in code.co_lines() if line is not None and begin <= instruction < end)
+    frame = traceback.FrameSummary(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
+    stack = traceback.StackSummary.from_list([frame]).format()
+    raised = traceback.format_exception_only(type(error), error)
+    return "".join(["Traceback (most recent call last):\n", *stack, *raised])

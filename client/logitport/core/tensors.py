@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # KServe v2's datatypes: the dtype's name in torch and numpy, and bytes per element.
 DATATYPES = {"FP32": ("float32", 4), "FP16": ("float16", 2), "BF16": ("bfloat16", 2)}
-_KNOWN_DTYPES: dict[object, str] = {}
 _NOT_TORCH = frozenset((list, tuple, np.ndarray))  # the usual types, decided in a third of the time
 _BY_DTYPE = {dtype: datatype for datatype, (dtype, _) in DATATYPES.items()}
 
@@ -36,16 +36,14 @@ def on_host(array: Any) -> Any:
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
+@cache
 def datatype_of(dtype: object) -> str:
     """KServe v2's name of a torch dtype, a numpy dtype, or a dtype's name. Raises InvalidArgument for any other."""
-    if dtype in _KNOWN_DTYPES:
-        return _KNOWN_DTYPES[dtype]
     name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         name = np.dtype(dtype).name
     if name not in _BY_DTYPE:
         raise InvalidArgument(f"logits of dtype {name} cannot be sent; convert them to one of {', '.join(_BY_DTYPE)}")
-    _KNOWN_DTYPES[dtype] = _BY_DTYPE[name]
     return _BY_DTYPE[name]
 
 
@@ -84,7 +82,11 @@ def write(message: common_pb2.Tensor, array: Any) -> None:
     """Write a tensor or array into a message, inline. Raises InvalidArgument for an unsupported dtype."""
     message.datatype = datatype_of(array.dtype)
     message.shape[:] = list(array.shape)
-    message.raw = _to_bytes(array)
+    if is_torch(array):
+        import torch
+
+        array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
+    message.raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def even_span(rows: Sequence[int]) -> slice | None:
@@ -182,18 +184,11 @@ def address(array: Any) -> int:
 
 def byte_offset(rows: Any, buffer: Any) -> int | None:
     """Offset of rows in a buffer of the same kind and width; None if they are not consecutive rows of it."""
-    if is_torch(rows):
-        if rows.device != buffer.device or not rows.is_contiguous() or rows.dtype != buffer.dtype:
-            return None
-        offset: int = rows.data_ptr() - buffer.data_ptr()
-        size: int = rows.numel() * rows.element_size()
-        whole: int = buffer.numel() * buffer.element_size()
-    else:
-        if not rows.flags.c_contiguous or rows.dtype != buffer.dtype:
-            return None
-        offset = rows.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
-        size, whole = rows.nbytes, buffer.nbytes
-    return offset if offset >= 0 and offset + size <= whole else None
+    contiguous = rows.is_contiguous() and rows.device == buffer.device if is_torch(rows) else rows.flags.c_contiguous
+    if not contiguous or rows.dtype != buffer.dtype:
+        return None
+    offset = address(rows) - address(buffer)
+    return offset if 0 <= offset <= buffer.nbytes - rows.nbytes else None
 
 
 def to_torch(tensor: common_pb2.Tensor) -> torch.Tensor:
@@ -218,15 +213,6 @@ def like(tensor: common_pb2.Tensor, model: Any) -> Any:
     _check_size(tensor)
     little_endian = np.frombuffer(bytearray(tensor.raw), model.dtype.newbyteorder("<"))
     return little_endian.reshape(tuple(tensor.shape)).astype(model.dtype, copy=False)
-
-
-def _to_bytes(array: Any) -> bytes:
-    if is_torch(array):
-        import torch
-
-        array = array.detach().cpu().contiguous().view(torch.uint8).numpy()
-    data: bytes = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    return data
 
 
 def _check_size(tensor: common_pb2.Tensor) -> None:

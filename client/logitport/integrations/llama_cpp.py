@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidArgument, RequestsFailed
-from logitport.integrations.common.denied_rows import all_denied
-from logitport.integrations.common.history_batch import HistoryBatch, require_chain
-from logitport.integrations.common.sequence_hook import SequenceHook
+from logitport.integrations.common.chains import require_chain
+from logitport.integrations.common.history_batch import HistoryBatch, SequenceHook
+from logitport.integrations.common.statuses import all_denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.client import Client
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
 
 
 class RemoteLogitsProcessor(SequenceHook):

@@ -1,6 +1,23 @@
-"""Ops on logits: one implementation for each platform, chosen by the device of the logits."""
+"""Edits of logits in place: one implementation for each platform, chosen by the device of the logits."""
 
-from logitport.ops.apply_edits import apply_edits
-from logitport.ops.logit_op import LogitOp, OpRow, OpsConfig, check_variable, configure, list_ops
+from logitport.ops.apply_edits import ApplyEdits
+from logitport.ops.choice import (
+    Implementation,
+    apply_edits,
+    check_variable,
+    configure,
+    current,
+    list_implementations,
+    register_oot,
+)
 
-__all__ = ["apply_edits", "check_variable", "configure", "list_ops", "LogitOp", "OpRow", "OpsConfig"]
+__all__ = [
+    "apply_edits",
+    "check_variable",
+    "configure",
+    "current",
+    "list_implementations",
+    "register_oot",
+    "ApplyEdits",
+    "Implementation",
+]

@@ -14,7 +14,7 @@ The functions, in the order in which a payload passes through them:
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
     sign          string -> string         signing
-    check_python  refuses foreign code     interpreter, bytecode, stack_depth  nothing is unpickled
+    check_python  refuses foreign code     interpreter, bytecode             nothing is unpickled
     loads         Payload -> processor      decode                            the only place that unpickles
     instantiate   class -> instance        decode
     wire_name     a class's name on the wire

@@ -64,13 +64,8 @@ def _why_no_processor(loaded: object) -> str:
     except TypeError as error:
         return str(error)
     if dialect in dialects.OF_CLASSES and not isinstance(inner, type):
-        return f"not a class, but a {type(inner).__qualname__}: {_short(inner)}"
+        return f"not a class, but a {type(inner).__qualname__}: {inner!r:.80}"
     return ""
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]

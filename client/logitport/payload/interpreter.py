@@ -10,7 +10,7 @@ if every instruction is the same in both versions, such as `return logits` in 3.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING, misfit
@@ -18,6 +18,8 @@ from logitport.payload.pickle_reader import Contents, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from logitport.payload.envelope import Payload
 
 # The arguments of types.CodeType, in order, with their types, in 3.10 and in 3.11 to 3.14.
 _FIELDS_310 = (
@@ -42,19 +44,7 @@ _CLASS_MARKS = {
 _RESUME = {151: ("3.11", "3.12"), 149: ("3.13",), 128: ("3.14 or newer",)}
 
 
-class Pickled(Protocol):
-    """The fields of a `Payload` from which its Python version is determined."""
-
-    @property
-    def data(self) -> bytes:
-        """The pickle."""
-
-    @property
-    def python(self) -> str:
-        """The Python minor version on its label; "" without a label."""
-
-
-def check_python(payload: Pickled) -> None:
+def check_python(payload: Payload) -> None:
     """Refuse code of another Python minor version. A payload without code fits every version.
 
     Raises:
@@ -63,18 +53,14 @@ def check_python(payload: Pickled) -> None:
     contents = read(payload.data)
     if not contents.codes and not contents.marshalled:
         return
-    if payload.python and payload.python != RUNNING:
-        raise PayloadError(
-            _message(f"Python {payload.python[:20]}", "its label says so"), code=PayloadError.PYTHON_MISMATCH
-        )
-    for found, proof in _contradictions(contents):
-        raise PayloadError(_message(found, proof), code=PayloadError.PYTHON_MISMATCH)
-
-
-def _message(found: str, proof: str) -> str:
-    return (
+    labelled = f"Python {payload.python[:20]}" if payload.python not in ("", RUNNING) else ""
+    found, proof = (labelled, "its label says so") if labelled else next(_contradictions(contents), ("", ""))
+    if not found:
+        return
+    raise PayloadError(
         f"the payload carries code of {found} ({proof}), but this is Python {RUNNING}: "
-        f"ship it from Python {RUNNING}, or use a server that runs the Python of its author"
+        f"ship it from Python {RUNNING}, or use a server that runs the Python of its author",
+        code=PayloadError.PYTHON_MISMATCH,
     )
 
 

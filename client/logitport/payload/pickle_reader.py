@@ -67,11 +67,20 @@ _MARK = object()
 _UNKNOWN = object()
 # Opcodes of values and containers: a vocabulary has 150,000 of them, and pickletools takes 3 µs for each.
 _SHORT_STRING, _SHORT_BYTES, _MEMOIZE = pickle.SHORT_BINUNICODE[0], pickle.SHORT_BINBYTES[0], pickle.MEMOIZE[0]
-_FLOAT = pickle.BINFLOAT[0]
-# The bytes of the argument, and whether it has a sign.
-_NUMBERS = {pickle.BININT1[0]: (1, False), pickle.BININT2[0]: (2, False), pickle.BININT[0]: (4, True)}
+# Opcodes with a number of a fixed size.
+_NUMBERS = {
+    opcode[0]: struct.Struct(form)
+    for opcode, form in (
+        (pickle.BININT1, "<B"),
+        (pickle.BININT2, "<H"),
+        (pickle.BININT, "<i"),
+        (pickle.BINFLOAT, ">d"),
+        (pickle.BINGET, "<B"),
+        (pickle.LONG_BINGET, "<I"),
+    )
+}
 _WITHOUT_ARGUMENT = {ord(op.code): op for op in pickletools.opcodes if op.arg is None and op.name != "STOP"}
-_REPEATED = {pickle.BINGET[0]: 1, pickle.LONG_BINGET[0]: 4}
+_REPEATED = (pickle.BINGET[0], pickle.LONG_BINGET[0])
 
 
 class _Reader:
@@ -143,29 +152,19 @@ class _Reader:
                     memo[len(memo)] = stack[-1]
                     position += 1
             elif op in _NUMBERS:
-                size, signed = _NUMBERS[op]
-                stop = position + 1 + size
+                packed = _NUMBERS[op]
+                stop = position + 1 + packed.size
                 if stop > end:
                     break
-                stack.append(int.from_bytes(data[position + 1 : stop], "little", signed=signed))
-                position = stop
-            elif op in _REPEATED:
-                stop = position + 1 + _REPEATED[op]
-                index = int.from_bytes(data[position + 1 : stop], "little")
-                if stop > end or index not in memo:
+                (number,) = packed.unpack_from(data, position + 1)
+                if op in _REPEATED and number not in memo:
                     break
-                stack.append(memo[index])
+                stack.append(memo[number] if op in _REPEATED else number)
                 position = stop
             elif op in _WITHOUT_ARGUMENT:
                 self.skimmed = position
                 self.step(_WITHOUT_ARGUMENT[op], None)
                 position += 1
-            elif op == _FLOAT:
-                stop = position + 9
-                if stop > end:
-                    break
-                stack.append(struct.unpack_from(">d", data, position + 1)[0])
-                position = stop
             else:
                 break
         return position

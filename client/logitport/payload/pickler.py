@@ -26,7 +26,7 @@ import dill  # type: ignore[import-untyped]
 from logitport.errors import PayloadError
 from logitport.payload import reductions, wire_names
 from logitport.payload.portability import find_by_name, globals_used, submodules_used, top_level, travels_by_value
-from logitport.payload.tokenizer_references import is_transformers_tokenizer, reference_to
+from logitport.tokenizers import shipped_tokenizer, vocabulary_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,8 +145,8 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         live = next((name for kind, name in _LIVE.items() if isinstance(obj, kind)), "")
         if live and not isinstance(obj, _IN_MEMORY):
             raise PayloadError(f"it is {live}")
-        if is_transformers_tokenizer(obj):
-            return reference_to(obj)
+        if _derives(type(obj), "transformers.", "PreTrainedTokenizerBase"):
+            return _tokenizer_reference(obj)
         large = _large(type(obj))
         if large:
             what, instead = large
@@ -213,17 +213,14 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
                 where = f"the global {name!r} of {function.__qualname__}"
                 if name not in names:
                     names.add(name)
-                    self._at(where, self._save_item, namespace, name, value)
+                    self.save(namespace)
+                    self.save(name)
+                    self._at(where, self.save, value)
+                    self.write(pickle.SETITEM + pickle.POP)
                 for submodule in submodules_used(value, attributes) if isinstance(value, types.ModuleType) else ():
                     self._call(importlib.import_module, submodule)
         for name, cell in zip(code.co_freevars, closure or (), strict=True):
             self._at(f"the variable {name!r} that {function.__qualname__} encloses", self._fill_cell, cell)
-
-    def _save_item(self, namespace: dict[str, Any], name: str, value: Any) -> None:
-        self.save(namespace)
-        self.save(name)
-        self.save(value)
-        self.write(pickle.SETITEM + pickle.POP)
 
     def _fill_cell(self, cell: types.CellType) -> None:
         if id(cell) in self._filled_cells:
@@ -277,11 +274,20 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
 
 
 def _large(cls: type) -> tuple[str, str] | None:
-    for parent in cls.__mro__:
-        for (module, name), described in _LARGE.items():
-            if parent.__name__ == name and parent.__module__.startswith(module):
-                return described
-    return None
+    return next((described for (module, name), described in _LARGE.items() if _derives(cls, module, name)), None)
+
+
+def _derives(cls: type, module: str, name: str) -> bool:
+    """Whether a class derives from one that may not be imported here, of a module with this prefix."""
+    return any(parent.__name__ == name and parent.__module__.startswith(module) for parent in cls.__mro__)
+
+
+def _tokenizer_reference(tokenizer: Any) -> tuple[Callable[..., object], tuple[object, ...]]:
+    """The reduction of a tokenizer of transformers: its digest, and what the server's one cannot know."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    tokens = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    size = max(vocabulary.values(), default=-1) + 1
+    return shipped_tokenizer, (vocabulary_digest(vocabulary), size, str(tokenizer.name_or_path), tokens)
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, Any]]:

@@ -42,28 +42,16 @@ def _bound_method(method: types.MethodType) -> Any:
     return (getattr, (method.__self__, name)) if getattr(method.__self__, name, None) == method else NotImplemented
 
 
-def _cached_property(prop: functools.cached_property[Any]) -> Any:
-    # Before 3.12 it holds a lock, which cannot be pickled.
-    return functools.cached_property, (prop.func,), {"attrname": prop.attrname}
-
-
-def _new_type(new_type: Any) -> Any:
-    return typing.NewType, (new_type.__name__, new_type.__supertype__)
-
-
-def _type_var(variable: Any) -> Any:
-    # A bound has no effect at run time.
-    return typing.TypeVar, (variable.__name__, *variable.__constraints__)
-
-
 _REDUCTIONS: dict[type, Any] = {
     set: _in_order,
     frozenset: _in_order,
     types.CellType: lambda _: (types.CellType, ()),
     types.MethodType: _bound_method,
-    functools.cached_property: _cached_property,
-    typing.NewType: _new_type,
-    typing.TypeVar: _type_var,
+    # Before 3.12 it holds a lock, which cannot be pickled.
+    functools.cached_property: lambda one: (functools.cached_property, (one.func,), {"attrname": one.attrname}),
+    typing.NewType: lambda one: (typing.NewType, (one.__name__, one.__supertype__)),
+    # A bound has no effect at run time.
+    typing.TypeVar: lambda one: (typing.TypeVar, (one.__name__, *one.__constraints__)),
 }
 
 

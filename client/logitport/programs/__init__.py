@@ -7,9 +7,7 @@ types           element types, sizes and shapes of values
 program         a program, its canonical bytes and its digest
 rules           what each operator requires of its inputs, and the type of its result
 verifier        checks a program as a whole, before it runs
-parameters      checks the parameters of a request
-columns         the parameters of the rows of a run
-nan             whether the result can be NaN
+parameters      checks the parameters of a request, and arranges those of rows
 request_tokens  the ids of a request, counted incrementally
 runtime         runs programs with torch, on the engine's own logits
 cost            the worst case in milliseconds on this machine, and its limit
@@ -22,7 +20,7 @@ from logitport.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport.programs.capturing import capture
-    from logitport.programs.cost.limits import check_cost, milliseconds
+    from logitport.programs.cost import check_cost, milliseconds
     from logitport.programs.lifting import lift
     from logitport.programs.program import Parameter, Program, Value
     from logitport.programs.types import Element
@@ -44,7 +42,7 @@ __getattr__ = names_of(
     __name__,
     {
         "logitport.programs.capturing": "capture",
-        "logitport.programs.cost.limits": "check_cost milliseconds",
+        "logitport.programs.cost": "check_cost milliseconds",
         "logitport.programs.lifting": "lift",
         "logitport.programs.program": "Parameter Program Value",
         "logitport.programs.types": "Element",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from logitport.core.declared import Declared
 from logitport.errors import InvalidArgument
-from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID, check_param
-from logitport.programs.program import Parameter
+from logitport.programs.parameters import check_param
+from logitport.programs.program import MAX_LIST_LENGTH, MAX_TOKEN_ID, Parameter
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -24,12 +24,20 @@ if TYPE_CHECKING:
 _MAX_EXACT = 1 << 53
 
 
+_NumberT = TypeVar("_NumberT", int, float)
+
 # How help texts name the limits.
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class Declaration(Declared):
-    """Declaration of one parameter."""
+    """Declaration of one parameter.
+
+    Attributes:
+        kind: its type, for `help`.
+    """
+
+    kind: str
 
     def read(self, name: str, params: Mapping[str, Any]) -> Checked:
         return check_param(self.parameter(name), params)
@@ -37,11 +45,6 @@ class Declaration(Declared):
     @abstractmethod
     def parameter(self, name: str) -> Parameter:
         """Make the parameter with this name."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Its type, for `help`."""
 
     def explained(self) -> str:
         given: dict[str, Any] = vars(self)
@@ -55,77 +58,68 @@ class Declaration(Declared):
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
-        set_ones = [f"{name}={value!r}" for name, value in given if value != type(self).__dict__[name]]
+        set_ones = [f"{name}={value!r}" for name, value in given if value != getattr(type(self), name)]
         return f"{type(self).__name__}({', '.join(set_ones)})"
 
 
 @dataclass(frozen=True, repr=False)
-class Float(Declaration):
-    """A number. A program reads it as float32[rows], an `EditProcessor` as a float.
+class _Number(Declaration, Generic[_NumberT]):
+    """A number with limits.
 
     Attributes:
         default: the value for requests that do not set it; None if they must.
         ge, le: the lowest and the highest value that is permitted.
-        gt, lt: values that all permitted ones are above, or below, in float32.
+        gt, lt: values that all permitted ones are above, or below; of `Float` in float32.
         description: one line about it, for `help` and forms.
 
     Raises:
-        InvalidArgument: the limits exclude each other or the default.
+        InvalidArgument: the limits exclude each other or the default; or an integer is above 2**53.
     """
 
-    annotated = float
-    kind = "float"
-
-    default: float | None = None
-    ge: float | None = None
-    le: float | None = None
-    gt: float | None = None
-    lt: float | None = None
+    default: _NumberT | None = None
+    ge: _NumberT | None = None
+    le: _NumberT | None = None
+    gt: _NumberT | None = None
+    lt: _NumberT | None = None
     description: str = ""
 
     def __post_init__(self) -> None:
         _check(self.parameter("x"))
 
+    def _within(self, name: str, element: Element, above: float | None, below: float | None) -> Parameter:
+        lowest = max((limit for limit in (self.ge, above) if limit is not None), default=-math.inf)
+        highest = min((limit for limit in (self.le, below) if limit is not None), default=math.inf)
+        return Parameter(name, element, _float(self.default), float(lowest), float(highest))
+
+
+class Float(_Number[float]):
+    """A number. A program reads it as float32[rows], an `EditProcessor` as a float."""
+
+    annotated = float
+    kind = "float"
+
     def parameter(self, name: str) -> Parameter:
         above = None if self.gt is None else float(np.nextafter(np.float32(self.gt), np.float32(np.inf)))
         below = None if self.lt is None else float(np.nextafter(np.float32(self.lt), np.float32(-np.inf)))
-        return Parameter(name, Element.FLOAT32, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
+        return self._within(name, Element.FLOAT32, above, below)
 
 
-@dataclass(frozen=True, repr=False)
-class Int(Declaration):
-    """An integer. A program reads it as int64[rows], an `EditProcessor` as an int.
-
-    Attributes:
-        default: the value for requests that do not set it; None if they must.
-        ge, le: the lowest and the highest value that is permitted.
-        gt, lt: values that all permitted ones are above, or below.
-        description: one line about it, for `help` and forms.
-
-    Raises:
-        InvalidArgument: the limits exclude each other or the default, or a number is above 2**53.
-    """
+class Int(_Number[int]):
+    """An integer. A program reads it as int64[rows], an `EditProcessor` as an int."""
 
     annotated = int
     kind = "int"
-
-    default: int | None = None
-    ge: int | None = None
-    le: int | None = None
-    gt: int | None = None
-    lt: int | None = None
-    description: str = ""
 
     def __post_init__(self) -> None:
         for number in (self.default, self.ge, self.le, self.gt, self.lt):
             if number is not None and (type(number) is not int or abs(number) >= _MAX_EXACT):
                 raise InvalidArgument(f"Int has the number {number!r}; it must be an integer in ±2**53")
-        _check(self.parameter("x"))
+        super().__post_init__()
 
     def parameter(self, name: str) -> Parameter:
         above = None if self.gt is None else self.gt + 1
         below = None if self.lt is None else self.lt - 1
-        return Parameter(name, Element.INT64, _float(self.default), _highest(self.ge, above), _lowest(self.le, below))
+        return self._within(name, Element.INT64, above, below)
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,7 +163,7 @@ class TokenIds(Declaration):
     description: str = ""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> str:  # type: ignore[override]
         return f"list of at most {self.max_ids} token ids"
 
     def __post_init__(self) -> None:
@@ -195,11 +189,3 @@ def _check(parameter: Parameter) -> None:
 
 def _float(number: float | None) -> float | None:
     return None if number is None else float(number)
-
-
-def _highest(*limits: float | None) -> float:
-    return float(max((limit for limit in limits if limit is not None), default=-math.inf))
-
-
-def _lowest(*limits: float | None) -> float:
-    return float(min((limit for limit in limits if limit is not None), default=math.inf))

@@ -1,4 +1,4 @@
-"""Checks the parameters of a request against the declarations of a program. Called once, at admission."""
+"""Checks the parameters of a request against those of a program, once, at admission; and arranges those of rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from logitport.core.declared import refuse_unknown
 from logitport.errors import InvalidArgument
+from logitport.programs.program import MAX_TOKEN_ID
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.programs.program import Parameter
+    from logitport.programs.verifier import Verified
 
-# Ids in a list, of which each row of a step has a padded copy.
-MAX_LIST_LENGTH = 4096
-MAX_TOKEN_ID = (1 << 31) - 1
 # A checked parameter: a number, or a list of token ids.
 Checked = float | tuple[int, ...]
 
@@ -96,3 +95,45 @@ def _expected(parameter: Parameter) -> str:
         return "a bool"
     kind = {Element.BOOL: "a bool", Element.INT64: "an integer"}.get(parameter.element, "a number")
     return f"{kind} in [{parameter.minimum:g}, {parameter.maximum:g}]"
+
+
+class Columns:
+    """Checked parameters of rows, to be reused while the rows' requests stay the same.
+
+    Attributes:
+        rows: number of rows.
+        values: for each name, one number for each row, or int64[rows, length] for lists of ids.
+    """
+
+    def __init__(self, verified: Verified, checked: Sequence[tuple[Checked, ...]]) -> None:
+        """Arrange the results of `check_params` of each row."""
+        self.rows = len(checked)
+        self.values: dict[str, Any] = {}
+        for at, parameter in enumerate(verified.program.parameters):
+            column: list[Any] = [row[at] for row in checked]
+            self.values[parameter.name] = padded(column, parameter.length) if parameter.length else column
+
+    @classmethod
+    def checked(cls, verified: Verified, params: Sequence[Mapping[str, Any]]) -> Columns:
+        """Check and arrange the parameters of each row. Raises InvalidArgument as `check_params`."""
+        return cls(verified, [check_params(verified.program.parameters, row) for row in params])
+
+    def part(self, begin: int, end: int) -> Columns:
+        """The rows from `begin` to `end`."""
+        if (begin, end) == (0, self.rows):
+            return self
+        return self._of({name: numbers[begin:end] for name, numbers in self.values.items()}, end - begin)
+
+    def select(self, places: Sequence[int]) -> Columns:
+        """The rows at these places."""
+        values = {
+            name: numbers[[*places]] if isinstance(numbers, np.ndarray) else [numbers[place] for place in places]
+            for name, numbers in self.values.items()
+        }
+        return self._of(values, len(places))
+
+    @staticmethod
+    def _of(values: dict[str, Any], rows: int) -> Columns:
+        columns = object.__new__(Columns)
+        columns.rows, columns.values = rows, values
+        return columns

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from logitport.core.declared import check_declared
 from logitport.errors import InvalidArgument
 from logitport.processors import CustomLogitProcessor
-from logitport.programs.declarations import Declaration
 from logitport.programs.parameters import check_params, padded
 from logitport.programs.tensor_history import TensorHistory
 from logitport.programs.types import Element
@@ -40,13 +40,13 @@ class TensorProcessor(CustomLogitProcessor):
         super().__init_subclass__(**options)
         if type(cls.window) is not int or not 0 <= cls.window <= MAX_WINDOW:
             raise InvalidArgument(f"{cls.__qualname__}.window is {cls.window!r}; it must be in [0, {MAX_WINDOW}]")
-        for name, declaration in cls.params.items():
-            if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
-                raise InvalidArgument(f"{cls.__qualname__}.params: {name!r} must be an identifier")
-            if len(name) > MAX_NAME_LENGTH or not isinstance(declaration, Declaration):
+        check_declared(cls)
+        for name in cls.params:
+            fits = isinstance(name, str) and name.isidentifier() and len(name) <= MAX_NAME_LENGTH
+            if not fits or name.startswith("__"):
                 raise InvalidArgument(
-                    f"{cls.__qualname__}.params[{name!r}]: declare Float, Int, Bool or TokenIds, under a name of "
-                    f"at most {MAX_NAME_LENGTH} characters"
+                    f"{cls.__qualname__}.params: {name!r:.100} must be an identifier of at most {MAX_NAME_LENGTH} "
+                    "characters, and not begin with __"
                 )
 
     @abstractmethod

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs.types import Element, Shape, Size
 from logitport_proto import program_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OPERATORS_VERSION = 1
 
@@ -23,7 +19,13 @@ MAX_BYTES = 4 << 20
 MAX_VALUES = 512
 MAX_PARAMETERS = 32
 MAX_RANK = 3  # no processor that was looked at needs more
+# Ids in a list, of which each row of a step has a padded copy.
+MAX_LIST_LENGTH = 4096
+MAX_TOKEN_ID = (1 << 31) - 1
 MAX_INPUTS = 64  # of one value; only `concatenate` has more than three
+# Fields that a message has under the same name, in the same form.
+_PARAMETER_FIELDS = ("name", "minimum", "maximum", "length")
+_VALUE_FIELDS = ("operator", "inputs", "axis", "number", "integer", "flag", "parameter", "data")
 
 
 @dataclass(frozen=True)
@@ -151,31 +153,21 @@ def _to_proto(program: Program) -> program_pb2.Program:
         window=program.window,
         parameters=[
             program_pb2.Parameter(
-                name=parameter.name,
                 type=parameter.element.value,
                 required=parameter.default is None,
                 default=parameter.default or 0.0,
-                minimum=parameter.minimum,
-                maximum=parameter.maximum,
-                length=parameter.length,
+                **{name: getattr(parameter, name) for name in _PARAMETER_FIELDS},
             )
             for parameter in program.parameters
         ],
         values=[
             program_pb2.Value(
-                operator=value.operator,
-                inputs=value.inputs,
                 type=value.element.value if value.element is not None else 0,  # type: ignore[arg-type]
                 shape=[_size_to_proto(size) for size in value.shape or ()],
                 has_shape=value.shape is not None,
-                axis=value.axis,
                 begin=_size_to_proto(value.begin) if value.begin is not None else None,
                 end=_size_to_proto(value.end) if value.end is not None else None,
-                number=value.number,
-                integer=value.integer,
-                flag=value.flag,
-                parameter=value.parameter,
-                data=value.data,
+                **{name: getattr(value, name) for name in _VALUE_FIELDS},
             )
             for value in program.values
         ],
@@ -184,40 +176,28 @@ def _to_proto(program: Program) -> program_pb2.Program:
 
 def _from_proto(message: program_pb2.Program) -> Program:
     try:
-        return Program(
-            name=message.name,
-            window=message.window,
-            parameters=tuple(
-                Parameter(
-                    parameter.name,
-                    Element(parameter.type),
-                    None if parameter.required else parameter.default,
-                    parameter.minimum,
-                    parameter.maximum,
-                    parameter.length,
-                )
-                for parameter in message.parameters
-            ),
-            values=tuple(
-                Value(
-                    operator=value.operator,
-                    inputs=tuple(value.inputs),
-                    element=Element(value.type) if value.type else None,
-                    shape=_shape(value.shape) if value.has_shape else None,
-                    axis=value.axis,
-                    begin=_size(value.begin) if value.HasField("begin") else None,
-                    end=_size(value.end) if value.HasField("end") else None,
-                    number=value.number,
-                    integer=value.integer,
-                    flag=value.flag,
-                    parameter=value.parameter,
-                    data=value.data,
-                )
-                for value in message.values
-            ),
+        parameters = tuple(
+            Parameter(
+                element=Element(parameter.type),
+                default=None if parameter.required else parameter.default,
+                **{name: getattr(parameter, name) for name in _PARAMETER_FIELDS},
+            )
+            for parameter in message.parameters
+        )
+        values = tuple(
+            Value(
+                inputs=tuple(value.inputs),
+                element=Element(value.type) if value.type else None,
+                shape=tuple(map(_size, value.shape)) if value.has_shape else None,
+                begin=_size(value.begin) if value.HasField("begin") else None,
+                end=_size(value.end) if value.HasField("end") else None,
+                **{name: getattr(value, name) for name in _VALUE_FIELDS if name != "inputs"},
+            )
+            for value in message.values
         )
     except ValueError as error:
         raise InvalidArgument(f"the program has an unknown element type: {error}") from error
+    return Program(message.name, values, parameters, message.window)
 
 
 def _size_to_proto(size: Size) -> program_pb2.Size:
@@ -226,7 +206,3 @@ def _size_to_proto(size: Size) -> program_pb2.Size:
 
 def _size(message: program_pb2.Size) -> Size:
     return Size(message.vocab, message.window, message.constant)
-
-
-def _shape(messages: Sequence[program_pb2.Size]) -> Shape:
-    return tuple(_size(message) for message in messages)

@@ -12,6 +12,7 @@ import numpy as np
 
 from logitport.errors import InvalidArgument, ProcessorFailed, RequestsFailed
 from logitport.programs.parameters import padded
+from logitport.programs.rules import ELEMENTWISE
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -165,10 +166,6 @@ def _history(operation: _Operation) -> Array:
     return np.pad(ids.astype(np.int64), (operation.row.window - len(ids), 0), constant_values=-1)
 
 
-def _history_length(operation: _Operation) -> Array:
-    return np.array(min(len(operation.row.history), operation.row.window))
-
-
 def _constant(operation: _Operation) -> Array:
     return np.frombuffer(operation.value.data, _DATA[operation.type.element]).reshape(operation.shape)
 
@@ -212,10 +209,6 @@ def _log_softmax(operation: _Operation) -> Array:
     return result
 
 
-def _cumsum(operation: _Operation) -> Array:
-    return np.cumsum(operation.inputs[0], axis=operation.axis)
-
-
 def _order(source: Array, *, descending: bool) -> Array:
     """Indices that sort the last axis; equal elements keep their order, and NaN is the largest."""
     if not descending:
@@ -223,14 +216,6 @@ def _order(source: Array, *, descending: bool) -> Array:
     ascending = np.argsort(source[..., ::-1], axis=-1, kind="stable")
     result: Array = source.shape[-1] - 1 - ascending[..., ::-1]  # reversed twice, equal elements keep their order
     return result
-
-
-def _argsort(operation: _Operation) -> Array:
-    return _order(operation.inputs[0], descending=operation.value.flag)
-
-
-def _top_k(operation: _Operation) -> Array:
-    return _order(operation.inputs[0], descending=True)[..., : operation.value.integer]
 
 
 def _slice(operation: _Operation) -> Array:
@@ -263,51 +248,20 @@ def _scatter_drop(operation: _Operation) -> Array:
     return result
 
 
-def _sigmoid(source: Array) -> Array:
-    one = np.float32(1)
-    result: Array = one / (one + np.exp(-source))
-    return result
-
-
+_NUMPY_NAMES = {"negate": "negative", **{name: f"logical_{name}" for name in ("not", "and", "or", "xor")}}
 _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "logits": lambda operation: operation.row.logits,
     "parameter": _parameter,
     "history": _history,
-    "history_length": _history_length,
+    "history_length": lambda operation: np.array(min(len(operation.row.history), operation.row.window)),
     "token_mask": lambda operation: operation.row.counts(operation.value.flag) > 0,
     "token_counts": lambda operation: operation.row.counts(operation.value.flag),
     "constant": _constant,
     "full": lambda operation: np.full(operation.shape, operation.number()),
     "arange": lambda operation: np.arange(operation.shape[0]),
     "cast": _cast,
-    "not": _elementwise(np.logical_not),
-    "and": _elementwise(np.logical_and),
-    "or": _elementwise(np.logical_or),
-    "xor": _elementwise(np.logical_xor),
     "is_nan": _elementwise(np.isnan),
     "where": _elementwise(np.where),
-    "exp": _elementwise(np.exp),
-    "log": _elementwise(np.log),
-    "sqrt": _elementwise(np.sqrt),
-    "sigmoid": _elementwise(_sigmoid),
-    "tanh": _elementwise(np.tanh),
-    "floor": _elementwise(np.floor),
-    "ceil": _elementwise(np.ceil),
-    "negate": _elementwise(np.negative),
-    "absolute": _elementwise(np.absolute),
-    "add": _elementwise(np.add),
-    "subtract": _elementwise(np.subtract),
-    "multiply": _elementwise(np.multiply),
-    "divide": _elementwise(np.divide),
-    "power": _elementwise(np.power),
-    "minimum": _elementwise(np.minimum),
-    "maximum": _elementwise(np.maximum),
-    "equal": _elementwise(np.equal),
-    "not_equal": _elementwise(np.not_equal),
-    "less": _elementwise(np.less),
-    "less_equal": _elementwise(np.less_equal),
-    "greater": _elementwise(np.greater),
-    "greater_equal": _elementwise(np.greater_equal),
     "sum": _reduction(np.sum),
     "mean": _reduction(np.mean),
     "std": _std,
@@ -316,9 +270,9 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "argmax": _reduction(np.argmax),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
-    "cumsum": _cumsum,
-    "argsort": _argsort,
-    "top_k": _top_k,
+    "cumsum": lambda operation: np.cumsum(operation.inputs[0], axis=operation.axis),
+    "argsort": lambda operation: _order(operation.inputs[0], descending=operation.value.flag),
+    "top_k": lambda operation: _order(operation.inputs[0], descending=True)[..., : operation.value.integer],
     "expand": lambda operation: np.broadcast_to(operation.inputs[0], operation.shape),
     "unsqueeze": lambda operation: np.expand_dims(operation.inputs[0], operation.axis),
     "squeeze": lambda operation: np.squeeze(operation.inputs[0], operation.axis),
@@ -327,4 +281,6 @@ _OPERATORS: Mapping[str, Callable[[_Operation], Array]] = {
     "concatenate": lambda operation: np.concatenate(operation.inputs, axis=operation.axis),
     "gather_or": _gather_or,
     "scatter_drop": _scatter_drop,
+    "sigmoid": _elementwise(lambda source: np.float32(1) / (np.float32(1) + np.exp(-source))),
+    **{name: _elementwise(getattr(np, _NUMPY_NAMES.get(name, name))) for name in ELEMENTWISE if name != "sigmoid"},
 }

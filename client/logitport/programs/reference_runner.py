@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.programs.columns import Columns
+    from logitport.programs.parameters import Columns
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.verifier import Verified
 
@@ -41,7 +41,7 @@ class ReferenceRunner:
             histories: the ids of each of the rows; may be left out if the program does not read them.
 
         Returns:
-            The failed rows: a NaN in the result of logits without one, or a number that int64 cannot hold.
+            The failed rows: a NaN in the result, or a number that int64 cannot hold.
 
         Raises:
             InvalidArgument, LimitExceeded: as `reference.run`.
@@ -56,8 +56,7 @@ class ReferenceRunner:
             result = cast("NDArray[Any]", error.result)
             failed = {places[at]: cast("ProcessorFailed", each) for at, each in error.failures.items()}
         name = verified.program.name
-        new_nan = np.isnan(result).any(axis=1) & ~np.isnan(selected).any(axis=1)
-        for at in np.flatnonzero(new_nan).tolist():
+        for at in np.flatnonzero(np.isnan(result).any(axis=1)).tolist():
             message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
             failed.setdefault(places[at], ProcessorFailed(message, processor=name))
         logits[places] = result

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
-    from numpy.typing import NDArray
 
 
 class TensorHistory:
@@ -56,7 +55,9 @@ class TensorHistory:
             counts = np.zeros((len(self._prompts), self._vocab_size), np.int64)
             for row, (prompt, output) in enumerate(zip(self._prompts, self._outputs, strict=True)):
                 for ids in (output,) if generated_only else (prompt, output):
-                    counts[row] += _count(ids, self._vocab_size)
+                    array = np.asarray(ids, np.int64)
+                    inside = array[(array >= 0) & (array < self._vocab_size)]  # others do not count
+                    counts[row] += np.bincount(inside, minlength=self._vocab_size)
             self._counts[generated_only] = torch.from_numpy(counts).to(self._device)
         return self._counts[generated_only].clone()  # a processor may write to it
 
@@ -66,10 +67,3 @@ def _tail(prompt: Sequence[int], output: Sequence[int], window: int) -> list[int
     last = list(output[max(0, len(output) - window) :])
     missing = window - len(last)
     return [*prompt[max(0, len(prompt) - missing) :], *last] if missing else last
-
-
-def _count(ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:
-    """Count ids. An id outside the vocabulary does not count."""
-    array = np.asarray(ids, np.int64)
-    valid = array[(array >= 0) & (array < vocab_size)]
-    return np.bincount(valid, minlength=vocab_size)

@@ -11,8 +11,15 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.programs.parameters import MAX_LIST_LENGTH, MAX_TOKEN_ID
-from logitport.programs.program import MAX_INPUTS, MAX_PARAMETERS, MAX_RANK, MAX_VALUES, Value
+from logitport.programs.program import (
+    MAX_INPUTS,
+    MAX_LIST_LENGTH,
+    MAX_PARAMETERS,
+    MAX_RANK,
+    MAX_TOKEN_ID,
+    MAX_VALUES,
+    Value,
+)
 from logitport.programs.rules import HISTORY_OPERATORS, OPERATORS, Context, check_sizes
 from logitport.programs.types import VOCAB, Element, Type
 

@@ -14,8 +14,7 @@ import orjson
 
 from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
-from logitport.programs.cost.limits import check_cost
-from logitport.programs.cost.prices import NUMPY, TORCH
+from logitport.programs.cost import NUMPY, TORCH, check_cost
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from logitport.core import tensors
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.ops import apply_edits
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

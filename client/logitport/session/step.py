@@ -15,7 +15,7 @@ from logitport.errors import (
     StateLost,
     warn_all_denied,
 )
-from logitport.ops.apply_edits import apply_edits
+from logitport.ops import apply_edits
 from logitport.session.frames import Handle, step_frame
 from logitport.session.step_reply import Answer, programs_of
 from logitport.session.step_result import StepResult

@@ -9,7 +9,7 @@ from logitport.calls import rows_applied, split_failures, unpack_int32
 from logitport.compiled import core
 from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import LogitportError
-from logitport.ops.apply_edits import uses_core
+from logitport.ops import current
 from logitport.session.request_table import late_error
 from logitport.session.step_result import StepResult
 from logitport_proto import common_pb2, processing_pb2
@@ -71,7 +71,7 @@ class ReplyReader:
     def __init__(self, requests: SessionRequests, vocab_size: int, datatype: str) -> None:
         self._requests = requests
         self._vocab_size = vocab_size
-        self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if uses_core() else None
+        self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if current().uses_core else None
 
     def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> Answer:
         """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""

@@ -43,8 +43,13 @@ class Finding(NamedTuple):
     code: str
     reason: str
 
+    @property
+    def where(self) -> str:
+        """The line, with its place."""
+        return f"{self.file}:{self.line}: `{self.code}`"
+
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: `{self.code}`: {self.reason}"
+        return f"{self.where}: {self.reason}"
 
 
 class AuthorFunction:

@@ -10,7 +10,7 @@
 
 namespace logitport {
 
-// Distinct ids and how often each occurs, in the order of `TokenCounts` in client/logitport/core/token_counts.py.
+// Distinct ids and how often each occurs, in the order of `TokenCounts` in client/logitport/programs/request_tokens.py.
 class TokenCounts {
  public:
   void count(const std::int32_t *ids, std::size_t size);  // the first ids: distinct ones become ascending

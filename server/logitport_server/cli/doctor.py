@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Doctor(Layers):
-    """Show what this machine runs: its ops, the layers of the sandbox, and every attempt inside real workers.
+    """Show what this machine runs: its kernels, the layers of the sandbox, and every attempt inside real workers.
 
     Exits with status 1 where `logitport serve` would refuse shipped processors with the same options.
     """
@@ -28,7 +28,7 @@ class Doctor(Layers):
     def run(self) -> None:
         console = Console()
         console.print(_machine())
-        console.print(_ops())
+        console.print(_kernels())
         try:
             assessment = assess(without=self.waived_layers, required=self.required_layers, use_cache=False)
         except (SandboxError, OSError) as error:
@@ -58,15 +58,13 @@ def _machine() -> Table:
     return table
 
 
-def _ops() -> Table:
-    import logitport_builtins  # noqa: F401 - registers its own ops, if it has any
+def _kernels() -> Table:
     from logitport import ops
 
     ops.configure()
-    table = Table("op", "platform", Column("runs", overflow="fold"), "why")
-    for row in ops.list_ops():
-        if row.active:
-            table.add_row(row.op, row.platform, row.implementation, row.why)
+    table = Table("platform", Column("runs", overflow="fold"), "why")
+    for row in ops.list_implementations():
+        table.add_row(*row)
     return table
 
 

@@ -13,8 +13,7 @@ from logitport.installation import how_to_install
 from logitport_server.config import StartupError
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
-from logitport_server.fleet.authentication import require_token_mode
-from logitport_server.fleet.options import FleetOptions, parse_serve_options
+from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logitport import dialects
 from logitport.errors import PayloadError
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
 from logitport_server.dialects.base import Dialect, RequestContext
 
-if TYPE_CHECKING:
-    from logitport.payload import Signature
-    from logitport.programs.verifier import Verified
-
-__all__ = ["Dialect", "RequestContext", "make_dialect", "make_program_dialect"]
+__all__ = ["Dialect", "RequestContext", "make_dialect"]
 
 # Imported on first use: most dialects need torch, which a worker may lack.
 _DIALECTS = {
@@ -46,19 +41,3 @@ def make_dialect(processor: Any, name: str, *, shipped: bool) -> Dialect:
     module, _, class_name = _DIALECTS[dialect].rpartition(".")
     dialect_class: type[Dialect] = getattr(import_module(f"{__name__}.{module}"), class_name)
     return dialect_class(inner, name, shipped=shipped)
-
-
-def make_program_dialect(
-    verified: Verified, name: str, signature: Signature | None = None, *, limit_ms: float = DEFAULT_LIMIT_MS
-) -> Dialect:
-    """Create the dialect of a program.
-
-    Args:
-        verified: the program.
-        name: its name in messages.
-        signature: its signature, for engines that run it.
-        limit_ms: how long it may take for a row on this server.
-    """
-    from logitport_server.dialects.program import ProgramDialect
-
-    return ProgramDialect(verified, name, signature, limit_ms)

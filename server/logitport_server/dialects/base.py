@@ -43,6 +43,11 @@ def is_greedy(temperature: object) -> bool:
     return isinstance(temperature, int | float) and temperature < 1e-5
 
 
+def is_method(method: object, default: object) -> bool:
+    """Return whether a method is this method of a base class, and not an override."""
+    return getattr(method, "__func__", None) is getattr(default, "__func__", default)
+
+
 # Upper bound, measured in tests/server/session/test_memory.py: a set of token ids takes 31 bytes for each byte of JSON.
 BYTES_PER_PARAMS_BYTE = 32
 
@@ -200,17 +205,17 @@ class Dialect(ABC):
         """
         return self.start(context, params)
 
-    @abstractmethod
-    def token_callback(self, state: Any) -> Callable[[int], object] | None:
+    def token_callback(self, state: Any) -> Callable[[int], object] | None:  # noqa: ARG002
         """The function to call with each id right after it was appended to the history; None if none is needed."""
+        return None
 
     @abstractmethod
     def rewind(self, state: Any) -> None:
         """Follow a history that was cut back to its present length. Raises StateLost like `check_rebuildable`."""
 
-    @abstractmethod
     def rebuild(self, state: Any) -> None:
         """Update a state that missed ids appended to its history. Raises StateLost like `check_rebuildable`."""
+        self.rewind(state)
 
     def compiled_state(self, state: Any) -> State | None:  # noqa: ARG002
         """The request's state if it is one of the compiled core, and calls of the processor do nothing but call it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers.instances import InstanceDialect
+from logitport_server.dialects.transformers.instances import InstanceDialect, InstanceState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,22 +18,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class _State:
-    """State of a request.
+class _State(InstanceState):
+    """State of a request. The processor gets `input_ids`, the same object for the request's whole life."""
 
-    Attributes:
-        request_id: the engine's name for the request.
-        history: prompt and output, as the session keeps them.
-        input_ids: the same ids as a list, which the processor gets; the same object for the request's whole life.
-        processor: the request's own instance.
-        initial: snapshot of the new instance.
-    """
-
-    request_id: str
     history: History
     input_ids: list[int]
-    processor: Callable[[list[int], torch.Tensor], object]
-    initial: Snapshot
 
 
 class DynamoDialect(InstanceDialect):
@@ -45,7 +34,7 @@ class DynamoDialect(InstanceDialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
         history = context.history
-        return _State(context.request_id, history, history.token_ids.tolist(), made, Snapshot(made))
+        return _State(context.request_id, made, Snapshot(made), history, history.token_ids.tolist())
 
     def token_callback(self, state: _State) -> Callable[[int], object]:
         return state.input_ids.append

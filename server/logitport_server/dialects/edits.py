@@ -10,8 +10,7 @@ from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.processors import EditProcessor, EditRequest
 from logitport.stateful import is_compiled, runs_state_only
-from logitport_server.dialects.base import BYTES_PER_PARAMS_BYTE, Dialect, EditsResult, RequestContext
-from logitport_server.dialects.checks import is_method
+from logitport_server.dialects.base import BYTES_PER_PARAMS_BYTE, Dialect, EditsResult, RequestContext, is_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence

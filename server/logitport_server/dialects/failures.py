@@ -44,7 +44,7 @@ _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 _OUR_PACKAGES = ("logitport_server", "logitport_builtins", "logitport")
 
 # Errors that pass through with their own type.
-_OURS = (*(InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded),)
+_OURS = (InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded)
 
 
 class WorkerLost(ProcessorFailed):
@@ -104,9 +104,10 @@ def _code_of(error: BaseException, kind: type[LogitportError]) -> int:
 def of_sandboxed(error: BaseException, processor: str) -> LogitportError:
     """Convert like `of_processor`, in a worker; a failed system call gets a hint that the sandbox may be the cause."""
     failure = _of_code(error, processor, shipped=True)
+    lacks_module = any(isinstance(cause, ModuleNotFoundError) for cause in chain(error))
     if _refused_by_the_system(error):
         failure.message += _SANDBOXED
-    elif "No module named" in failure.message and "install" not in failure.message and _lacks_a_module(error):
+    elif lacks_module and "No module named" in failure.message and "install" not in failure.message:
         failure.message += "; install it on the server, in logitport's environment"
     return failure
 
@@ -142,11 +143,6 @@ def _missing_engine(error: BaseException) -> str:
         f"; install {engine} here, or use `logitport play`, `logitport replay` or the workers of a server, which have "
         f"stubs of {engine}"
     )
-
-
-def _lacks_a_module(error: BaseException) -> bool:
-    """Whether the error is, or was caused by, the import of a missing module."""
-    return any(isinstance(cause, ModuleNotFoundError) for cause in chain(error))
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LimitExceeded
-from logitport.programs.columns import Columns
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost
-from logitport.programs.parameters import check_params
+from logitport.programs.cost import DEFAULT_LIMIT_MS, check_cost
+from logitport.programs.parameters import Columns, check_params
 from logitport.programs.request_tokens import RequestTokens
 from logitport_server.dialects.base import Dialect, RequestContext
 from logitport_server.dialects.shared_runner import SharedRunner
@@ -124,9 +123,6 @@ class ProgramDialect(Dialect):
                 raise LimitExceeded(message, processor=self.name) from None
             self._priced_width = vocab_size
 
-    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - new ids are counted when the program runs
-        return None
-
     def rewind(self, state: _State) -> None:
         if state.tokens is not None:
             state.tokens.rewound()
@@ -185,14 +181,8 @@ class DeferredProgram(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> None:  # noqa: ARG002 - the engine has them
         self._program.check_width(context.vocab_size)
 
-    def token_callback(self, state: None) -> None:  # noqa: ARG002
-        return None
-
     def rewind(self, state: None) -> None:
         """Do nothing: the engine has the state."""
-
-    def rebuild(self, state: None) -> None:
-        """Do nothing, as above."""
 
     def edit(self, states: Sequence[None]) -> EditsResult:  # noqa: ARG002
         return ()

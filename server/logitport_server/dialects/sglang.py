@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import StateLost
+from logitport.processors import CustomLogitProcessor
 from logitport.tokenizers import operator_tokenizer
-from logitport_server.dialects.base import Dialect, RequestContext
-from logitport_server.dialects.checks import overrides_check
+from logitport_server.dialects.base import Dialect, RequestContext, is_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.history import History
-    from logitport.processors import CustomLogitProcessor
     from logitport.tokenizers import Tokenizer
 
 _REQ = {"rid", "origin_input_ids", "output_ids"}
@@ -68,14 +68,6 @@ class _State:
             return True
 
 
-def _copy_of_attributes(processor: object) -> dict[str, Any] | None:
-    """Deep-copy the instance's attributes; None if they cannot be copied."""
-    try:
-        return deepcopy(getattr(processor, "__dict__", {}))
-    except Exception:  # noqa: BLE001 - third-party code may raise anything
-        return None
-
-
 class SGLangDialect(Dialect):
     """Calls a processor with logits and one dict per row; it returns logits."""
 
@@ -85,11 +77,14 @@ class SGLangDialect(Dialect):
 
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
-        self._initial_attributes = _copy_of_attributes(self.processor)
+        self._initial_attributes: dict[str, Any] | None = None
+        with suppress(Exception):  # third-party code may raise anything
+            self._initial_attributes = deepcopy(getattr(self.processor, "__dict__", {}))
 
     @property
     def checks_params(self) -> bool:
-        return overrides_check(self.processor)
+        check = getattr(self.processor, "validate_params", None)
+        return check is not None and not is_method(check, CustomLogitProcessor.validate_params)
 
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         return _State(context, params)
@@ -101,9 +96,6 @@ class SGLangDialect(Dialect):
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)
         state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
-
-    def rebuild(self, state: _State) -> None:
-        self.rewind(state)
 
     def check_rebuildable(self, state: _State) -> None:
         if state.was_changed() or not self._is_unchanged():

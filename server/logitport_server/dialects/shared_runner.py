@@ -15,7 +15,7 @@ from logitport_server.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.programs.columns import Columns
+    from logitport.programs.parameters import Columns
     from logitport.programs.request_tokens import RequestTokens
     from logitport.programs.verifier import Verified
 
@@ -40,11 +40,6 @@ class SharedRunner:
         self._runner = Runner(max_bytes=max_bytes)
         self._max_work = max_work
         self._turns = Turns()
-
-    @property
-    def waiting(self) -> int:
-        """Number of threads that wait for their turn."""
-        return self._turns.waiting
 
     def apply(
         self,

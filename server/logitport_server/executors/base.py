@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS
-from logitport_server.dialects import make_dialect, make_program_dialect
+from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_server.dialects import make_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -43,8 +43,10 @@ class Executor(ABC):
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         if source.program is not None:
-            dialect = make_program_dialect(
-                source.program, source.display_name, source.signature, limit_ms=self.program_milliseconds
+            from logitport_server.dialects.program import ProgramDialect  # imports torch
+
+            dialect: Dialect = ProgramDialect(
+                source.program, source.display_name, source.signature, self.program_milliseconds
             )
         elif source.installed is not None:
             dialect = make_dialect(source.installed, source.display_name, shipped=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from logitport_server.fleet.directory import document
-from logitport_server.fleet.scaling import Decision, FleetLoad, Policy, decide
-from logitport_server.fleet.step_times import StepTimes
+from logitport_server.fleet.load import StepTimes
+from logitport_server.fleet.scaling import Decision, FleetLoad, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,13 +78,7 @@ class Controller:
     ) -> None:
         self.reports: Mapping[int, Report] = {}
         self.load = FleetLoad()
-        self._policy = Policy(
-            min_servers=options.min_servers,
-            max_servers=options.max_servers,
-            sessions_per_server=options.sessions_per_server,
-            step_seconds=options.step_milliseconds / 1000,
-            patience_seconds=options.scale_down_seconds,
-        )
+        self._options = options
         self._decision = Decision(options.servers)
         self._servers = servers
         self._publish = publish
@@ -115,22 +109,19 @@ class Controller:
         if self._continues:
             self._decision = Decision(len(staying) or self._decision.servers)
             self._continues = False
-        self._measure(staying, now)
-        self._decision = decide(self._policy, self._decision, self.load, now)
+        loads = {index: self.reports[index].load for index in staying}
+        self._step_times.add(loads, now)
+        self.load = FleetLoad(sum(load.sessions for load in loads.values()), self._step_times.mean_seconds)
+        self._decision = decide(self._options, self._decision, self.load, now)
         for index in staying[self.desired :]:
             self._draining_since[index] = now
         staying = staying[: self.desired]
         self._publish(document(self.reports[index] for index in staying))
         self._remove_drained(now)
         # A server that drains keeps its index, and so its port, until it has ended.
-        free = [index for index in range(self._policy.max_servers) if index not in self.reports]
+        free = [index for index in range(self._options.max_servers) if index not in self.reports]
         for index in free[: self.desired - len(staying)]:
             self._servers.create(index)
-
-    def _measure(self, staying: list[int], now: float) -> None:
-        loads = {index: self.reports[index].load for index in staying}
-        self._step_times.add(loads, now)
-        self.load = FleetLoad(sum(load.sessions for load in loads.values()), self._step_times.mean_seconds)
 
     def _remove_drained(self, now: float) -> None:
         for index, since in tuple(self._draining_since.items()):

@@ -34,7 +34,7 @@ def document(reports: Iterable[Report]) -> bytes:
     return json.dumps(groups).encode() if groups else b""
 
 
-class Directory:
+class Directory(BoundedHTTPServer):
     """Serves the list that was published last, from memory.
 
     Without a server, it answers with status 503: clients and Prometheus then keep the list that they have.
@@ -50,44 +50,34 @@ class Directory:
     """
 
     def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None = None) -> None:
-        self._server = _Server(host, port, certificate)
-        threading.Thread(target=self._server.serve_forever, name="logitport-directory", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port."""
-        return int(self._server.server_address[1])
-
-    def publish(self, text: bytes) -> None:
-        """Replace the list by the result of `document`."""
-        self._server.text = text
-
-    def refresh_certificate(self) -> None:
-        """Read the certificate again if its files have changed. Keeps the last one if that fails."""
-        if self._server.tls is not None:
-            self._server.tls.refresh()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _Server(BoundedHTTPServer):
-    def __init__(self, host: str, port: int, certificate: tuple[Path, Path] | None) -> None:
         self.text = b""
-        self.tls: Reloaded[ssl.SSLContext] | None = None
+        self._tls: Reloaded[ssl.SSLContext] | None = None
         if certificate is not None:
-            self.tls = Reloaded(
+            self._tls = Reloaded(
                 "tls", lambda: certificate, partial(_read_certificate, *certificate), lambda _: "the list's certificate"
             )
         super().__init__(host, port, _Handler)
+        threading.Thread(target=self.serve_forever, name="logitport-directory", daemon=True).start()
+
+    def publish(self, text: bytes) -> None:
+        """Replace the list by the result of `document`."""
+        self.text = text
+
+    def refresh_certificate(self) -> None:
+        """Read the certificate again if its files have changed. Keeps the last one if that fails."""
+        if self._tls is not None:
+            self._tls.refresh()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.shutdown()
+        self.server_close()
 
     def serve_connection(self, request: Any, client_address: Any) -> None:
-        if self.tls is None:
+        if self._tls is None:
             super().serve_connection(request, client_address)
         else:  # the handshake happens here, on the connection's own thread
-            with self.tls.value.wrap_socket(request, server_side=True) as encrypted:
+            with self._tls.value.wrap_socket(request, server_side=True) as encrypted:
                 super().serve_connection(encrypted, client_address)
 
 
@@ -101,7 +91,7 @@ def _read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: Directory
     timeout = TIMEOUT_SECONDS
 
     def do_GET(self) -> None:

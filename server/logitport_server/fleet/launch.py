@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -12,8 +13,7 @@ from ray.exceptions import RayError
 
 from logitport.core.backoff import NONE, Backoff
 from logitport_server.config import StartupError
-from logitport_server.fleet.authentication import require_token_mode
-from logitport_server.fleet.options import parse_serve_options
+from logitport_server.fleet.options import parse_serve_options, require_token_mode
 from logitport_server.fleet.ray_actors import CONTROLLER, names, start_controller
 from logitport_server.processes.supervisor import end_seconds
 
@@ -68,20 +68,21 @@ def up(options: FleetOptions, timeout_seconds: float, announce: Callable[[str], 
     is_announced = False
     while True:
         current = _status(controller)
-        if current is not None and current.error:
-            ray.kill(controller, no_restart=True)
-            raise StartupError(current.error)
-        if current is not None and not is_announced:
-            announce(current.url)
-            is_announced = True
-        if current is not None and _is_ready(current):
-            return current
-        for index, report in current.reports.items() if current is not None else ():
-            if report.state == "failed":
-                raise StartupError(
-                    f"server {index} at {report.address} does not start: {_reason(report.error)}\n"
-                    "It is started again with growing delays. To change options, end the fleet: `logitport ray down`"
-                )
+        if current is not None:
+            if current.error:
+                ray.kill(controller, no_restart=True)
+                raise StartupError(current.error)
+            if not is_announced:
+                announce(current.url)
+                is_announced = True
+            if [report.state for report in current.reports.values()] == ["ready"] * current.desired:
+                return current
+            for index, report in current.reports.items():
+                if report.state == "failed":
+                    raise StartupError(
+                        f"server {index} at {report.address} does not start: {_reason(report.error)}\nIt is started "
+                        "again with growing delays. To change options, end the fleet: `logitport ray down`"
+                    )
         if not polls.wait():
             raise StartupError(
                 f"the fleet is not ready after {timeout_seconds:g} s; its start goes on. `logitport ray status` shows "
@@ -115,7 +116,8 @@ def down(namespace: str, *, now: bool) -> int:
     # The controller first: it would create the servers again.
     while left := sorted(names(namespace)):
         for name in left:
-            _kill(name, namespace)
+            with suppress(ValueError):  # it has ended
+                ray.kill(ray.get_actor(name, namespace), no_restart=True)
         if not polls.wait():
             raise StartupError(f"Ray has not ended these actors after {_KILL_SECONDS:g} s: {', '.join(left)}")
     return count
@@ -144,12 +146,6 @@ def _replace_controller(options: FleetOptions) -> Any:
                 raise StartupError(f"cannot create the fleet's controller: {error}") from None
 
 
-def _is_ready(current: FleetStatus) -> bool:
-    """Whether the fleet has as many servers as it should have, and all are ready."""
-    states = [report.state for report in current.reports.values()]
-    return states == ["ready"] * current.desired
-
-
 def _drain(controller: Any) -> None:
     """Drain all servers, and wait until they have ended."""
     try:
@@ -171,13 +167,6 @@ def _find_controller(namespace: str) -> Any:
         return ray.get_actor(CONTROLLER, namespace)
     except ValueError:
         return None
-
-
-def _kill(name: str, namespace: str) -> None:
-    try:
-        ray.kill(ray.get_actor(name, namespace), no_restart=True)
-    except ValueError:
-        return  # it has ended
 
 
 def _status(controller: Any) -> FleetStatus | None:

@@ -1,4 +1,4 @@
-"""The options of a fleet, and the addresses that follow from them."""
+"""The options of a fleet, the addresses that follow from them, and the authentication that Ray must have."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from logitport_server.addresses import is_wildcard, join
 from logitport_server.command_line import parse
-from logitport_server.config import ServerConfig, UsageError
+from logitport_server.config import ServerConfig, StartupError, UsageError
 from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import Milliseconds, Seconds
 from logitport_server.config.values import Port
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _MAX_PORT = (1 << 16) - 1
 _MAX_SERVERS = 1000
 # The fleet gives each server addresses of its own.
 _OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen", "--processes")
 _LOOPBACK = "127.0.0.1"
+AUTH_MODE = "RAY_AUTH_MODE"
 
 
 class ServerAddresses(NamedTuple):
@@ -164,3 +165,21 @@ def parse_serve_options(options: Sequence[str]) -> ServerConfig:
         return parse(ServerConfig, "logitport serve", options)
     except UsageError as error:
         raise UsageError(f"after --: {error}") from None
+
+
+def require_token_mode(environment: Mapping[str, str], where: str) -> None:
+    """Check that Ray authenticates its callers.
+
+    Args:
+        environment: variables of a process.
+        where: which process, for the message.
+
+    Raises:
+        StartupError: it does not.
+    """
+    if environment.get(AUTH_MODE, "").lower() != "token":
+        raise StartupError(
+            f"{AUTH_MODE} is not set to token {where}: without it, any program that reaches the cluster's ports can "
+            "run code on all of its nodes. Create a token with `ray get-auth-token --generate`, copy ~/.ray/auth_token "
+            f"to each node, and set {AUTH_MODE}=token for every `ray start` and for `logitport ray`"
+        )

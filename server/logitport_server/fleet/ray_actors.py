@@ -20,13 +20,11 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
 from logitport_server.addresses import join
 from logitport_server.config import StartupError
-from logitport_server.fleet.authentication import require_token_mode
+from logitport_server.fleet.child import child_environment, environment_at_start, leave_background
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
-from logitport_server.fleet.environment import child_environment, environment_at_start
 from logitport_server.fleet.load import read_load
-from logitport_server.fleet.options import parse_serve_options
-from logitport_server.fleet.priority import leave_background
+from logitport_server.fleet.options import parse_serve_options, require_token_mode
 from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.processes.report import Report
 from logitport_server.processes.server_process import child_command

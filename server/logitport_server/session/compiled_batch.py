@@ -136,6 +136,7 @@ class CompiledBatch:
         last_seq: int,
         *,
         should_move: bool,
+        max_steps: int,
         lock: PrincipalLock | None,
     ) -> Served:
         """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
@@ -148,9 +149,12 @@ class CompiledBatch:
             max_bytes: of a frame; longer ones are not answered.
             last_seq: number of the last frame that was answered.
             should_move: a field of the replies.
+            max_steps: how many steps to answer at most.
             lock: held while a step is computed.
         """
-        return Served(*self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock))
+        return Served(
+            *self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock, max_steps)
+        )
 
     @property
     def activity(self) -> tuple[int, float]:

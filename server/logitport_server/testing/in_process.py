@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import logitport_builtins
-from logitport.core.checksum import extend_crc
+from logitport.core.history import extend_crc
 from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUnavailable
 from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2

@@ -10,8 +10,10 @@ may quote both.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from logitport.installation import how_to_install
@@ -34,17 +36,19 @@ __all__ = [
     "ids",
     "is_on",
     "of_metadata",
-    "samples_step",
-    "samples_steps",
     "shut_down",
     "span",
+    "unsampled_steps",
 ]
 
 # Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/.
 _EXPORTER, _SAMPLER, _DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED"
+_SAMPLER_ARGUMENT = "OTEL_TRACES_SAMPLER_ARG"
 _DEFAULT_SAMPLER = "parentbased_always_on"
 # Part of the steps that have spans by default: a server makes thousands a second.
 _DEFAULT_STEPS = 0.001
+# More than a session makes.
+_MAX_STEPS = 2**62
 _HEADERS = ("traceparent", "tracestate")
 
 logger = logging.getLogger(__name__)
@@ -86,6 +90,9 @@ def _share_of_steps(sampler: str) -> float:
     """Return the part of the steps that have spans, or about which a sampler decides that the operator has chosen."""
     if sampler in ("", _DEFAULT_SAMPLER):
         return _DEFAULT_STEPS
+    if sampler.endswith("traceidratio"):
+        with suppress(ValueError):  # as in OpenTelemetry, which logs a warning
+            return min(max(float(os.environ.get(_SAMPLER_ARGUMENT, "1")), 0.0), 1.0)
     return 0.0 if sampler.endswith("always_off") else 1.0
 
 
@@ -143,14 +150,14 @@ def current() -> Span:
     return NO_SPAN if _tracer is None else _tracer.current()
 
 
-def samples_steps() -> bool:
-    """Whether some steps have spans."""
-    return _steps > 0
+def unsampled_steps() -> int:
+    """Draw the number of steps without spans before the next one that has spans.
 
-
-def samples_step() -> bool:
-    """Whether the next step is to have spans."""
-    return _steps > 0 and random.random() < _steps  # noqa: S311 - no secret
+    Drawn at once, and not a decision for each step: the compiled core then answers these steps alone.
+    """
+    if not 0.0 < _steps < 1.0:
+        return 0 if _steps else _MAX_STEPS
+    return int(math.log(1.0 - random.random()) / math.log1p(-_steps))  # noqa: S311 - no secret
 
 
 def of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> object:

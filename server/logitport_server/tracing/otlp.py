@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from logitport_server.tracing.otel import PREFIX, Tracer
+from logitport_server.tracing.step_sampler import StepSampler
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def tracer(address: str) -> Tracer:
     ).merge(OTELResourceDetector().detect())
     # `shut_down` ends it: at the exit of the interpreter it could wait for as long as the exporter retries.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.sampler = StepSampler(provider.sampler)
     provider.add_span_processor(BatchSpanProcessor(_exporter()))
     return Tracer(provider)
 

@@ -27,22 +27,30 @@ class StepSpans:
         self.session: object = None
         self._step: object = None  # of the last step, if it was sampled: the parent of the part that reads logits
         self._transport = ""
-        self._samples_next = False
+        self._unsampled: int | None = None  # steps before the next one with spans; None before it is drawn
         self._present: StepTrace | None = None
         self._ended: tuple[StepTrace, processing_pb2.SessionResponse, int] | None = None
 
     @property
-    def samples_next(self) -> bool:
-        """Whether the next step is sampled. Does not change before it begins."""
-        self._samples_next = self._samples_next or tracing.samples_step()
-        return self._samples_next
+    def unsampled_steps(self) -> int:
+        """The number of steps before the next one that is sampled."""
+        if self._unsampled is None:
+            self._unsampled = tracing.unsampled_steps()
+        return self._unsampled
+
+    def skip(self, steps: int) -> None:
+        """Count steps that were not sampled."""
+        self._unsampled = self.unsampled_steps - steps
 
     def begin_step(self, transport: str) -> StepTrace | None:
         """Return the record of a step that begins; None if it is not sampled."""
         self._step = None
         self._transport = transport
-        self._present = StepTrace() if self.samples_next else None
-        self._samples_next = False
+        self._present = None
+        if self.unsampled_steps:
+            self.skip(1)
+        else:
+            self._present, self._unsampled = StepTrace(), None
         return self._present
 
     def begin_logits(self) -> StepTrace | None:

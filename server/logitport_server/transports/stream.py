@@ -114,7 +114,7 @@ class SessionStream:
             while True:
                 opened = self._opened
                 server = None
-                if opened is not None and not tracing.samples_steps():
+                if opened is not None and self._spans.unsampled_steps:
                     server = opened.session.steps.compiled_server
                 if opened is None or server is None:
                     return received
@@ -124,9 +124,11 @@ class SessionStream:
                     max_bytes,
                     self._last_seq,
                     should_move=opened.departure.should_move,
+                    max_steps=self._spans.unsampled_steps,
                     lock=self._turns.step_lock(opened.principal),
                 )
                 received = served.received
+                self._spans.skip(served.last_seq - self._last_seq)
                 if served.last_reply:
                     self.descriptors = []
                     self._keep(served.last_reply, served.last_seq)
@@ -170,7 +172,7 @@ class SessionStream:
             or (self._local.connection is not None and transport != "local")
             or not (may_wait or session.is_short(data))
             or self._last_seq >= _MAX_SEQ  # Python refuses a frame after the last number
-            or self._spans.samples_next  # Python records what the spans show
+            or not self._spans.unsampled_steps  # Python records what the spans show
             or not self._processing.acquire(blocking=False)
         ):
             return None
@@ -188,6 +190,7 @@ class SessionStream:
             )
             if reply is not None:
                 self._keep(reply, seq)
+                self._spans.skip(1)
                 self.descriptors = []
         except Exception as error:  # noqa: BLE001 - only this frame fails
             with Scope(self._log_fields):

@@ -13,12 +13,12 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2ForCausalLM
 
 from logitport import Client, EditProcessor, LogitportError
-from logitport.integrations import llama_cpp, transformers, transformers_continuous
+from logitport.integrations import llama_cpp, transformers
 from logitport.integrations.common import trials
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
+from logitport.integrations.transformers.continuous import RemoteLogitsProcessor as ContinuousProcessor
 from logitport.integrations.vllm import admission
-from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
@@ -103,7 +103,7 @@ def stalling(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @contextmanager
 def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
-    batch = RemoteBatch(Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (1,), 0, "test"), Ranks())
+    batch = RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks())
 
     def run() -> str:
         request, step = RemoteRequest("r", 2, 1), Step()
@@ -122,9 +122,9 @@ def vllm_admission(stalling: Stalling, _model: Any) -> Iterator[Call]:
     stalling.monkeypatch.setattr(admission, "sampling_params", lambda params: {})
     stalling.monkeypatch.setattr(trials, "_VALID_SECONDS", 0.0)
     stalling.monkeypatch.setattr("logitport.integrations.common.environment.client", lambda: stalling.client)
-    checker = admission.Admission()
+    stalling.monkeypatch.setattr(admission, "trials", trials.Trials())
     params = SimpleNamespace(extra_args={"logitport": stalling.chain("start")}, stop_token_ids=[])
-    yield lambda: error_of(lambda: checker.check(params))
+    yield lambda: error_of(lambda: admission.check(params))
 
 
 @contextmanager
@@ -132,8 +132,7 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
     ended: list[LogitportError] = []
     for name, stub in {
         "end": lambda req, error: ended.append(error),
-        "model_name": str,
-        "tokenizer_id": str,
+        "published_names": dict,
     }.items():
         stalling.monkeypatch.setattr(f"logitport.integrations.sglang.hook.{name}", stub)
     hook = Hook(lambda: stalling.client, tuple, Ranks(), "")
@@ -156,7 +155,7 @@ def of_transformers(stalling: Stalling, _model: Any) -> Iterator[Call]:
 
 @contextmanager
 def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Call]:
-    remote = transformers_continuous.RemoteLogitsProcessor(stalling.client)
+    remote = ContinuousProcessor(stalling.client)
     generation = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1)
     batching = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
     manager = remote.attach(model.init_continuous_batching(generation, batching))

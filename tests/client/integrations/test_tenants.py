@@ -16,11 +16,12 @@ import torch
 from logitport import Client, InvalidArgument, Request, RequestsFailed
 from logitport.integrations import llama_cpp, transformers
 from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.common.trials import Trials
 from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang import admission as sglang_admission
+from logitport.integrations.sglang import requests as sglang_requests
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import Middleware, admission, request_spec
-from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from tests.client.integrations.sglang.test_hook import Req, finish_abort  # noqa: F401 - a fixture
 
@@ -110,14 +111,14 @@ HEADERS = [(b"x-logitport-tenant", b"acme")]
 
 
 def test_sglang(strict_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_admission, "_installed", installed())
+    monkeypatch.setattr(sglang_requests, "plugin_installed", installed())
     for headers, forged, accepted in ((HEADERS, {}, True), (None, {}, False), ([], {"logitport_tenant": "x"}, False)):
         hook, req = Hook(lambda: strict_client, tuple, Ranks(), ""), Req([5])
         params = custom_params(headers, {"logitport": CHAIN} | forged) | {"__req__": weakref.proxy(req)}
         hook.process(torch.zeros(1, VOCAB_SIZE), [params])
         assert (req.to_finish is None) == accepted
         assert accepted or REFUSED in req.to_finish.message
-        hook.close()
+        hook._holder.close()
 
 
 def test_sglangs_clients_cannot_choose_a_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +129,8 @@ def test_sglangs_clients_cannot_choose_a_tenant(monkeypatch: pytest.MonkeyPatch)
     assert custom_params(HEADERS, {"logitport_tenant": "other"}, processor=None) == {"logitport_tenant": "acme"}
     assert custom_params(HEADERS, None, processor=None) == {"logitport_tenant": "acme"}
     # A scheduler whose front end has no plugin: what a client wrote is ignored.
-    monkeypatch.setattr(sglang_admission, "_installed", threading.Event())
-    assert sglang_admission.tenant_in({"logitport_tenant": "other"}) == ""
+    monkeypatch.setattr(sglang_requests, "plugin_installed", threading.Event())
+    assert sglang_requests.tenant_in({"logitport_tenant": "other"}) == ""
 
 
 def params(**extra: Any) -> Any:
@@ -143,7 +144,7 @@ def admitted(headers: list[tuple[bytes, bytes]], sampling_params: Any) -> Any:
         await asyncio.create_task(check())
 
     async def check() -> None:
-        admission.Admission().check(sampling_params)
+        admission.check(sampling_params)
 
     asyncio.run(Middleware(app)({"type": "http", "headers": headers}, None, None))  # type: ignore[arg-type]
     return sampling_params
@@ -153,6 +154,7 @@ def admitted(headers: list[tuple[bytes, bytes]], sampling_params: Any) -> Any:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the function that needs msgspec, which only vLLM installs."""
     monkeypatch.setattr(admission, "sampling_params", lambda params: {})
+    monkeypatch.setattr(admission, "trials", Trials())
     monkeypatch.setattr(request_spec, "sampling_params", lambda params: {})
 
 
@@ -163,7 +165,7 @@ def test_vllm() -> None:
             admitted(headers, params(logitport_tenant="forged"))
     accepted = admitted(HEADERS, params(logitport_tenant="forged"))
     batch, request = (
-        RemoteBatch(Engine(VOCAB_SIZE, "cpu", "m", "m", (1,), 0, "test"), Ranks()),
+        RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks()),
         RemoteRequest("r", 1, 1),
     )
     batch.admit(request, partial(request_spec.make_request, accepted, (), [5], [], "r"))

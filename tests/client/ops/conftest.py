@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import ops
-from logitport.ops import apply_edits, logit_op
+from logitport.ops import apply_edits, choice
 from logitport.ops.apply_edits import cpu, naive, native
 
 if TYPE_CHECKING:
@@ -101,9 +101,8 @@ def bits() -> Callable[[Any], np.ndarray]:
 
 @pytest.fixture
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Restore the registries and the configuration after the test."""
-    for table in ("_ops", "_replacements"):
-        monkeypatch.setattr(logit_op, table, dict(getattr(logit_op, table)))
+    """Restore the replacement and the configuration after the test."""
+    monkeypatch.setattr(choice, "_replacement", None)
     monkeypatch.setattr(torch.version, "hip", None)
     yield
-    ops.configure([])
+    ops.configure("all")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport.programs import reference
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 from logitport.programs.reference_runner import ReferenceRunner
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime import parts

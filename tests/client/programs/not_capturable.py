@@ -273,7 +273,7 @@ def returns_none(self, logits, params, history):
     return None
 
 
-@refused("", "the parameter 'x' does not affect the result")
+@refused("", "parameter 'x' of program .* is not used: remove it")
 def ignores_its_parameter(self, logits, params, history):
     return logits + 1
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from logitport.core.history import History
 from logitport.errors import InvalidArgument
-from logitport.programs.parameters import MAX_TOKEN_ID
-from logitport.programs.program import Parameter, Program, Value
+from logitport.programs.program import MAX_TOKEN_ID, Parameter, Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import ONE, VOCAB, WINDOW, Element, Size, Type
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.programs.parameters import MAX_TOKEN_ID
-from logitport.programs.program import Parameter, Program, Value
+from logitport.programs.program import MAX_TOKEN_ID, Parameter, Program, Value
 from logitport.programs.rules import OPERATORS
 from logitport.programs.types import ONE, VOCAB, WINDOW, Element, Size, Type
 from logitport.programs.verifier import verify

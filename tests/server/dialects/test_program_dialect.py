@@ -10,16 +10,17 @@ import torch
 
 from logitport import InvalidArgument, LimitExceeded, ProcessorFailed
 from logitport.core.history import History
-from logitport.programs.columns import Columns
-from logitport.programs.parameters import MAX_TOKEN_ID
+from logitport.programs.parameters import MAX_TOKEN_ID, Columns
 from logitport.programs.program import Parameter
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
-from logitport_server.dialects import Dialect, RequestContext, make_program_dialect, program
+from logitport_server.dialects import Dialect, RequestContext, program
 from logitport_server.dialects.base import States
+from logitport_server.dialects.program import ProgramDialect
 from logitport_server.dialects.shared_runner import SharedRunner
 from tests.client.programs.runtime import build
+from tests.client.programs.runtime.memory import plan_of
 from tests.waiting import wait_until
 
 VOCAB = 50
@@ -40,7 +41,7 @@ def states_of(dialect: Dialect, params: list[dict[str, Any]], histories: list[Hi
 
 def test_it_equals_the_runner() -> None:
     verified = build.min_p()
-    dialect = make_program_dialect(verified, "min-p")
+    dialect = ProgramDialect(verified, "min-p")
     params = [{"min_p": row / 10} for row in range(6)]
     states = states_of(dialect, params)
     for _ in range(2):
@@ -52,7 +53,7 @@ def test_it_equals_the_runner() -> None:
 
 
 def test_parameters_are_of_the_states_of_the_call() -> None:
-    dialect = make_program_dialect(build.temperature(), "t")
+    dialect = ProgramDialect(build.temperature(), "t")
     two, four = ({"temperature": each} for each in (2.0, 4.0))
     for params in ([two, four], [four, two], [two, two]):
         logits = dialect.process(states_of(dialect, params), torch.full((2, VOCAB), 8.0))
@@ -65,7 +66,7 @@ def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     removed = write("expand", write.full(-torch.inf), shape=(Size(constant=3),))
     write("scatter_drop", write("logits"), write("parameter", parameter="ids"), removed)
     ids = Parameter("ids", Element.INT64, 0.0, 0, MAX_TOKEN_ID, 3)
-    dialect = make_program_dialect(write.verified(ids), "x")
+    dialect = ProgramDialect(write.verified(ids), "x")
     monkeypatch.setattr(program, "_RUNNER", SharedRunner(max_work=1))
     states = states_of(dialect, [{"ids": [1]}, {}, {"ids": [4, 2, 0]}])
     for _ in range(2):
@@ -75,7 +76,7 @@ def test_lists_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_histories_grow_and_are_cut_back() -> None:
     verified = build.repetition_penalty(4)
-    dialect = make_program_dialect(verified, "penalty")
+    dialect = ProgramDialect(verified, "penalty")
     history = History([1, 2], [3])
     states = states_of(dialect, [{"penalty": 2.0}], [history])
     assert dialect.token_callback(states[0]) is None
@@ -101,7 +102,7 @@ def test_counts_follow_a_history_that_is_cut_back() -> None:
     write = build.Writer()
     counts = write("cast", write("token_counts", flag=True), element=Element.LOGITS)
     write("subtract", write("logits"), counts)
-    dialect = make_program_dialect(write.verified(), "counts")
+    dialect = ProgramDialect(write.verified(), "counts")
     history = History([1], [3, 3])
     states = states_of(dialect, [{}], [history])
     assert dialect.process(states, torch.zeros(1, 5)).tolist() == [[0, 0, 0, -2, 0]]
@@ -114,8 +115,8 @@ def test_counts_follow_a_history_that_is_cut_back() -> None:
 
 
 def test_only_programs_that_read_histories_follow_drafts() -> None:
-    assert make_program_dialect(build.min_p(), "x").takes_drafts
-    assert not make_program_dialect(build.repetition_penalty(4), "x").takes_drafts
+    assert ProgramDialect(build.min_p(), "x").takes_drafts
+    assert not ProgramDialect(build.repetition_penalty(4), "x").takes_drafts
 
 
 def test_single_rows_fail() -> None:
@@ -123,7 +124,7 @@ def test_single_rows_fail() -> None:
     logits = write("logits")
     write("divide", logits, write.parameter("by"))
     zero = Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0)
-    dialect = make_program_dialect(write.verified(zero, name="divides"), "x")
+    dialect = ProgramDialect(write.verified(zero, name="divides"), "x")
     logits_ = dialect.process(states_of(dialect, [{"by": 2.0}, {"by": 0.0}, {}]), torch.zeros(3, VOCAB))
     assert list(dialect.failed) == [1]
     assert "returned NaN" in str(dialect.failed[1])
@@ -135,13 +136,13 @@ def test_single_rows_fail() -> None:
 @pytest.mark.parametrize("params", [{}, {"min_p": 2.0}, {"min_p": "x"}, {"min_p": 0.5, "other": 1}])
 def test_parameters_are_checked(params: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        make_program_dialect(build.min_p(), "x").validate(params, {})
-    make_program_dialect(build.min_p(), "x").validate({"min_p": 0.5}, {})
+        ProgramDialect(build.min_p(), "x").validate(params, {})
+    ProgramDialect(build.min_p(), "x").validate({"min_p": 0.5}, {})
 
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_width_that_does_not_fit(deferred: bool) -> None:
-    dialect = make_program_dialect(build.top_k(k=40), "x")
+    dialect = ProgramDialect(build.top_k(k=40), "x")
     if deferred:
         dialect = dialect.for_engine() or dialect
     dialect.start(context(History(), 40), {})
@@ -151,7 +152,7 @@ def test_a_width_that_does_not_fit(deferred: bool) -> None:
 
 
 def test_the_place_of_a_program_that_the_engine_runs() -> None:
-    dialect = make_program_dialect(build.min_p(), "x")
+    dialect = ProgramDialect(build.min_p(), "x")
     dialect.key = "digest"
     deferred = dialect.for_engine()
     assert deferred is not None
@@ -185,7 +186,7 @@ def test_failed_rows_of_parts_have_the_numbers_of_the_call() -> None:
 
 def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     verified, params = build.min_p(), [{"min_p": 0.1}] * 64
-    needed = Runner().plan(verified, slice(None), random_logits(64)).bytes
+    needed = plan_of(Runner(), verified, range(64), random_logits(64)).bytes
     logits, expected = random_logits(64), random_logits(64)
     Runner().apply(verified, expected, slice(None), params)
     SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params).part, (), "")
@@ -231,7 +232,7 @@ def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) ->
     many.start()
     assert begun.wait(60)
     one.start()
-    wait_until(lambda: shared.waiting)
+    wait_until(lambda: shared._turns.waiting)
     other_waits.set()
     many.join()
     one.join()
@@ -240,10 +241,10 @@ def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_program_that_may_take_too_long_is_refused_at_its_start() -> None:
-    dialect = make_program_dialect(build.min_p(), "slow", limit_ms=1e-6)
+    dialect = ProgramDialect(build.min_p(), "slow", limit_ms=1e-6)
     with pytest.raises(LimitExceeded, match=r"the limit is 1e-06 ms.*, or raise the limit \(--program-milliseconds\)"):
         dialect.start(context(History()), {"min_p": 0.1})
     deferred = dialect.for_engine()
     assert deferred is not None
     deferred.start(context(History()), {"min_p": 0.1})  # the engine has a limit of its own
-    make_program_dialect(build.min_p(), "fast").start(context(History()), {"min_p": 0.1})
+    ProgramDialect(build.min_p(), "fast").start(context(History()), {"min_p": 0.1})

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logitport_server.fleet.environment import child_environment, environment_at_start
+from logitport_server.fleet.child import child_environment, environment_at_start
 from tests.conftest import environment
 from tests.waiting import wait_until
 

@@ -36,7 +36,7 @@ def directory() -> Iterator[Directory]:
 
 
 def url(directory: Directory, scheme: str = "http") -> str:
-    return f"{scheme}://localhost:{directory.port}{PATH}"
+    return f"{scheme}://localhost:{directory.server_port}{PATH}"
 
 
 def get(url: str, **options: Any) -> Any:
@@ -82,7 +82,7 @@ def test_other_paths(directory: Directory) -> None:
 
 def test_idle_connections_do_not_delay_others(directory: Directory) -> None:
     directory.publish(document(READY))
-    idle = [socket.create_connection(("127.0.0.1", directory.port)) for _ in range(30)]
+    idle = [socket.create_connection(("127.0.0.1", directory.server_port)) for _ in range(30)]
     assert len(get(url(directory))) == 2
     for connection in idle:
         connection.close()
@@ -106,7 +106,7 @@ def test_slow_clients_do_not_keep_their_places(directory: Directory, monkeypatch
     """Each byte ends a wait, so only a limit of the whole connection helps."""
     monkeypatch.setattr(bounded_http, "TIMEOUT_SECONDS", 0.5)
     directory.publish(document(READY))
-    slow = [socket.create_connection(("127.0.0.1", directory.port)) for _ in range(64)]
+    slow = [socket.create_connection(("127.0.0.1", directory.server_port)) for _ in range(64)]
     ended = threading.Event()
 
     def send() -> None:

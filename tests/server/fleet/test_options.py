@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from logitport_server.cli.root import run
 from logitport_server.config import StartupError
-from logitport_server.fleet.authentication import require_token_mode
-from logitport_server.fleet.options import FleetOptions, parse_serve_options
+from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.fleet.scaling import Decision, FleetLoad, Policy, decide
+from logitport_server.fleet.options import FleetOptions
+from logitport_server.fleet.scaling import Decision, FleetLoad, decide
 
-POLICY = Policy(min_servers=1, max_servers=10, sessions_per_server=8, step_seconds=0.01, patience_seconds=100.0)
+OPTIONS = FleetOptions(servers=1, max=10, sessions_per_server=8, step_milliseconds=10.0, scale_down_seconds=100.0)
 
-policies = st.builds(
-    lambda low, more, sessions, patience: Policy(low, low + more, sessions, 0.01, patience),
+any_options = st.builds(
+    lambda low, more, sessions, patience: FleetOptions(
+        servers=low,
+        max=low + more,
+        sessions_per_server=sessions,
+        step_milliseconds=10.0,
+        scale_down_seconds=patience,
+    ),
     st.integers(1, 20),
     st.integers(0, 20),
     st.integers(1, 50),
@@ -23,73 +29,76 @@ policies = st.builds(
 loads = st.builds(FleetLoad, st.integers(0, 2000), st.floats(0, 0.1))
 
 
-@given(policies, st.integers(1, 50), st.lists(st.tuples(loads, st.floats(0.1, 300)), max_size=50))
-def test_any_load(policy: Policy, servers: int, sequence: list[tuple[FleetLoad, float]]) -> None:
+@given(any_options, st.integers(1, 50), st.lists(st.tuples(loads, st.floats(0.1, 300)), max_size=50))
+def test_any_load(options: FleetOptions, servers: int, sequence: list[tuple[FleetLoad, float]]) -> None:
     last, now = Decision(servers), 0.0
     shrunk_or_busy = 0.0
     for load, seconds in sequence:
         now += seconds
-        before = min(max(last.servers, policy.min_servers), policy.max_servers)
-        last = decide(policy, last, load, now)
-        assert policy.min_servers <= last.servers <= policy.max_servers
-        assert last.servers >= min(policy.max_servers, math.ceil(load.sessions / policy.sessions_per_server))
+        before = min(max(last.servers, options.min_servers), options.max_servers)
+        last = decide(options, last, load, now)
+        assert options.min_servers <= last.servers <= options.max_servers
+        assert last.servers >= min(options.max_servers, math.ceil(load.sessions / options.sessions_per_server))
         assert last.servers >= before - 1
-        fits = load.sessions <= policy.sessions_per_server * (before - 1) and load.step_seconds <= policy.step_seconds
+        fits = (
+            load.sessions <= options.sessions_per_server * (before - 1)
+            and load.step_seconds <= options.step_milliseconds / 1000
+        )
         if not fits:
             assert last.servers >= before
             shrunk_or_busy = now
         elif last.servers < before:
-            assert now - shrunk_or_busy >= policy.patience_seconds
+            assert now - shrunk_or_busy >= options.scale_down_seconds
             shrunk_or_busy = now
 
 
-@given(policies, st.integers(1, 50), st.integers(0, 2000))
-def test_a_constant_load_is_answered_once(policy: Policy, servers: int, sessions: int) -> None:
+@given(any_options, st.integers(1, 50), st.integers(0, 2000))
+def test_a_constant_load_is_answered_once(options: FleetOptions, servers: int, sessions: int) -> None:
     """The number only falls after the first decision, and then stays."""
-    policy = replace(policy, patience_seconds=0.0)
+    options = options.model_copy(update={"scale_down_seconds": 0.0})
     last = Decision(servers)
     numbers = []
     for now in range(100):
-        last = decide(policy, last, FleetLoad(sessions), float(now))
+        last = decide(options, last, FleetLoad(sessions), float(now))
         numbers.append(last.servers)
     assert numbers == sorted(numbers, reverse=True)
     assert len(set(numbers[50:])) == 1
 
 
-@given(policies, st.integers(1, 50), st.floats(0, 0.2))
-def test_a_step_time_that_servers_share_settles(policy: Policy, sessions: int, work: float) -> None:
+@given(any_options, st.integers(1, 50), st.floats(0, 0.2))
+def test_a_step_time_that_servers_share_settles(options: FleetOptions, sessions: int, work: float) -> None:
     """The time of a step is that of one server divided by their number."""
-    policy = replace(policy, patience_seconds=0.0, sessions_per_server=1000)
-    last = Decision(policy.min_servers)
+    options = options.model_copy(update={"scale_down_seconds": 0.0, "sessions_per_server": 1000})
+    last = Decision(options.min_servers)
     numbers = []
     for number in range(200):
-        last = decide(policy, last, FleetLoad(sessions, work / last.servers), 60.0 * number)
+        last = decide(options, last, FleetLoad(sessions, work / last.servers), 60.0 * number)
         numbers.append(last.servers)
     assert numbers == sorted(numbers)
     assert len(set(numbers[100:])) == 1
 
 
 def test_sessions_add_all_servers_at_once() -> None:
-    assert decide(POLICY, Decision(1), FleetLoad(65), 0.0).servers == 9
-    assert decide(POLICY, Decision(1), FleetLoad(1000), 0.0).servers == 10
+    assert decide(OPTIONS, Decision(1), FleetLoad(65), 0.0).servers == 9
+    assert decide(OPTIONS, Decision(1), FleetLoad(1000), 0.0).servers == 10
 
 
 def test_slow_steps_add_one_server_a_minute() -> None:
-    first = decide(POLICY, Decision(2), FleetLoad(6, 0.02), 0.0)
+    first = decide(OPTIONS, Decision(2), FleetLoad(6, 0.02), 0.0)
     assert first.servers == 3
-    assert decide(POLICY, first, FleetLoad(6, 0.02), 59.0).servers == 3
-    assert decide(POLICY, first, FleetLoad(6, 0.02), 60.0).servers == 4
+    assert decide(OPTIONS, first, FleetLoad(6, 0.02), 59.0).servers == 3
+    assert decide(OPTIONS, first, FleetLoad(6, 0.02), 60.0).servers == 4
 
 
 @pytest.mark.parametrize("sessions", [0, 1, 3])
 def test_slow_steps_add_no_server_without_a_session_for_it(sessions: int) -> None:
-    assert decide(POLICY, Decision(3), FleetLoad(sessions, 9.0), 0.0).servers == 3
+    assert decide(OPTIONS, Decision(3), FleetLoad(sessions, 9.0), 0.0).servers == 3
 
 
 def test_servers_are_removed_one_by_one() -> None:
     last, numbers = Decision(4), []
     for now in range(0, 500, 50):
-        last = decide(POLICY, last, FleetLoad(2), float(now))
+        last = decide(OPTIONS, last, FleetLoad(2), float(now))
         numbers.append(last.servers)
     assert numbers == [4, 4, 3, 3, 3, 2, 2, 2, 1, 1]
 
@@ -97,6 +106,6 @@ def test_servers_are_removed_one_by_one() -> None:
 def test_a_short_load_starts_the_wait_again() -> None:
     last = Decision(2)
     for now, sessions in ((0, 1), (90, 9), (100, 1), (190, 1)):
-        last = decide(POLICY, last, FleetLoad(sessions), float(now))
+        last = decide(OPTIONS, last, FleetLoad(sessions), float(now))
         assert last.servers == 2
-    assert decide(POLICY, last, FleetLoad(1), 200.0).servers == 1
+    assert decide(OPTIONS, last, FleetLoad(1), 200.0).servers == 1

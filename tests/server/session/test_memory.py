@@ -16,9 +16,9 @@ from logitport.compiled import core
 from logitport.core.edits import RowEdits
 from logitport.core.history import History, PythonHistory
 from logitport.core.memory_account import MemoryAccount, PythonMemoryAccount
-from logitport.core.token_counts import TokenCounts
 from logitport.errors import from_proto
 from logitport.processors import EditRequest
+from logitport.programs.request_tokens import TokenCounts
 from logitport_builtins import BadWords, BannedStrings, DisallowedTokens, LogitBias
 from logitport_builtins.by_text.automaton import Automaton
 from logitport_builtins.dry.processor import Dry

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import mmap
-import sys
-from typing import Any
 
 import pytest
 import torch
 
 from logitport_server.stubs.vllm.utils import math_utils
 from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
-from tests.engine_stubs import importable_stubs
 
 
 def test_writes_on_the_host_are_visible_after_the_copy() -> None:
@@ -84,21 +80,4 @@ def test_an_empty_buffer() -> None:
 
 def test_integer_arithmetic() -> None:
     assert [math_utils.cdiv(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
-    assert [math_utils.round_up(n, 4) for n in (0, 1, 4, 5)] == [0, 4, 4, 8]
-    assert [math_utils.round_down(n, 4) for n in (0, 1, 4, 5)] == [0, 0, 4, 4]
     assert [math_utils.next_power_of_2(n) for n in (-1, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 2, 4, 4, 8]
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_triton_is_the_installed_one_or_a_stub(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not installed:
-        monkeypatch.setitem(sys.modules, "triton", None)
-    else:
-        pytest.importorskip("triton")
-    with importable_stubs():
-        utils: Any = importlib.import_module("vllm.triton_utils")
-        assert utils.HAS_TRITON is installed
-        assert (utils.triton.cdiv(5, 4), utils.triton.next_power_of_2(5)) == (2, 8)
-        if not installed:
-            with pytest.raises(AttributeError, match=r"triton\.jit is not known here"):
-                utils.triton.jit  # noqa: B018

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import zlib
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -325,12 +326,14 @@ def test_a_call_without_a_session(exported: InMemorySpanExporter) -> None:
 
 
 def test_the_part_of_the_steps_that_is_sampled(exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([0.0, 0.009, 0.011, 0.5, 1.0 - 2**-53])
-    monkeypatch.setattr(tracing.random, "random", lambda: next(drawn))
+    monkeypatch.setattr(tracing.random, "random", Random(0).random)
     tracing.use(tracing._tracer, 0.01)
-    assert [tracing.samples_step() for _ in range(5)] == [True, True, False, False, False]
+    mean = sum(tracing.unsampled_steps() for _ in range(10_000)) / 10_000
+    assert 95 < mean < 103  # 99
+    tracing.use(tracing._tracer, 1.0)
+    assert tracing.unsampled_steps() == 0
     tracing.use(tracing._tracer, 0.0)
-    assert not tracing.samples_step()
+    assert tracing.unsampled_steps() > 2**60
     stream = Stream()
     stream.step()
     assert not named(exported, "step")
@@ -356,7 +359,8 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sampler", "part"),
     [
-        *(("", 0.001), ("parentbased_always_on", 0.001), ("always_on", 1.0), ("traceidratio", 1.0)),
+        *(("", 0.001), ("parentbased_always_on", 0.001), ("always_on", 1.0), ("traceidratio", 0.25)),
+        ("parentbased_traceidratio", 0.25),
         *(("always_off", 0.0), ("parentbased_always_off", 0.0)),
     ],
 )
@@ -366,6 +370,7 @@ def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: p
     monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
     tracing.configure("")
     assert used == [part]
 

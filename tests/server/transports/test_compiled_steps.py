@@ -106,8 +106,9 @@ def test_a_sampled_step_is_left_to_python(
     open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = open_stream()
-    samples = iter([False, True, False, False])
-    monkeypatch.setattr(tracing, "samples_step", lambda: next(samples))
+    drawn = iter([1, 5])
+    monkeypatch.setattr(tracing, "unsampled_steps", lambda: next(drawn))
+    stream._spans._unsampled = None
     assert stream.reply_compiled(step(3), "local") is not None
     assert stream.reply_compiled(step(4, base=2), "local") is None
     assert stream.reply_compiled(step(4, base=2), "local") is None

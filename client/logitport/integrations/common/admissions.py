@@ -1,19 +1,25 @@
-"""Begins the admissions of an engine's new requests together."""
+"""Admissions of an engine's new requests: begun together, and waited for a bounded time."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, TypeVar
 
+from logitport.errors import ProcessorFailed, ServerUnavailable
 from logitport.integrations.common.circuit_breaker import is_session_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logitport.request import Request
+    from logitport.session.frames import Handle
     from logitport.session.pending_request import PendingRequest
     from logitport.session.session import Session
 
 _K = TypeVar("_K")
+
+# The front end has tried and timed the chains, so that an engine rarely waits for so long.
+MAX_SECONDS = 5.0
 
 
 def begin_together(
@@ -41,3 +47,49 @@ def begin_together(
         begun |= one
         errors |= error_of_one
     return begun, errors
+
+
+class AdmissionTime:
+    """Time for all admissions of a step: `MAX_SECONDS`. It begins again when the session has reconnected.
+
+    A session waits for a lost service, and then begins the admissions again: the service is the cause of that time, not
+    the processors of a request.
+
+    Args:
+        session: the session of the admissions.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._begin()
+
+    def result(self, pending: PendingRequest) -> Handle:
+        """Wait for the end of an admission. When the time is over, cancel it.
+
+        Raises:
+            ProcessorFailed: the admission was cancelled.
+            LogitportError: as `PendingRequest.result` and `PendingRequest.cancel`.
+        """
+        while True:
+            if self._has_reconnected():
+                self._begin()
+            try:
+                return pending.result(max(0.0, self._deadline - time.monotonic()))
+            except ServerUnavailable as error:
+                if not error.timed_out:
+                    raise
+                if not self._has_reconnected():
+                    break
+        pending.cancel()  # raises if it is the server that does not reply
+        raise ProcessorFailed(
+            f"its processors took more than {MAX_SECONDS:g} s to admit it again in the engine; move slow work from "
+            "validate_params and start to __init__",
+            code=ProcessorFailed.TIMED_OUT,
+        )
+
+    def _begin(self) -> None:
+        self._reconnects = self._session.reconnects
+        self._deadline = time.monotonic() + MAX_SECONDS
+
+    def _has_reconnected(self) -> bool:
+        return self._session.reconnects != self._reconnects

@@ -1,15 +1,18 @@
-"""A circuit breaker: decides when to call a service again after it failed."""
+"""A circuit breaker, which decides when to call a service again after it failed, and the session behind it."""
 
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from logitport.client import Client
+    from logitport.session.session import Session
 
 _T = TypeVar("_T")
 
@@ -75,3 +78,51 @@ class Breaker:
     def _open(self, error: BaseException, blocked_seconds: float) -> None:
         self._failure = error.with_traceback(None)  # a traceback would keep frames and their tensors alive
         self._backoff.next(max(_MIN_PAUSE_SECONDS, blocked_seconds))
+
+
+class SessionHolder:
+    """Holds at most one session. Not thread-safe.
+
+    Args:
+        connect: creates the client; called until it succeeds, and the client is then reused.
+
+    Attributes:
+        session: None before first use and after the session is lost.
+    """
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+        self._breaker = Breaker()
+        self.session: Session | None = None
+
+    def ensure_open(self, options: Callable[[], Mapping[str, Any]]) -> Session:
+        """Return the session, opening it with these options of `Client.session` if there is none.
+
+        Raises:
+            LogitportError: as `Client.session`. During the pause after a failure, the earlier error: nothing is tried.
+        """
+        if self.session is None:
+            self.session = self._breaker.attempt(lambda: self._open(options()))
+        return self.session
+
+    def record_success(self) -> None:
+        """Report that the session has done its work. Opening a session does not count as success."""
+        self._breaker.record_success()
+
+    def discard(self, error: Exception) -> None:
+        """Close a failed session. Does nothing without one, for example if `ensure_open` raised the error."""
+        if self.session is not None:
+            self._breaker.record_failure(error, self._client.timeout if self._client else 0.0)
+            self.close()
+
+    def close(self) -> None:
+        """Close the session. The client stays open."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+
+    def _open(self, options: Mapping[str, Any]) -> Session:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client.session(**options)

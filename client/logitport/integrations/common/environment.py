@@ -12,13 +12,12 @@ from logitport import ops
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.errors import InvalidArgument
-from logitport.integrations.common.chains import read_chain
-from logitport.integrations.common.permitted import permitted_kinds
+from logitport.integrations.common.chains import permitted_kinds, read_chain
 from logitport.integrations.common.tenants import tenant_function
 from logitport.variables import OF_THE_SDK, unread
 
 if TYPE_CHECKING:
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
 
 logger = logging.getLogger(__name__)
 

@@ -1,43 +1,78 @@
-"""Maps the rows of an engine that passes whole histories at every step to requests."""
+"""Hooks of engines that pass whole histories at every step: their rows as requests, padding, and counters."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+import time
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.errors import InvalidArgument
+from logitport.integrations.common.circuit_breaker import Breaker, is_session_error
 from logitport.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
+    from types import TracebackType
 
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
-    from logitport.request import ProcessorLike
+    from logitport.client import Client
+    from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
 
-    # A request's processors with their parameters, in execution order.
-    Chain = Sequence[tuple[ProcessorLike, Mapping[str, Any]]]
 
+class SequenceHook:
+    """Holds the open sequences of a hook, each with its own session, and counts the steps served.
 
-def is_chain(value: object) -> bool:
-    """Return whether the value is a list of (processor, parameters) pairs."""
-    return isinstance(value, list | tuple) and all(
-        isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], Mapping) for entry in value
-    )
+    Args:
+        client: the connection; not closed by this object.
+        sequences: an empty mapping from the engine's keys to open sequences; each has a `close` method.
 
+    Attributes:
+        steps, rows_applied, seconds: as documented by the hook.
+    """
 
-def require_chain(value: Chain) -> Chain:
-    """Return the value. Raises InvalidArgument if it is no list of (processor, parameters) pairs."""
-    if is_chain(value):
-        return value
-    raise InvalidArgument(
-        "processors: expected (processor, parameters) pairs, such as [('disallowed_tokens', {'token_ids': [1]})]"
-    )
+    def __init__(self, client: Client, sequences: MutableMapping[Any, Any]) -> None:
+        self.steps = 0
+        self.rows_applied: Counter[str] = Counter()
+        self.seconds = 0.0
+        self._client = client
+        self._breaker = Breaker()
+        self._sequences = sequences
+
+    def close(self) -> None:
+        """End all open sequences; the next call starts a new one. The client stays open."""
+        for key in list(self._sequences):
+            self._end(key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end(self, key: object) -> None:
+        sequence = self._sequences.pop(key, None)
+        if sequence is not None:
+            sequence.close()
+
+    def _record_success(self, began: float) -> None:
+        """Count a step that began at this `time.perf_counter`."""
+        self._breaker.record_success()
+        self.steps += 1
+        self.seconds += time.perf_counter() - began
+
+    def _record_failure(self, key: object, error: BaseException) -> None:
+        """End the sequence after its step raised this error."""
+        self._end(key)
+        if is_session_error(error):
+            self._breaker.record_failure(error, self._client.timeout)
 
 
 class HistoryBatch:
@@ -125,3 +160,36 @@ def _common_prefix(one: NDArray[Any], other: NDArray[Any]) -> int:
     length = min(len(one), len(other))
     different = np.flatnonzero(one[:length] != other[:length])
     return int(different[0]) if different.size else length
+
+
+def tokens_by_id(prompts: NDArray[np.int64], pad_token_id: int | None) -> NDArray[np.bool_]:
+    """Return bool[rows, prompt_length]: false for leading ids of a prompt that equal `pad_token_id`; else true."""
+    if pad_token_id is None:
+        return np.ones(prompts.shape, bool)
+    padding: NDArray[np.bool_] = np.logical_and.accumulate(prompts == pad_token_id, axis=1)
+    return ~padding
+
+
+def running_rows(outputs: NDArray[np.int64], eos_token_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
+    """Return the rows of int64[rows, output_length] that contain no end-of-sequence id.
+
+    Args:
+        outputs: sampled ids, with padding after an end-of-sequence id.
+        eos_token_ids: the ids that end a row; empty if no id does.
+        pad_token_id: the padding; None for the first end-of-sequence id, as in transformers.
+
+    Raises:
+        InvalidArgument: a row continues after an end-of-sequence id with something other than padding.
+    """
+    ended = np.logical_or.accumulate(np.isin(outputs, eos_token_ids), axis=1)
+    if not ended.any():
+        return list(range(len(outputs)))
+    padding = eos_token_ids[0] if pad_token_id is None else pad_token_id
+    invalid = np.argwhere(ended[:, :-1] & (outputs[:, 1:] != padding))
+    if invalid.size:
+        row, place = invalid[0].tolist()
+        raise InvalidArgument(
+            f"row {row} continues with {outputs[row, place + 1]} after its end-of-sequence id; expected padding, "
+            f"{padding}. Pass eos_token_id and pad_token_id as generate() has them, or leave eos_token_id out"
+        )
+    return np.flatnonzero(~ended[:, -1]).tolist()

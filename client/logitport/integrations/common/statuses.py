@@ -1,4 +1,4 @@
-"""The HTTP status and the text of an engine's response to a request that was refused or failed.
+"""The error for a row without any id, and an engine's HTTP response to a request that was refused or failed.
 
 The status depends on who can act: 400 the caller; 500 the author of a processor, or the operator; 503 the operator, and
 a later attempt may succeed. The text for a caller has no address of the service: only the engine's log has it.
@@ -48,3 +48,18 @@ def text_for_caller(error: type[LogitportError], message: str) -> str:
     if issubclass(error, _SHOWN_ERRORS):
         return message
     return _UNREACHABLE if status_of(error) is HTTPStatus.SERVICE_UNAVAILABLE else _FAILED
+
+
+def all_denied(engine: str, request: str = "") -> InvalidArgument:
+    """Make the error for a request with processors that have denied every id.
+
+    Not ProcessorFailed: each processor did what its parameters state, so the caller of the engine can act.
+
+    Args:
+        engine: samples an arbitrary id then.
+        request: names the request, if its caller does not know which one it is.
+    """
+    return InvalidArgument(
+        f"{request}{': ' if request else ''}its processors deny every id, so {engine} would sample an arbitrary one; "
+        "change their parameters"
+    )

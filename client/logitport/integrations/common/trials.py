@@ -15,8 +15,7 @@ from logitport.core.bounded import BoundedTable
 from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LogitportError, ProcessorFailed
 from logitport.integrations.common import environment
-from logitport.integrations.common.circuit_breaker import is_session_error
-from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

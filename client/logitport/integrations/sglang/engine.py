@@ -53,20 +53,15 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:
 
 def unsupported_here() -> str:
     """Return the same for the engine in this process."""
-    try:
-        from sglang.srt.environ import envs
-        from sglang.srt.runtime_context import get_context, get_parallel
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_context, get_parallel
 
-        published = get_context().config_leaf
+    published = get_context().config_leaf
 
-        def option(name: str) -> Any:
-            return get_parallel().pp_size if name == "pp_size" else published(name)
+    def option(name: str) -> Any:
+        return get_parallel().pp_size if name == "pp_size" else published(name)
 
-        return unsupported(option, delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
-    except Exception as error:  # noqa: BLE001 - another version of SGLang may differ in any way
-        return (
-            f"the options of {engine_name()} cannot be read ({type(error).__name__}: {error}); 0.5.23 is known to work"
-        )
+    return unsupported(option, delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
 
 
 def engine_name() -> str:
@@ -77,14 +72,9 @@ def engine_name() -> str:
         return "sglang"
 
 
-def model_name() -> str:
-    """Return the model's display name; "" if SGLang does not publish it."""
-    return _published("served_model_name")
-
-
-def tokenizer_id() -> str:
-    """Return the tokenizer's path; "" if SGLang does not publish it."""
-    return _published("tokenizer_path")
+def published_names() -> dict[str, str]:
+    """Return the options of a session that name the model and its tokenizer; "" for what SGLang does not publish."""
+    return {"model_name": _published("served_model_name"), "tokenizer_id": _published("tokenizer_path")}
 
 
 def _published(name: str) -> str:

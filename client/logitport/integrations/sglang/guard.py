@@ -64,11 +64,7 @@ class Refusal:
         """End every request of the batch; the logits, float[rows, vocab_size], are not modified."""
         for params in custom_param_list or ():
             req = request_of(params)
-            try:
-                ended = req is None or req.finished()
-            except AttributeError:  # of another version of SGLang
-                ended = False
-            if not ended:
+            if req is not None and not req.finished():
                 end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
         return logits
 

@@ -6,35 +6,40 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from logitport.errors import InvalidArgument, LogitportError, SessionClosed
+from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import environment
-from logitport.integrations.common.admission_time import AdmissionTime
-from logitport.integrations.common.admissions import begin_together
-from logitport.integrations.common.circuit_breaker import is_session_error
-from logitport.integrations.common.denied_rows import all_denied
+from logitport.integrations.common.admissions import AdmissionTime, begin_together
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.statuses import all_denied
 from logitport.integrations.sglang.engine import (
     BEAMS,
     SEVERAL_ROWS,
     engine_name,
-    model_name,
+    published_names,
     ranks_here,
-    tokenizer_id,
     unsupported_here,
 )
-from logitport.integrations.sglang.requests import awaits_token, end, end_ids, request_of, unreadable
-from logitport.integrations.sglang.tracked_requests import TrackedRequest, TrackedRequests, new_ids
+from logitport.integrations.sglang.requests import (
+    TrackedRequest,
+    TrackedRequests,
+    awaits_token,
+    end,
+    end_ids,
+    new_ids,
+    request_of,
+)
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
     from logitport.client import Client
     from logitport.core.edits import Edits
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
     from logitport.session.step import PendingStep
@@ -54,7 +59,7 @@ class _HookResult:
         failures: the error of each failed request, by row.
     """
 
-    rows: Sequence[int] = ()
+    rows: list[int] = field(default_factory=list)
     edits: Edits | None = None
     in_place: bool = False
     failures: dict[int, LogitportError] = field(default_factory=dict)
@@ -97,25 +102,23 @@ class Hook:
         reqs: dict[int, Any] = {}
         for row, params in enumerate(custom_params):
             req = request_of(params)
-            try:
-                if req is not None and awaits_token(req):
-                    reqs[row] = req
-            except Exception as broken:  # noqa: BLE001 - an exception would end the engine
-                if self._tracked.may_have_chain(cast("Mapping[str, Any]", params)):
-                    end(req, unreadable(broken))
-                    _force_end(logits[row], end_ids(req))
+            if req is not None and awaits_token(req):
+                reqs[row] = req
         if not reqs:
             return
         result = self._ranks.share(
             self._process_on_leader(logits, reqs, custom_params) if self._ranks.is_leader else None
         )
         if result.edits is not None:
-            _edit(logits, result.rows, result.edits)
+            with rows_of(logits, result.rows) as rows:
+                apply_edits(result.edits, rows)
         elif result.in_place:
             self._ranks.share_rows(logits)
         for row, error in result.failures.items():
             end(reqs[row], error)
-            _force_end(logits[row], end_ids(reqs[row]))
+            ending = list(end_ids(reqs[row]))
+            logits[row] = -float("inf") if ending else 0.0  # any id, if none is known to end it
+            logits[row, ending] = 0.0
 
     def _process_on_leader(
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
@@ -130,8 +133,6 @@ class Hook:
                     raise InvalidArgument(why)
             except InvalidArgument as error:
                 result.failures[row] = error
-            except Exception as error:  # noqa: BLE001 - as above
-                result.failures[row] = unreadable(error)
             else:
                 if tracked.chain:
                     active[row] = tracked
@@ -157,7 +158,8 @@ class Hook:
         if not handles:
             return
         result.rows = list(handles)
-        buffer = _buffer(session, handles.values())
+        sends_all = all(handle.sends_logits for handle in handles.values())
+        buffer = session.logits_buffer(len(handles)) if sends_all else None  # after the last request is added
         pending = session.step({handle: new_ids(reqs[row], handle, session) for row, handle in handles.items()})
         if any(handle.reads_logits for handle in handles.values()):
             result.in_place = True
@@ -171,12 +173,6 @@ class Hook:
         for place in step_result.all_denied_rows:
             result.failures.setdefault(result.rows[place], all_denied("SGLang"))
 
-    def close(self) -> None:
-        """Close the session; the next request that needs one opens another."""
-        if self._holder.session is not None:
-            self._tracked.mark_session_lost(SessionClosed("the hook was closed"))
-            self._holder.close()
-
 
 def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
     """Return the options of the session: the engine, and the layout of these logits."""
@@ -184,8 +180,7 @@ def _options(logits: torch.Tensor, req: Any) -> dict[str, Any]:
         "vocab_size": logits.shape[-1],
         "dtype": logits.dtype,
         "device": str(logits.device),
-        "model_name": model_name(),
-        "tokenizer_id": tokenizer_id(),
+        **published_names(),
         "eos_token_ids": sorted(end_ids(req)),
         "engine": engine_name(),
         "reconnect_seconds": environment.reconnect_seconds(),
@@ -215,13 +210,6 @@ def _admit(session: Session, active: Mapping[int, TrackedRequest], result: _Hook
     return {row: it.handle for row, it in active.items() if it.handle is not None and row not in result.failures}
 
 
-def _buffer(session: Session, handles: Collection[Handle]) -> torch.Tensor | None:
-    """Return memory shared with the server, if all rows are sent to it. Call it after the last request is added."""
-    if all(handle.sends_logits for handle in handles):
-        return cast("torch.Tensor", session.logits_buffer(len(handles)))
-    return None
-
-
 def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buffer: torch.Tensor | None) -> StepResult:
     """Finish a step on these rows of the logits, in place; through the buffer, if there is one."""
     all_rows = len(rows) == len(logits)
@@ -234,20 +222,3 @@ def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buff
     elif not all_rows:
         logits[rows] = selected
     return step_result
-
-
-def _edit(logits: torch.Tensor, rows: Sequence[int], edits: Edits) -> None:
-    """Apply edits to these rows of the logits, in place."""
-    if len(rows) == len(logits):
-        apply_edits(edits, logits)
-        return
-    selected = logits[rows]
-    apply_edits(edits, selected)
-    logits[rows] = selected
-
-
-def _force_end(row: torch.Tensor, token_ids: Collection[int] | None) -> None:
-    """Allow a failed request only ids that end it; any id if none is known."""
-    row.fill_(-float("inf") if token_ids else 0.0)
-    if token_ids:
-        row[list(token_ids)] = 0.0

@@ -31,17 +31,15 @@ def install() -> None:
     if not os.environ.get(TARGET):
         return
     guard.install()
-    _check_at_start(decides_delay=DELAY_SAMPLE not in os.environ)
+    from sglang.srt.server_args import ServerArgs
+
+    ServerArgs.check_server_args = _wrap_check(
+        ServerArgs.check_server_args, decides_delay=DELAY_SAMPLE not in os.environ
+    )
     # Delayed sampling is always correct, but slower where no processor needs it. The option check turns it off there,
     # before the child processes that inherit it start. A process that inherits nothing (on another host) delays.
     os.environ.setdefault(DELAY_SAMPLE, "1")
     admission.install()
-
-
-def _check_at_start(*, decides_delay: bool) -> None:
-    from sglang.srt.server_args import ServerArgs
-
-    ServerArgs.check_server_args = _wrap_check(ServerArgs.check_server_args, decides_delay=decides_delay)
 
 
 def _wrap_check(check: Callable[[Any], None], *, decides_delay: bool) -> Callable[[Any], None]:

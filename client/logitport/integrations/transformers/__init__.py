@@ -1,4 +1,4 @@
-"""The hook for transformers' `generate`. Continuous batching has `logitport.integrations.transformers_continuous`."""
+"""The hook for transformers' `generate`. Continuous batching has `logitport.integrations.transformers.continuous`."""
 
 from logitport.integrations.transformers.generate import RemoteLogitsProcessor
 

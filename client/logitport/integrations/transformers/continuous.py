@@ -17,11 +17,10 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.integrations.common import tenants
-from logitport.integrations.common.chains import KEY, chain_of
-from logitport.integrations.common.circuit_breaker import is_session_error
-from logitport.integrations.common.denied_rows import all_denied
-from logitport.integrations.common.history_batch import require_chain
-from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.common.chains import KEY, chain_of, require_chain
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
+from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.statuses import all_denied
 from logitport.request import Request
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     )
 
     from logitport.client import Client
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
     from logitport.session.step import PendingStep
@@ -127,7 +126,8 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         self._holder = SessionHolder(lambda: owner.client)
         weakref.finalize(manager, self._holder.close)
         self._running: dict[str, _Running] = {}
-        self._step: _Step | None = None
+        # The step in flight, and its requests by row.
+        self._step: tuple[PendingStep, Mapping[int, _Running]] | None = None
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.zero_()  # the hook passes nothing through this tensor
@@ -153,22 +153,21 @@ class _Hook(ContinuousBatchingLogitsProcessor):
         if step is None:
             return scores
         began = time.perf_counter()
-        rows = list(step.running)
-        selected = scores if rows == list(range(len(scores))) else scores[rows]
+        pending, running = step
+        rows = list(running)
         try:
-            result = step.pending.apply(selected, check=False)
+            with rows_of(scores, rows) as selected:
+                result = pending.apply(selected, check=False)
         except LogitportError as error:
-            self._fail([running.state for running in step.running.values()], error)
+            self._fail([one.state for one in running.values()], error)
         else:
             self._holder.record_success()
-            for running in step.running.values():
-                if running.handle in result.failures:
-                    self._fail([running.state], result.failures[running.handle])
+            for one in running.values():
+                if one.handle in result.failures:
+                    self._fail([one.state], result.failures[one.handle])
             for row in result.all_denied_rows:
-                self._fail([step.running[rows[row]].state], all_denied("generate_batch"))
+                self._fail([running[rows[row]].state], all_denied("generate_batch"))
             self.owner.rows_applied.update(result.rows_applied)
-        if selected is not scores:
-            scores[rows] = selected
         self.owner.steps += 1
         self.owner.seconds += time.perf_counter() - began
         return scores
@@ -176,7 +175,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
     def _has_chain(self, state: RequestState) -> bool:
         return bool(state.logit_processor_kwargs.get(KEY, self.owner.default_chain))
 
-    def _begin(self, active: Mapping[int, RequestState]) -> _Step | None:
+    def _begin(self, active: Mapping[int, RequestState]) -> tuple[PendingStep, Mapping[int, _Running]] | None:
         """Begin a step for these requests, keyed by row. A refused request ends; an error of the session is raised."""
         session = self._holder.ensure_open(self._options)
         running: dict[int, _Running] = {}
@@ -189,7 +188,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
                 self._fail([state], error)
         if not running:
             return None
-        return _Step(session.step({one.handle: one.new_ids() for one in running.values()}), running)
+        return session.step({one.handle: one.new_ids() for one in running.values()}), running
 
     def _options(self) -> dict[str, Any]:
         manager = self._manager()
@@ -256,14 +255,6 @@ class _Running:
         """Return the ids that the session does not have yet."""
         known, prefill = len(self.handle.history), len(self.state.initial_tokens)
         return self.state.initial_tokens[known:] + self.state.generated_tokens[max(0, known - prefill) :]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step in flight, and its requests by row."""
-
-    pending: PendingStep
-    running: Mapping[int, _Running]
 
 
 def _history(state: RequestState) -> tuple[list[int], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import transformers
@@ -13,10 +13,10 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, RequestsFailed, StateLost
-from logitport.integrations.common.denied_rows import all_denied
-from logitport.integrations.common.history_batch import HistoryBatch, is_chain
-from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
-from logitport.integrations.common.sequence_hook import SequenceHook
+from logitport.integrations.common.chains import is_chain
+from logitport.integrations.common.history_batch import HistoryBatch, SequenceHook, running_rows, tokens_by_id
+from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.statuses import all_denied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.client import Client
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
 
 _T = TypeVar("_T")
 
@@ -45,10 +45,8 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
     Args:
         client: the connection; not closed by this object.
         processors: (processor, parameters) pairs for all rows, or one list of such pairs for each prompt.
-        pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it and
-            without attention_mask, no id is padding.
-        attention_mask: [prompts, prompt_length], as passed to `generate`; 0 marks padding, whatever its id. For models
-            with prompts that may begin with the padding id. Limits the object to prompts of this shape.
+        pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it, no id
+            is padding.
         eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
             their ends. By default those of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
@@ -68,7 +66,6 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         processors: Chain | Sequence[Chain],
         *,
         pad_token_id: int | None = None,
-        attention_mask: torch.Tensor | NDArray[Any] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         tenant: str | Sequence[str] = "",
     ) -> None:
@@ -77,7 +74,6 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         self._chains = _one_chain_a_prompt(processors)
         self._tenants = [tenant] if isinstance(tenant, str) else list(tenant)
         self._pad_token_id = pad_token_id
-        self._attention_mask = None if attention_mask is None else _to_numpy(attention_mask)
         self._eos_token_id = eos_token_id
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -91,11 +87,9 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             float[rows, vocab_size], a new tensor.
 
         Raises:
-            InvalidArgument: the batch does not fit `processors` or attention_mask, a row continues after its end, or
-                the caller is continuous batching (use `logitport.integrations.transformers_continuous`).
-            InvalidArgument: the scores require gradients, and grad mode is on.
+            InvalidArgument: the batch does not fit `processors`, the scores require gradients, a row continues after
+                its end, the processors of a row deny every id, or the caller is continuous batching.
             RequestsFailed: a processor failed; the message holds the remote traceback.
-            InvalidArgument: the processors of a row deny every id.
             StateLost: a row moved, and the state of its processors cannot follow.
             LogitportError: a request was refused, or the server is unreachable.
         """
@@ -103,42 +97,45 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         if input_ids.ndim != 2:
             raise InvalidArgument(
                 f"input_ids have shape {list(input_ids.shape)}; expected [rows, length]. Continuous batching passes "
-                "only the last ids to processors: use logitport.integrations.transformers_continuous there"
+                "only the last ids to processors: use logitport.integrations.transformers.continuous there"
             )
         caller, config = _calling_generate()
-        ids = _to_numpy(input_ids)
+        ids = input_ids.cpu().numpy()
         tensors.check_gradient(scores)
         try:
-            ends = _Ends.of(self._eos_token_id, self._pad_token_id, config)
-            processed = self._step(self._batch(caller, ids, scores, ends), ids, scores, ends)
+            eos, padding = self._eos_token_id, self._pad_token_id
+            if config is not None:
+                eos = config.eos_token_id if eos is None else eos
+                padding = config.pad_token_id if padding is None else padding
+            eos_token_ids = [] if eos is None else np.atleast_1d(eos).tolist()
+            batch = self._batch(caller, ids, scores, eos_token_ids)
+            rows = running_rows(ids[:, batch.prompt_length :], eos_token_ids, padding)
+            processed = self._step(batch, ids, rows, scores)
         except BaseException as error:
             self._record_failure(id(caller), error)
             raise
         self._record_success(began)
         return cast("torch.FloatTensor", processed)
 
-    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends) -> torch.Tensor:
-        rows = running_rows(ids[:, batch.prompt_length :], ends.token_ids, ends.padding)
+    def _step(self, batch: HistoryBatch, ids: NDArray[np.int64], rows: list[int], scores: torch.Tensor) -> torch.Tensor:
         new_ids = batch.new_ids(ids, rows)
         if not rows:
             return scores.clone()
         pending = batch.session.step(new_ids)
         processed = scores.clone()  # overlaps with the server's work
-        selected = processed if len(rows) == len(ids) else processed[rows]
-        result = pending.apply(selected, check=False)
+        with rows_of(processed, rows) as selected:
+            result = pending.apply(selected, check=False)
         if result.failures:
             failed = RequestsFailed(result.failures, result)
             _explain_lost_state(failed)
             raise failed
         if result.all_denied_rows:
             raise all_denied("generate", f"row {rows[result.all_denied_rows[0]]}")
-        if selected is not processed:
-            processed[rows] = selected
         self.rows_applied.update(result.rows_applied)
         return processed
 
     def _batch(
-        self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor, ends: _Ends
+        self, caller: LogitsProcessorList | None, ids: NDArray[np.int64], scores: torch.Tensor, eos: list[int]
     ) -> HistoryBatch:
         """Return the batch of the `generate` call that this step belongs to; start one at its first step."""
         key = id(caller)
@@ -150,7 +147,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                     vocab_size=scores.shape[-1],
                     dtype=scores.dtype,
                     device=str(scores.device),
-                    eos_token_ids=ends.token_ids,
+                    eos_token_ids=eos,
                     max_requests=len(ids),
                     engine=f"transformers {transformers.__version__}",
                 )
@@ -159,33 +156,9 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
             if caller is not None:
                 weakref.finalize(caller, self._end, key)
             chains = _repeat(self._chains, len(ids), "lists of processors")
-            batch.admit(self._is_token(ids), chains, _repeat(self._tenants, len(ids), "tenants"))
+            is_token = tokens_by_id(ids, self._pad_token_id)
+            batch.admit(is_token, chains, _repeat(self._tenants, len(ids), "tenants"))
         return batch
-
-    def _is_token(self, prompts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if self._attention_mask is None:
-            return tokens_by_id(prompts, self._pad_token_id)
-        return tokens_by_mask(prompts, self._attention_mask)
-
-
-class _Ends(NamedTuple):
-    """How rows end.
-
-    Attributes:
-        token_ids: the ids that end a row.
-        padding: the id that follows them; None for the first of them.
-    """
-
-    token_ids: Sequence[int]
-    padding: int | None
-
-    @classmethod
-    def of(cls, eos: int | Sequence[int] | None, padding: int | None, config: GenerationConfig | None) -> _Ends:
-        """Take what the caller has not given from the configuration of the `generate` call."""
-        if config is not None:
-            eos = config.eos_token_id if eos is None else eos
-            padding = config.pad_token_id if padding is None else padding
-        return cls([] if eos is None else np.atleast_1d(eos).tolist(), padding)
 
 
 # Of the functions between `generate`'s loop and a processor.
@@ -239,7 +212,3 @@ def _explain_lost_state(failed: RequestsFailed) -> None:
                 "follow; generate without beams and drafts, or derive the processor from EditProcessor",
                 processor=error.processor,
             ) from failed
-
-
-def _to_numpy(array: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    return array if isinstance(array, np.ndarray) else array.cpu().numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,7 @@ from logitport.integrations.vllm.mailbox import Mailbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.integrations.vllm.failures import Failure
-
-_log = logging.getLogger(__name__)
+    from logitport.integrations.vllm.mailbox import Failure
 
 _lock = threading.Lock()
 # The engines of this process's front ends.
@@ -25,18 +22,17 @@ _mailboxes: dict[str, Mailbox] = {}
 
 def check_off_the_event_loop() -> None:
     """Have the asynchronous engine, if this process has loaded it, check chains on threads: its own check blocks."""
-    module = sys.modules.get("vllm.v1.engine.async_llm")
-    engine = getattr(module, "AsyncLLM", None)
-    if engine is not None and hasattr(engine, "add_request") and not hasattr(engine.add_request, "__wrapped__"):
+    engine = getattr(sys.modules.get("vllm.v1.engine.async_llm"), "AsyncLLM", None)
+    if engine is not None and not hasattr(engine.add_request, "__wrapped__"):
         engine.add_request = _wrap_add(engine.add_request)
 
 
 def _wrap_add(add: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(add)
     async def wrapped(engine: Any, request_id: str, prompt: Any, params: Any, *args: Any, **keywords: Any) -> Any:
-        """Check the chain before vLLM does. Raises as `Admission.prepare`."""
+        """Check the chain before vLLM does. Raises as `admission.prepare`."""
         if hasattr(params, "extra_args") and hasattr(params, "stop_token_ids"):  # not of a pooling model
-            await admission.prepare(params, getattr(engine, "vllm_config", None))
+            await admission.prepare(params, engine.vllm_config)
         return await add(engine, request_id, prompt, params, *args, **keywords)
 
     return wrapped
@@ -48,18 +44,14 @@ def install(config: Any) -> None:
     Args:
         config: the `VllmConfig`; None if the front end does not show it.
     """
-    instance_id = str(getattr(config, "instance_id", ""))
-    if not instance_id or instance_id in _mailboxes:
+    if config is None or config.instance_id in _mailboxes:
         return
-    with _lock:
-        try:
-            from vllm.v1.engine.output_processor import OutputProcessor
+    from vllm.v1.engine.output_processor import OutputProcessor
 
-            if not hasattr(OutputProcessor.process_outputs, "__wrapped__"):
-                OutputProcessor.process_outputs = _wrap(OutputProcessor.process_outputs)
-        except (ImportError, AttributeError) as error:
-            _log.warning("this vLLM does not let logitport report failed requests to clients: %s", error)
-        _mailboxes[instance_id] = Mailbox(instance_id)
+    with _lock:
+        if not hasattr(OutputProcessor.process_outputs, "__wrapped__"):
+            OutputProcessor.process_outputs = _wrap(OutputProcessor.process_outputs)
+        _mailboxes[config.instance_id] = Mailbox(config.instance_id)
 
 
 def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,25 +64,19 @@ def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
                 state = processor.request_states.get(failure.request_id)
                 if state is None:
                     continue
-                if state.queue is not None:
-                    aborted += _end(processor, state, failure)
-                elif not _mark(engine_core_outputs, failure):
-                    continue
-                else:
+                if state.queue is not None:  # of the asynchronous engine
+                    aborted += processor.abort_requests([failure.request_id], internal=True)
+                    state.queue.put(responses.failure(failure.error, failure.message))  # replaces the abort's output
+                elif _mark(engine_core_outputs, failure):
                     aborted.append(failure.request_id)
+                else:
+                    continue
                 mailbox.take(failure)
         result = process(processor, engine_core_outputs, *args, **keywords)
         result.reqs_to_abort.extend(aborted)
         return result
 
     return wrapped
-
-
-def _end(processor: Any, state: Any, failure: Failure) -> list[str]:
-    """End a request of the asynchronous engine with an exception. Returns the requests to abort in the engine."""
-    aborted: list[str] = processor.abort_requests([failure.request_id], internal=True)
-    state.queue.put(responses.failure(failure.error, failure.message))  # replaces the output of the abort
-    return aborted
 
 
 def _mark(engine_core_outputs: Any, failure: Failure) -> bool:

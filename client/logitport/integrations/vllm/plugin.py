@@ -25,9 +25,8 @@ def install() -> None:
     engine arguments.
     """
     arguments = getattr(sys.modules.get("vllm.engine.arg_utils"), "EngineArgs", None)
-    create = getattr(arguments, "create_engine_config", None)
-    if arguments is not None and create is not None and not hasattr(create, "__wrapped__"):
-        arguments.create_engine_config = _wrap(create)
+    if arguments is not None and not hasattr(arguments.create_engine_config, "__wrapped__"):
+        arguments.create_engine_config = _wrap(arguments.create_engine_config)
 
 
 def _wrap(create: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from logitport.integrations.vllm import admission, front_end
-from logitport.integrations.vllm.runner_context import find_config
+from logitport.integrations.vllm.engine import find_config
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,7 @@ class RemoteLogitsProcessor(*_interfaces()):  # type: ignore[misc] # the bases a
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request with a malformed chain, or one that the service refuses. Raises as `Admission.check`."""
+        """Refuse a request with a malformed chain, or one that the service refuses. Raises as `admission.check`."""
         config = find_config()
         front_end.install(config)
         admission.check(sampling_params, config)

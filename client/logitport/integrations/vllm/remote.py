@@ -5,24 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from logitport.integrations.common import environment
-from logitport.integrations.common.admission_time import AdmissionTime
-from logitport.integrations.common.admissions import begin_together
-from logitport.integrations.common.circuit_breaker import is_session_error
-from logitport.integrations.common.denied_rows import all_denied
-from logitport.integrations.common.session_holder import SessionHolder
-from logitport.integrations.vllm.failures import record
-from logitport.integrations.vllm.mailbox import Mailbox
+from logitport.integrations.common.admissions import AdmissionTime, begin_together
+from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
+from logitport.integrations.common.rows import rows_of
+from logitport.integrations.common.statuses import all_denied
+from logitport.integrations.vllm.mailbox import Mailbox, record
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import torch
 
     from logitport.core.edits import Edits
     from logitport.integrations.common.ranks import Ranks
-    from logitport.integrations.vllm.engine import Engine
     from logitport.request import Request
     from logitport.session.frames import Handle
     from logitport.session.pending_request import PendingRequest
@@ -99,15 +96,16 @@ class RemoteBatch:
     """One engine's requests at the service, in a session that is opened for the first request and reopened when lost.
 
     Args:
-        engine: describes the engine to the session.
+        options: of the session.
         ranks: the processes that sample the same rows; only the leader has a session.
+        instance_id: vLLM's name of the engine, the same in all of its processes; "" if unknown.
     """
 
-    def __init__(self, engine: Engine, ranks: Ranks) -> None:
-        self._engine = engine
+    def __init__(self, options: Mapping[str, Any], ranks: Ranks, instance_id: str = "") -> None:
+        self._options = options
         self._ranks = ranks
         self._holder = SessionHolder(environment.client)
-        self._mailbox = Mailbox(engine.instance_id)
+        self._mailbox = Mailbox(instance_id)
         self._live: set[RemoteRequest] = set()
         # What `send_changes` sends next.
         self._entering: dict[RemoteRequest, Callable[[], Request]] = {}
@@ -155,7 +153,7 @@ class RemoteBatch:
     def _begin_admissions(self, entering: dict[RemoteRequest, Callable[[], Request]]) -> None:
         made: dict[RemoteRequest, Request] = {}
         try:
-            session = self._holder.ensure_open(self._options)
+            session = self._holder.ensure_open(lambda: self._options)
             for request, make_request in entering.items():
                 try:
                     made[request] = make_request()
@@ -231,11 +229,18 @@ class RemoteBatch:
         if not all(request.failed for request in step.new_ids):
             decision = self._ranks.share(self._decision(step, logits) if self._ranks.is_leader else None)
             if not self._ranks.is_single and decision.places:
-                self._apply_decision(decision, logits)
+                with rows_of(logits, decision.places) as rows:
+                    if decision.edits is not None:
+                        apply_edits(decision.edits, rows)
+                    else:
+                        self._ranks.share_rows(rows)
             requests = list(step.new_ids)
             for place in decision.failed:
                 requests[place].failed = True
-        force(logits, [(place, request) for place, (request, _) in zip(step.places, step.rows) if request.failed])  # noqa: B905
+        failed = {place: request for place, (request, _) in zip(step.places, step.rows) if request.failed}  # noqa: B905
+        if failed:  # only the ending id of each request can be sampled
+            logits[list(failed)] = float("-inf")
+            logits[list(failed), [request.ending_id for request in failed.values()]] = 0.0
 
     def _decision(self, step: Step, logits: torch.Tensor) -> _StepDecision:
         if self._begun is None or self._begun[0] is not step:
@@ -255,11 +260,9 @@ class RemoteBatch:
     def _process(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
         """Process the leader's logits. Returns edits if every rank, the leader included, must still apply them."""
         edits = None
-        if self._ranks.is_single or _reads_logits(step):
-            rows, is_view = _rows(logits, places)
-            result = pending.apply(rows, check=False)
-            if not is_view:
-                logits[places] = rows
+        if self._ranks.is_single or any(request.handle and request.handle.reads_logits for request in step.new_ids):
+            with rows_of(logits, places) as rows:
+                result = pending.apply(rows, check=False)
         else:
             edits = pending.edits(check=False)
             result = pending.result  # type: ignore[assignment] # set, because the edits have arrived
@@ -276,30 +279,6 @@ class RemoteBatch:
                     self.fail(request, all_denied("vLLM"))
         return edits
 
-    def _apply_decision(self, decision: _StepDecision, logits: torch.Tensor) -> None:
-        """Apply the leader's edits on this rank, or copy the leader's rows."""
-        rows, is_view = _rows(logits, decision.places)
-        if decision.edits is not None:
-            apply_edits(decision.edits, rows)
-        else:
-            self._ranks.share_rows(rows)
-        if not is_view:
-            logits[decision.places] = rows
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options of the session."""
-        return {
-            "vocab_size": self._engine.vocab_size,
-            "dtype": torch.float32,
-            "device": self._engine.device,
-            "model_name": self._engine.model,
-            "tokenizer_id": self._engine.tokenizer,
-            "eos_token_ids": self._engine.eos_token_ids,
-            "max_draft_tokens": self._engine.max_draft_tokens,
-            "engine": self._engine.version,
-            "reconnect_seconds": environment.reconnect_seconds(),
-        }
-
     def _discard_session(self, error: Exception) -> None:
         """Close the failed session and fail all its requests, but not those that were never sent to it."""
         self._leaving.clear()
@@ -313,14 +292,6 @@ class RemoteBatch:
             request.handle = request.pending = None
 
 
-def force(logits: torch.Tensor, failed: Sequence[tuple[int, RemoteRequest]]) -> None:
-    """Allow only the request's ending id in each of these rows of the logits, [rows, vocab_size]."""
-    if failed:
-        rows = [row for row, _ in failed]
-        logits[rows] = float("-inf")
-        logits[rows, [request.ending_id for _, request in failed]] = 0.0
-
-
 def _step_arguments(step: Step, kept: list[int]) -> dict[str, Any]:
     """Return the arguments of `Session.step` for those of the step's rows that are sent."""
     new_ids = {request.handle: ids for request, ids in step.new_ids.items() if request.error is None}
@@ -331,16 +302,3 @@ def _step_arguments(step: Step, kept: list[int]) -> dict[str, Any]:
         "rows": [(request.handle, offset) for request, offset in rows] if drafts else None,
         "drafts": drafts,
     }
-
-
-def _reads_logits(step: Step) -> bool:
-    """Whether a processor of one of the step's requests reads logits."""
-    return any(request.handle is not None and request.handle.reads_logits for request in step.new_ids)
-
-
-def _rows(logits: torch.Tensor, places: list[int]) -> tuple[torch.Tensor, bool]:
-    """Return these rows, and whether they are a view of the logits."""
-    first, last = places[0], places[-1]
-    if places != list(range(first, last + 1)):
-        return logits[places], False
-    return (logits if len(places) == len(logits) else logits[first : last + 1]), True

@@ -11,7 +11,7 @@ from logitport.request import Request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.integrations.common.history_batch import Chain
+    from logitport.integrations.common.chains import Chain
 
 _OWN_KEYS = (KEY, tenants.KEY)
 
@@ -22,28 +22,19 @@ def has_chain(params: Any, default: Chain) -> bool:
     return bool(default) if extra is None or KEY not in extra else True
 
 
-def chain(params: Any, default: Chain) -> Chain:
-    """Return the chain in the `extra_args` of a `SamplingParams`, or the default. Raises InvalidArgument."""
-    return chain_of(params.extra_args, default)
-
-
 def make_request(
     params: Any, default: Chain, prompt_ids: Sequence[int], output_ids: Sequence[int], request_id: str
 ) -> Request:
     """Make the request that is sent to the service. Raises InvalidArgument."""
+    extra_args = params.extra_args
     return Request(
         prompt_ids,
         output_ids,
-        processors=chain(params, default),
+        processors=chain_of(extra_args, default),
         request_id=request_id,
         sampling_params=sampling_params(params),
-        tenant=tenant_in(params),
+        tenant=str((extra_args or {}).get(tenants.KEY, "")),
     )
-
-
-def tenant_in(params: Any) -> str:
-    """Return the tenant that vLLM's front end wrote into the `extra_args` of a `SamplingParams`."""
-    return str((params.extra_args or {}).get(tenants.KEY, ""))
 
 
 def ending_id(params: Any, eos_token_ids: Sequence[int]) -> int:

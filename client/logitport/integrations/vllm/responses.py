@@ -24,7 +24,7 @@ def refusal(error: errors.LogitportError) -> Exception:
     name = type(error).__name__
     if status_of(type(error)) is not HTTPStatus.BAD_REQUEST:
         _log.warning("a request is refused, because its logitport chain cannot be checked: %s: %s", name, error)
-    _count("refused", name)
+    _counters()["refused"].labels(name).inc()
     return _exception(name, str(error))
 
 
@@ -35,7 +35,7 @@ def failure(error: str, message: str) -> Exception:
         error: name of the error's class.
         message: its message.
     """
-    _count("failed", error)
+    _counters()["failed"].labels(error).inc()
     return _exception(error, message)
 
 
@@ -77,19 +77,11 @@ def _exceptions() -> tuple[Callable[[str], Exception], Callable[[str, HTTPStatus
     return ChainRefused, ServiceFailed
 
 
-def _count(what: str, error: str) -> None:
-    counter = _counters().get(what)
-    if counter is not None:
-        counter.labels(error).inc()
-
-
 @functools.cache
 def _counters() -> Mapping[str, Any]:
-    """Return the counters, in the registry that vLLM serves at /metrics; {} without prometheus_client."""
-    try:
-        from prometheus_client import Counter
-    except ImportError:
-        return {}
+    """Return the counters, in the registry that vLLM serves at /metrics."""
+    from prometheus_client import Counter
+
     return {
         "refused": Counter("logitport_refused_requests", "Requests with chains that were not admitted", ["error"]),
         "failed": Counter("logitport_failed_requests", "Requests that failed because of their chains", ["error"]),

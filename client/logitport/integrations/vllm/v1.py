@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
-from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.ranks import ranks_here, samples_here
+from logitport.integrations.vllm.engine import find_runner, ranks_here, samples_here, session_options
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
-from logitport.integrations.vllm.runner_context import find_runner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from logitport.integrations.common.history_batch import Chain
-    from logitport.integrations.vllm.runner_context import RunnerContext
+    from logitport.integrations.common.chains import Chain
+    from logitport.integrations.vllm.engine import RunnerContext
 
 # Asynchronous scheduling's placeholder for a sampled id that has not reached the host.
 _PLACEHOLDER_ID = -1
@@ -53,12 +51,12 @@ class V1Hook:
     """
 
     def __init__(self, config: Any, device: Any) -> None:
-        self._engine = Engine.of(config, device, "V1")
+        options = session_options(config, device, "V1")
         self._default: Chain = environment.default_chain()
         environment.client().close()
-        self._ranks = ranks_here()
+        self._eos_token_ids = options["eos_token_ids"]
         self._samples_here = samples_here()
-        self._batch = RemoteBatch(self._engine, self._ranks)
+        self._batch = RemoteBatch(options, ranks_here(), config.instance_id)
         self._by_row: dict[int, _V1Request] = {}
         # Requests that are preempted or not scheduled, keyed by the identity of vLLM's state.
         self._parked: dict[int, _V1Request] = {}
@@ -151,7 +149,7 @@ class V1Hook:
         request = _V1Request(
             request_id="" if state is None else state.req_id,
             prompt_length=len(prompt_ids or ()),
-            ending_id=ending_id(params, self._engine.eos_token_ids),
+            ending_id=ending_id(params, self._eos_token_ids),
             output_ids=output_ids,
             state=state,
         )

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from logitport.integrations.common import environment
-from logitport.integrations.vllm.engine import Engine
-from logitport.integrations.vllm.ranks import ranks_here
+from logitport.integrations.vllm.engine import find_runner, ranks_here, session_options
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
-from logitport.integrations.vllm.runner_context import find_runner
-from logitport.integrations.vllm.token_tails import TokenTails
 
 if TYPE_CHECKING:
-    from logitport.integrations.common.history_batch import Chain
-    from logitport.integrations.vllm.runner_context import RunnerContext
+    from logitport.integrations.common.chains import Chain
+    from logitport.integrations.vllm.engine import RunnerContext
 
 
 @dataclass(eq=False)
@@ -45,13 +42,14 @@ class V2Hook:
     """
 
     def __init__(self, config: Any, states: Any) -> None:
-        self._engine = Engine.of(config, states.device, "V2")
+        options = session_options(config, states.device, "V2")
         self._default: Chain = environment.default_chain()
         environment.client().close()
         self._states = states
         self._ranks = ranks_here()
-        self._batch = RemoteBatch(self._engine, self._ranks)
-        self._token_tails = TokenTails(states, self._engine.max_draft_tokens + 1)
+        self._eos_token_ids = options["eos_token_ids"]
+        self._batch = RemoteBatch(options, self._ranks, config.instance_id)
+        self._token_tails = _TokenTails(states, options["max_draft_tokens"] + 1)
         self._by_slot: dict[int, _V2Request] = {}
         self._entering: dict[int, Any] = {}
         # Requests that lost their slots to others. The next forward pass shows whether they have ended.
@@ -141,7 +139,7 @@ class V2Hook:
         request = _V2Request(
             request_id=name,
             prompt_length=prompt_length,
-            ending_id=ending_id(params, self._engine.eos_token_ids),
+            ending_id=ending_id(params, self._eos_token_ids),
             slot=slot,
             prefill_length=prefill_length,
         )
@@ -199,3 +197,61 @@ class V2Hook:
                     step.new_ids[request] = self._token_tails.since(request.slot, len(request.handle.history))
                 except Exception as error:  # noqa: BLE001 - raising would end the engine
                     self._batch.fail(request, error)
+
+
+class _TokenTails:
+    """Reads vLLM's history of each slot: `all_token_ids`, valid up to `total_len`.
+
+    A copy that is queued before the forward pass is on the host once the previous step is done. Waiting for it does not
+    wait for the forward pass.
+
+    Args:
+        states: `LogitsProcRequestState`.
+        length: the most ids that a step adds to a slot.
+    """
+
+    def __init__(self, states: Any, length: int) -> None:
+        self._states = states
+        self._length = length
+        self._on_cuda = states.device.type == "cuda"
+        self._fetching: tuple[list[int], torch.Tensor, Any] | None = None
+        self._tails: dict[int, tuple[int, list[int]]] = {}
+
+    def history(self, slot: int, length: int) -> list[int]:
+        """Return the slot's first ids, read synchronously."""
+        ids: list[int] = self._states.all_token_ids.gpu[slot, :length].tolist()
+        return ids
+
+    def fetch(self, slots: list[int]) -> None:
+        """Queue a copy of the newest ids of these slots, for `since`."""
+        self._tails = {}
+        self._fetching = None
+        if not slots:
+            return
+        history, lengths = self._states.all_token_ids.gpu, self._states.total_len.gpu
+        device = history.device
+        rows = torch.tensor(slots, device="cpu", pin_memory=self._on_cuda).to(device, non_blocking=True)
+        ends = lengths[rows]
+        columns = ends[:, None].long() - self._length + torch.arange(self._length, device=device)
+        newest = torch.cat([ends[:, None], history[rows[:, None], columns.clamp(min=0)]], dim=1)
+        if not self._on_cuda:
+            self._fetching = (slots, newest.cpu(), None)
+            return
+        host = torch.empty(newest.shape, dtype=newest.dtype, pin_memory=True)
+        host.copy_(newest, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._fetching = (slots, host, event)
+
+    def since(self, slot: int, length: int) -> list[int]:
+        """Return the slot's ids from index `length` on."""
+        if self._fetching is not None:
+            slots, newest, event = self._fetching
+            if event is not None:
+                event.synchronize()
+            self._fetching = None
+            self._tails = {slot: (row[0], row[1:]) for slot, row in zip(slots, newest.tolist())}  # noqa: B905
+        end, ids = self._tails[slot]
+        if end - length > self._length:
+            return self.history(slot, end)[length:]
+        return ids[self._length - (end - length) :] if end > length else []

@@ -1,4 +1,4 @@
-"""The CPU implementation: applies all edits of one kind at once, with numpy on the logits' own memory."""
+"""The CPU implementations on the logits' own memory: the compiled core, or numpy for what the core cannot."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.compiled import core
 from logitport.core.edits import EditKind
-from logitport.ops.apply_edits.biases import sum_biases
-from logitport.ops.apply_edits.logits import check_array, check_tensor
+from logitport.ops.apply_edits.inputs import check_array, check_tensor, sum_biases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,27 @@ _DENIED_32 = -np.unpackbits(~np.arange(256, dtype=np.uint8)[:, None], axis=1, bi
 _DENIED: dict[int, NDArray[Any]] = {4: _DENIED_32, 2: _DENIED_32.astype(np.int16)}
 
 
+def apply_edits_compiled(edits: Edits, logits: Any) -> bool:
+    """Apply edits with the compiled core: all edits of one row, then those of the next one.
+
+    Returns:
+        False, and has changed nothing, if it cannot: there is no core, rows are not in ascending order, an id is not in
+        range, elements share memory, or a biased value is a NaN of bfloat16.
+    """
+    if core is None or not len(edits):
+        return core is not None
+    columns = edits.rows, edits.kinds, edits.offsets, edits.ids, edits.values
+    if core.apply_edits(*columns, logits, is_bf16=False):
+        return True
+    # Memory that the core does not find itself: of bfloat16 in numpy, and of tensors of an earlier torch.
+    matrix, _ = open_memory(logits)
+    if matrix.dtype.name == "bfloat16":
+        matrix = matrix.view(np.int16)
+    return core.apply_edits(*columns, matrix, is_bf16=matrix.dtype == np.int16)
+
+
 def apply_edits(edits: Edits, logits: Any) -> None:
-    """Apply edits, as `logitport.ops.apply_edits`, to a CPU tensor or a numpy array."""
+    """Apply all edits of one kind at once, with numpy, to a CPU tensor or a numpy array."""
     kinds = edits.kinds.tobytes()
     if not kinds:
         return

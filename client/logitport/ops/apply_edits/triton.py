@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 
 from logitport.core.edits import EditKind
-from logitport.ops.apply_edits.biases import sum_biases
-from logitport.ops.apply_edits.logits import check_tensor
+from logitport.ops.apply_edits.inputs import check_tensor, sum_biases
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable
-from logitport.programs.capturing.graph import lower
+from logitport.programs.capturing.graph import Graph
 from logitport.programs.capturing.tracing import Conditions, definition, trace
 from logitport.programs.processor import TensorProcessor
 from logitport.programs.verifier import MAX_NAME_LENGTH, verify
@@ -76,7 +76,16 @@ def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state
     Raises:
         NotCapturable: as `capture`.
     """
-    (program, lines), (other, _) = [_captured(cls, conditions, one_row, check_state) for conditions in _CONDITIONS]
+    name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
+    (program, lines), (other, _) = [
+        Graph(
+            trace(cls, conditions, one_row=one_row, check_state=check_state),
+            cls.parameters(),
+            cls.window,
+            definition(cls),
+        ).program(name)
+        for conditions in _CONDITIONS
+    ]
     if program != other:
         pairs = zip_longest(program.values, other.values)
         different = (place for place, (one, another) in enumerate(pairs) if one != another)
@@ -90,11 +99,3 @@ def capture_as(cls: type[TensorProcessor], *, one_row: bool = False, check_state
     except (InvalidArgument, LimitExceeded) as error:
         raise NotCapturable(f"{definition(cls)}: {error.message}") from error
     return program
-
-
-def _captured(
-    cls: type[TensorProcessor], conditions: Conditions, one_row: bool, check_state: bool
-) -> tuple[Program, list[str]]:
-    name = cls.__qualname__.rpartition(".")[2][:MAX_NAME_LENGTH]
-    exported = trace(cls, conditions, one_row=one_row, check_state=check_state)
-    return lower(exported, cls.parameters(), cls.window, name, definition(cls))

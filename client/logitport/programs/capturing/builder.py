@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidArgument
 from logitport.programs.program import Program, Value
 from logitport.programs.rules import OPERATORS, Context
 from logitport.programs.types import VOCAB, Element, Type
@@ -92,9 +92,6 @@ class Builder:
         """Make the program with this result, and the author's line of each value.
 
         Values that the result does not need are left out. Each one follows its inputs, in the order of the inputs.
-
-        Raises:
-            InvalidArgument: the result does not read a parameter.
         """
         order: dict[int, int] = {}
         todo = [(result, False)]
@@ -107,14 +104,10 @@ class Builder:
                 continue
             todo.append((position, True))
             todo += [(one, False) for one in reversed(self.values[position].inputs)]
-        values = []
-        for position in order:
-            value = self.values[position]
-            fields = {**vars(value), "inputs": tuple(order[one] for one in value.inputs)}
-            values.append(Value(**fields))
-        read = {value.parameter for value in values if value.operator == "parameter"}
-        if unread := [one for one in self._context.parameters if one not in read]:
-            raise InvalidArgument(f"the parameter {unread[0]!r} does not affect the result: remove it from params")
+        values = [
+            replace(self.values[position], inputs=tuple(order[one] for one in self.values[position].inputs))
+            for position in order
+        ]
         uses_window = any(value.operator in ("history", "history_length") for value in values)
         program = Program(
             name,

@@ -61,11 +61,6 @@ def where(low: Lowering, condition: Lowered, selected: Operand, other: Operand, 
     return low.combine("where", condition, low.cast(selected, element), low.cast(other, element))
 
 
-def as_bool(low: Lowering, operand: Operand) -> Lowered:
-    """Whether elements are not 0."""
-    return low.cast(operand, Element.BOOL)
-
-
 def _is_inexact(low: Lowering, operand: Operand) -> bool:
     """Whether a number may differ between the dtypes of logits."""
     if isinstance(operand, Lowered):
@@ -91,18 +86,6 @@ def _scaled(low: Lowering, number: Operand, alpha: Operand) -> Operand:
     number = low.cast(number, low.meta.element)
     element = low.type_of(number).element
     return low.apply("multiply", number, alpha, element=low.meta.element if element is Element.BOOL else element)
-
-
-def _add(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "add", a["self"], _scaled(low, a["other"], a["alpha"]))
-
-
-def _sub(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "subtract", a["self"], _scaled(low, a["other"], a["alpha"]))
-
-
-def _rsub(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "subtract", a["other"], _scaled(low, a["self"], a["alpha"]))
 
 
 def _binary(low: Lowering, a: Arguments, operator: str) -> Lowered:
@@ -131,17 +114,13 @@ def _logical(low: Lowering, a: Arguments, operator: str) -> Lowered:
 def _not(low: Lowering, a: Arguments) -> Lowered:
     if low.meta.element is not Element.BOOL:
         low.refuse("an operator on the bits of integers, which programs lack")
-    return low.combine("not", as_bool(low, a["self"]))
+    return low.combine("not", low.cast(a["self"], Element.BOOL))
 
 
 def _where(low: Lowering, a: Arguments) -> Lowered:
     if "self" not in a:
         low.refuse("where without values finds places, which depend on values: write torch.where(condition, x, y)")
     return where(low, a["condition"], a["self"], a["other"], low.meta.element)
-
-
-def _masked_fill(low: Lowering, a: Arguments) -> Lowered:
-    return where(low, a["mask"], a["value"], a["self"], low.meta.element)
 
 
 def _clamp(low: Lowering, a: Arguments) -> Lowered:
@@ -159,30 +138,10 @@ def _pow(low: Lowering, a: Arguments) -> Lowered:
     if not isinstance(exponent, Lowered) and exponent == 2:
         return arithmetic(low, "multiply", base, base)
     if not isinstance(exponent, Lowered) and exponent == 0.5:
-        return low.apply("sqrt", base, element=low.meta.element)
+        return _unary(low, a, "sqrt")
     if not low.meta.element.is_float:
         low.refuse("a power of integers: cast with .float()")
     return arithmetic(low, "power", base, exponent)
-
-
-def _square(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "multiply", a["self"], a["self"])
-
-
-def _reciprocal(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "divide", 1.0, a["self"])
-
-
-def _rsqrt(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "divide", 1.0, low.apply("sqrt", a["self"], element=low.meta.element))
-
-
-def _log2(low: Lowering, a: Arguments) -> Lowered:
-    return arithmetic(low, "divide", low.apply("log", a["self"], element=low.meta.element), math.log(2))
-
-
-def _relu(low: Lowering, a: Arguments) -> Lowered:
-    return low.apply("maximum", a["self"], 0, element=low.meta.element)
 
 
 def _sign(low: Lowering, a: Arguments) -> Lowered:
@@ -211,13 +170,7 @@ def _xlogy(low: Lowering, a: Arguments) -> Lowered:
     return where(low, low.combine("is_nan", second), second, defined, element)
 
 
-def _isnan(low: Lowering, a: Arguments) -> Lowered:
-    return low.combine("is_nan", a["self"])
-
-
-def _is_infinite(low: Lowering, a: Arguments, operator: str, number: float, magnitude: bool) -> Lowered:
-    source = a["self"]
-    source = low.combine("absolute", source) if magnitude else source
+def _compared(low: Lowering, source: Lowered, operator: str, number: float) -> Lowered:
     return low.apply(operator, source, number, element=low.type_of(source).element)
 
 
@@ -232,10 +185,6 @@ def _nan_to_num(low: Lowering, a: Arguments) -> Lowered:
     return where(low, low.combine("is_nan", source), a["nan"] or 0.0, source, element)
 
 
-def _converted(low: Lowering, a: Arguments) -> Lowered:
-    return low.cast(a["self"], low.meta.element)
-
-
 def _bind(function: Callable[..., Lowered], *more: object) -> Callable[[Lowering, Arguments], Lowered]:
     return lambda low, a: function(low, a, *more)
 
@@ -245,32 +194,30 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
     **{name: _bind(_binary, operator) for name, operator in _ARITHMETIC.items()},
     **{name: _bind(_compare, operator) for name, operator in _COMPARISONS.items()},
     **{name: _bind(_logical, operator) for name, operator in _LOGICAL.items()},
-    "add": _add,
-    "sub": _sub,
-    "rsub": _rsub,
-    "logical_not": _not,
-    "bitwise_not": _not,
+    "add": lambda low, a: arithmetic(low, "add", a["self"], _scaled(low, a["other"], a["alpha"])),
+    "sub": lambda low, a: arithmetic(low, "subtract", a["self"], _scaled(low, a["other"], a["alpha"])),
+    "rsub": lambda low, a: arithmetic(low, "subtract", a["other"], _scaled(low, a["self"], a["alpha"])),
+    **dict.fromkeys(("logical_not", "bitwise_not"), _not),
     "where": _where,
-    "masked_fill": _masked_fill,
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
+    "masked_fill": lambda low, a: where(low, a["mask"], a["value"], a["self"], low.meta.element),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
     "pow": _pow,
-    "square": _square,
-    "reciprocal": _reciprocal,
-    "rsqrt": _rsqrt,
-    "log2": _log2,
-    "relu": _relu,
-    "sign": _sign,
-    "sgn": _sign,
+    "square": lambda low, a: arithmetic(low, "multiply", a["self"], a["self"]),
+    "reciprocal": lambda low, a: arithmetic(low, "divide", 1.0, a["self"]),
+    "rsqrt": lambda low, a: arithmetic(low, "divide", 1.0, _unary(low, a, "sqrt")),
+    "log2": lambda low, a: arithmetic(low, "divide", _unary(low, a, "log"), math.log(2)),
+    "relu": lambda low, a: low.apply("maximum", a["self"], 0, element=low.meta.element),
+    **dict.fromkeys(("sign", "sgn"), _sign),
     "special_entr": _entr,
-    "xlogy": _xlogy,
-    "special_xlogy": _xlogy,
-    "isnan": _isnan,
-    "isinf": _bind(_is_infinite, "equal", _INF, True),
-    "isfinite": _bind(_is_infinite, "less", _INF, True),
-    "isposinf": _bind(_is_infinite, "equal", _INF, False),
-    "isneginf": _bind(_is_infinite, "equal", -_INF, False),
+    **dict.fromkeys(("xlogy", "special_xlogy"), _xlogy),
+    "isnan": lambda low, a: low.combine("is_nan", a["self"]),
+    "isinf": lambda low, a: _compared(low, low.combine("absolute", a["self"]), "equal", _INF),
+    "isfinite": lambda low, a: _compared(low, low.combine("absolute", a["self"]), "less", _INF),
+    "isposinf": lambda low, a: _compared(low, a["self"], "equal", _INF),
+    "isneginf": lambda low, a: _compared(low, a["self"], "equal", -_INF),
     "nan_to_num": _nan_to_num,
-    **dict.fromkeys(("clone", "_to_copy", "to", "alias", "detach", "lift_fresh_copy", "contiguous"), _converted),
+    **dict.fromkeys(
+        ("clone", "_to_copy", "to", "alias", "detach", "lift_fresh_copy", "contiguous"),
+        lambda low, a: low.cast(a["self"], low.meta.element),
+    ),
 }

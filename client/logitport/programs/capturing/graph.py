@@ -47,28 +47,16 @@ _ADVICE = {
 }
 
 
-def lower(
-    exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, name: str, line: str
-) -> tuple[Program, list[str]]:
-    """Make a program of a graph.
+class Graph:
+    """A graph of torch's operators, which is lowered to a program.
 
     Args:
         exported: the result of `tracing.trace`.
         parameters: those that a request may set.
         window: the number of ids in the history.
-        name: name of the program.
         line: where the author defines `process`, for what has no line of its own.
-
-    Returns:
-        The program, which is not verified, and the author's line of each of its values.
-
-    Raises:
-        NotCapturable: the graph has an operator that programs lack, or mixes rows.
     """
-    return _Graph(exported, parameters, window, line).program(name)
 
-
-class _Graph:
     def __init__(self, exported: ExportedProgram, parameters: tuple[Parameter, ...], window: int, line: str) -> None:
         self._exported = exported
         self._window = window
@@ -84,6 +72,11 @@ class _Graph:
         self._lowered: dict[Node, Any] = {}
 
     def program(self, name: str) -> tuple[Program, list[str]]:
+        """Return the program, not verified, and the author's line of each of its values.
+
+        Raises:
+            NotCapturable: the graph has an operator that programs lack, or mixes rows.
+        """
         result: Lowered | None = None
         for node in self._exported.graph.nodes:
             if node.op == "output":
@@ -97,12 +90,7 @@ class _Graph:
                 self._low.refuse(f"{_name(node)}: {error.message}")
             if node.name == self._output:
                 result = self._lowered[node]
-        try:
-            return self._build.program(name, self._result(result))
-        except NotCapturable:
-            raise
-        except InvalidArgument as error:
-            raise NotCapturable(f"{self._line}: {error.message}") from error
+        return self._build.program(name, self._result(result))
 
     def _result(self, result: Lowered | None) -> int:
         self._build.line = self._line

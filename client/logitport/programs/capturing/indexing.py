@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logitport.programs.capturing.elementwise import where
@@ -14,19 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _filled(low: Lowering, a: Arguments, number: float | None = None) -> Lowered:
-    """A tensor of one number, of the shape of the result."""
-    element, shape, rowed = low.meta
-    given: Any = number if number is not None else a["s"] if "s" in a else a["fill_value"]
-    return low.expanded(low.scalar(given, element), rowed, shape)
-
-
-def _fill(low: Lowering, a: Arguments) -> Lowered:
-    return low.expanded(low.cast(a["value"], low.meta.element), low.meta.rowed, low.meta.shape)
-
-
-def _copy(low: Lowering, a: Arguments) -> Lowered:
-    return low.expanded(low.cast(a["src"], low.meta.element), low.meta.rowed, low.meta.shape)
+def _shaped(low: Lowering, operand: Any) -> Lowered:
+    """A tensor or number in the element type and shape of the result."""
+    return low.expanded(low.cast(operand, low.meta.element), low.meta.rowed, low.meta.shape)
 
 
 def _arange(low: Lowering, a: Arguments) -> Lowered:
@@ -41,19 +32,6 @@ def _arange(low: Lowering, a: Arguments) -> Lowered:
     return result
 
 
-def _expand(low: Lowering, a: Arguments) -> Lowered:
-    return low.expanded(a["self"], low.meta.rowed, low.meta.shape)
-
-
-def _reshape(low: Lowering, a: Arguments) -> Lowered:
-    return low.reshaped(a["self"], low.meta.rowed, low.meta.shape)
-
-
-def _unsqueeze(low: Lowering, a: Arguments) -> Lowered:
-    source: Lowered = a["self"]
-    return unsqueezed(low, source, a["dim"])
-
-
 def unsqueezed(low: Lowering, source: Lowered, dim: int) -> Lowered:
     """A dimension of size 1 more."""
     dim = dim + source.rank + 1 if dim < 0 else dim
@@ -64,7 +42,7 @@ def unsqueezed(low: Lowering, source: Lowered, dim: int) -> Lowered:
 
 def _slice(low: Lowering, a: Arguments) -> Lowered:
     source: Lowered = a["self"]
-    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    dim = _not_negative(source, a["dim"])
     if source.rowed and dim == 0:
         if not low.meta.rowed or a["step"] != 1:
             low.refuse("a slice selects rows: compute all rows")
@@ -73,6 +51,10 @@ def _slice(low: Lowering, a: Arguments) -> Lowered:
         low.refuse("a slice with a step")
     begin = _begin(low, source, dim, a["start"])
     return sliced(low, source, dim, begin, begin.plus(low.meta.shape[dim - source.rowed]))
+
+
+def _not_negative(source: Lowered, dim: int) -> int:
+    return dim + source.rank if dim < 0 else dim
 
 
 def sliced(low: Lowering, source: Lowered, dim: int, begin: Size, end: Size) -> Lowered:
@@ -94,7 +76,7 @@ def _begin(low: Lowering, source: Lowered, dim: int, start: Any) -> Size:
 
 def _select(low: Lowering, a: Arguments) -> Lowered:
     source: Lowered = a["self"]
-    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    dim = _not_negative(source, a["dim"])
     if source.rowed and dim == 0:
         low.refuse("an index selects one row: compute all rows")
     begin = _begin(low, source, dim, a["index"])
@@ -104,7 +86,7 @@ def _select(low: Lowering, a: Arguments) -> Lowered:
 
 def _slice_scatter(low: Lowering, a: Arguments) -> Lowered:
     source, part = a["self"], low.cast(a["src"], low.meta.element)
-    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    dim = _not_negative(source, a["dim"])
     if source.rowed and dim == 0:
         if low.type_of(part).shape != low.type_of(source).shape or not part.rowed or a["step"] != 1:
             low.refuse("an assignment to some of the rows: compute all rows")
@@ -116,7 +98,7 @@ def _slice_scatter(low: Lowering, a: Arguments) -> Lowered:
 
 def _select_scatter(low: Lowering, a: Arguments) -> Lowered:
     source = a["self"]
-    dim = a["dim"] + source.rank if a["dim"] < 0 else a["dim"]
+    dim = _not_negative(source, a["dim"])
     if source.rowed and dim == 0:
         low.refuse("an assignment to one row: compute all rows")
     part = unsqueezed(low, low.cast(a["src"], low.meta.element), dim)
@@ -134,15 +116,11 @@ def _replaced(low: Lowering, source: Lowered, part: Lowered, dim: int, begin: Si
     return _joined(low, parts, dim)
 
 
-def _cat(low: Lowering, a: Arguments) -> Lowered:
+def _cat(low: Lowering, a: Arguments, *, stacked: bool) -> Lowered:
     parts = [low.cast(part, low.meta.element) for part in a["tensors"]]
+    if stacked:
+        parts = [unsqueezed(low, part, a["dim"]) for part in parts]
     return _joined(low, parts, a["dim"])
-
-
-def _stack(low: Lowering, a: Arguments) -> Lowered:
-    dim = a["dim"]
-    parts = [unsqueezed(low, low.cast(part, low.meta.element), dim) for part in a["tensors"]]
-    return _joined(low, parts, dim)
 
 
 def _joined(low: Lowering, parts: list[Lowered], dim: int) -> Lowered:
@@ -185,16 +163,15 @@ def _flip(low: Lowering, a: Arguments) -> Lowered:
 
 
 def _gather(low: Lowering, a: Arguments) -> Lowered:
-    source: Lowered = a["self"]
-    if low.axis(source, a["dim"]) != 1:
-        low.refuse("gather along a dimension that is not the last one")
-    return taken(low, source, a["index"])
+    low.check_last(a["self"], a["dim"], "gather")
+    return taken(low, a["self"], a["index"])
 
 
 def _scatter(low: Lowering, a: Arguments) -> Lowered:
     source, index = a["self"], a["index"]
-    if a.get("reduce") is not None or low.axis(source, a["dim"]) != 1:
-        low.refuse("scatter with reduce, or along a dimension that is not the last one")
+    if a.get("reduce") is not None:
+        low.refuse("scatter with reduce: use history.token_counts(), or multiply a mask")
+    low.check_last(source, a["dim"], "scatter")
     if source.rowed != index.rowed:
         low.refuse("indices and tensor must both have rows, or neither: write index.expand(logits.shape[0], -1)")
     return _scattered(low, source, index, a["src"] if "src" in a else a["value"])
@@ -236,15 +213,13 @@ def _index_put(low: Lowering, a: Arguments) -> Lowered:
 
 def _index_select(low: Lowering, a: Arguments) -> Lowered:
     source = a["self"]
-    if low.axis(source, a["dim"]) != 1:
-        low.refuse("index_select along a dimension that is not the last one")
+    low.check_last(source, a["dim"], "index_select")
     return low.like(source, low.build.emit("gather_or", source.value, a["index"].value))
 
 
 def _index_fill(low: Lowering, a: Arguments) -> Lowered:
     source = a["self"]
-    if low.axis(source, a["dim"]) != 1:
-        low.refuse("index_fill along a dimension that is not the last one")
+    low.check_last(source, a["dim"], "index_fill")
     return _scattered(low, source, _wrapped(low, source, a["index"]), a["value"])
 
 
@@ -285,26 +260,26 @@ def _wrapped(low: Lowering, source: Lowered, index: Lowered) -> Lowered:
     return low.combine("where", negative, low.combine("add", index, count), index)
 
 
-def _bind(function: Callable[..., Lowered], number: float) -> Callable[[Lowering, Arguments], Lowered]:
-    return lambda low, a: function(low, a, number)
-
-
 OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered]] = {
-    **dict.fromkeys(("full", "full_like", "new_full", "scalar_tensor"), _filled),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _bind(_filled, 0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), _bind(_filled, 1)),
-    "fill": _fill,
-    "copy": _copy,
+    **dict.fromkeys(("full", "full_like", "new_full"), lambda low, a: _shaped(low, a["fill_value"])),
+    "scalar_tensor": lambda low, a: _shaped(low, a["s"]),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda low, _: _shaped(low, 0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda low, _: _shaped(low, 1)),
+    "fill": lambda low, a: _shaped(low, a["value"]),
+    "copy": lambda low, a: _shaped(low, a["src"]),
     "arange": _arange,
-    **dict.fromkeys(("expand", "expand_as"), _expand),
-    **dict.fromkeys(("view", "reshape", "_unsafe_view", "view_copy", "squeeze", "flatten"), _reshape),
-    "unsqueeze": _unsqueeze,
+    **dict.fromkeys(("expand", "expand_as"), lambda low, a: low.expanded(a["self"], low.meta.rowed, low.meta.shape)),
+    **dict.fromkeys(
+        ("view", "reshape", "_unsafe_view", "view_copy", "squeeze", "flatten"),
+        lambda low, a: low.reshaped(a["self"], low.meta.rowed, low.meta.shape),
+    ),
+    "unsqueeze": lambda low, a: unsqueezed(low, a["self"], a["dim"]),
     "slice": _slice,
     "select": _select,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
-    "cat": _cat,
-    "stack": _stack,
+    "cat": partial(_cat, stacked=False),
+    "stack": partial(_cat, stacked=True),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "flip": _flip,
     "gather": _gather,

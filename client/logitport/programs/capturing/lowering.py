@@ -41,11 +41,6 @@ class Meta(NamedTuple):
     shape: Shape
     rowed: bool
 
-    @property
-    def rank(self) -> int:
-        """Number of torch's dimensions."""
-        return len(self.shape) + self.rowed
-
 
 class Lowering:
     """State of a lowering.
@@ -86,10 +81,6 @@ class Lowering:
             advice = "use float32, or leave the dtype of the logits" if dtype.is_floating_point else "use int64"
             self.refuse(f"a tensor of {dtype}, which programs lack: {advice}")
         return self._elements[dtype]
-
-    def dtype(self, element: Element) -> torch.dtype:
-        """The dtype of an element type in this capture."""
-        return self._dtypes[element]
 
     def size(self, size: int | torch.SymInt) -> Size:
         """A size that does not depend on the rows."""
@@ -151,23 +142,14 @@ class Lowering:
             return self.scalar(operand, element)
         return self.like(operand, self.build.cast(operand.value, element))
 
-    def promoted(self, *operands: Operand) -> Element:
-        """The element type that torch converts operands of an elementwise operator to."""
-        result = self._example(operands[0])
-        dtype = torch.result_type(result, result)
-        for operand in operands[1:]:
-            dtype = torch.result_type(result, self._example(operand))
-            result = torch.empty((1,) * self._rank(result, operand), dtype=dtype)
-        return self.element(dtype)
+    def promoted(self, first: Operand, second: Operand) -> Element:
+        """The element type that torch converts the operands of an elementwise operator to."""
+        return self.element(torch.result_type(self._example(first), self._example(second)))
 
     def _example(self, operand: Operand) -> Any:
         if isinstance(operand, Lowered):
             return torch.empty((1,) * operand.rank, dtype=self._dtypes[self.type_of(operand).element])
         return 1 if isinstance(operand, torch.SymInt) else operand
-
-    def _rank(self, result: Any, operand: Operand) -> int:
-        rank = result.dim() if isinstance(result, torch.Tensor) else 0
-        return max(rank, operand.rank if isinstance(operand, Lowered) else 0)
 
     # Broadcasting and axes
 
@@ -206,6 +188,11 @@ class Lowering:
     def axis(self, operand: Lowered, dim: int) -> int:
         """A dimension counted from the end, as operators count axes."""
         return operand.rank - self.dim(operand, dim)
+
+    def check_last(self, operand: Lowered, dim: int, what: str) -> None:
+        """Refuse an operator along another dimension than the last one."""
+        if self.axis(operand, dim) != 1:
+            self.refuse(f"{what} along a dimension that is not the last one")
 
     def expanded(self, operand: Lowered, rowed: bool, shape: Shape) -> Lowered:
         """Repeat an operand to a shape of torch."""

@@ -35,29 +35,17 @@ def _numbers(low: Lowering, a: Arguments) -> Lowered:
     return low.cast(a["self"], low.meta.element)
 
 
-def _sum(low: Lowering, a: Arguments) -> Lowered:
-    return reduced(low, _numbers(low, a), a, "sum")
-
-
 def _nansum(low: Lowering, a: Arguments) -> Lowered:
     source = _numbers(low, a)
     return reduced(low, where(low, low.combine("is_nan", source), 0.0, source, low.meta.element), a, "sum")
 
 
-def _mean(low: Lowering, a: Arguments) -> Lowered:
-    return reduced(low, _numbers(low, a), a, "mean")
-
-
 def _extreme(low: Lowering, a: Arguments, operator: str) -> Lowered | tuple[Lowered, ...]:
     if "other" in a:
-        return low.apply(
-            "maximum" if operator == "amax" else "minimum", a["self"], a["other"], element=low.meta.element
-        )
-    source = _orderable(low, a["self"])
-    result = low.cast(reduced(low, source, a, operator), low.meta.element)
-    if not isinstance(a.get("dim"), int):
-        return result
-    return result, _arg(low, a, operator)
+        binary = "maximum" if operator == "amax" else "minimum"
+        return low.apply(binary, a["self"], a["other"], element=low.meta.element)
+    result = _amax(low, a, operator)
+    return (result, _arg(low, a, operator)) if isinstance(a.get("dim"), int) else result
 
 
 def _amax(low: Lowering, a: Arguments, operator: str) -> Lowered:
@@ -71,13 +59,13 @@ def _arg(low: Lowering, a: Arguments, operator: str) -> Lowered:
     return reduced(low, source if operator == "amax" else low.combine("negate", source), a, "argmax")
 
 
+def _truths(low: Lowering, a: Arguments) -> Lowered:
+    """1 where the operand is not 0."""
+    return low.cast(low.cast(a["self"], Element.BOOL), Element.INT64)
+
+
 def _any(low: Lowering, a: Arguments, operator: str) -> Lowered:
-    source = low.cast(low.cast(a["self"], Element.BOOL), Element.INT64)
-    return low.cast(reduced(low, source, a, operator), Element.BOOL)
-
-
-def _count_nonzero(low: Lowering, a: Arguments) -> Lowered:
-    return reduced(low, low.cast(low.cast(a["self"], Element.BOOL), Element.INT64), a, "sum")
+    return low.cast(reduced(low, _truths(low, a), a, operator), Element.BOOL)
 
 
 def _std(low: Lowering, a: Arguments, *, variance: bool) -> Lowered:
@@ -119,12 +107,14 @@ def _sort(low: Lowering, a: Arguments) -> tuple[Lowered, Lowered]:
 
 
 def _argsort(low: Lowering, a: Arguments) -> Lowered:
-    source = _last(low, a)
+    source: Lowered = a["self"]
+    low.check_last(source, a["dim"], "a sort")
     return low.like(source, low.build.emit("argsort", source.value, flag=bool(a["descending"])))
 
 
 def _topk(low: Lowering, a: Arguments) -> tuple[Lowered, Lowered]:
-    source = _last(low, a)
+    source: Lowered = a["self"]
+    low.check_last(source, a["dim"], "a sort")
     size = low.size(a["k"])
     if size.vocab:
         low.refuse(
@@ -142,13 +132,6 @@ def taken(low: Lowering, source: Lowered, indices: Lowered) -> Lowered:
     return low.like(indices, low.build.emit("gather_or", source.value, indices.value))
 
 
-def _last(low: Lowering, a: Arguments) -> Lowered:
-    source: Lowered = a["self"]
-    if low.axis(source, a["dim"]) != 1:
-        low.refuse("a sort along a dimension that is not the last one")
-    return source
-
-
 def _orderable(low: Lowering, operand: Lowered) -> Lowered:
     """Bools as integers, which have an order."""
     return low.cast(operand, Element.INT64) if low.type_of(operand).element is Element.BOOL else operand
@@ -159,9 +142,9 @@ def _bind(function: Callable[..., Any], *more: object, **named: object) -> Calla
 
 
 OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered | tuple[Lowered, ...]]] = {
-    "sum": _sum,
+    "sum": lambda low, a: reduced(low, _numbers(low, a), a, "sum"),
     "nansum": _nansum,
-    "mean": _mean,
+    "mean": lambda low, a: reduced(low, _numbers(low, a), a, "mean"),
     "max": _bind(_extreme, "amax"),
     "min": _bind(_extreme, "amin"),
     "amax": _bind(_amax, "amax"),
@@ -170,14 +153,12 @@ OPERATORS: dict[str, Callable[[Lowering, Arguments], Lowered | tuple[Lowered, ..
     "argmin": _bind(_arg, "amin"),
     "any": _bind(_any, "amax"),
     "all": _bind(_any, "amin"),
-    "count_nonzero": _count_nonzero,
+    "count_nonzero": lambda low, a: reduced(low, _truths(low, a), a, "sum"),
     "std": _bind(_std, variance=False),
     "var": _bind(_std, variance=True),
     "logsumexp": _logsumexp,
-    "softmax": _bind(_along, "softmax"),
-    "_softmax": _bind(_along, "softmax"),
-    "log_softmax": _bind(_along, "log_softmax"),
-    "_log_softmax": _bind(_along, "log_softmax"),
+    **dict.fromkeys(("softmax", "_softmax"), _bind(_along, "softmax")),
+    **dict.fromkeys(("log_softmax", "_log_softmax"), _bind(_along, "log_softmax")),
     "cumsum": _bind(_along, "cumsum"),
     "sort": _sort,
     "argsort": _argsort,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+
+from logitport.core.hook_names import names_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +67,7 @@ class State:
         methods = [value for cls in self._classes for value in vars(cls).values() if isinstance(value, FunctionType)]
         self._places: dict[str, _Place] = {}
         self._add_functions([function, *methods])
-        self._before = self._copied()
+        self._before = {name: _copied(value) for name, value in self._values().items()}
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -95,9 +97,6 @@ class State:
         found |= {f"self.{name}": value for name, value in own.items()}
         return {name: value for name, value in found.items() if not isinstance(value, _IMMUTABLE)}
 
-    def _copied(self) -> dict[str, Any]:
-        return {name: _copied(value) for name, value in self._values().items()}
-
     def _class_places(self) -> dict[str, _Place]:
         return {
             f"{cls.__qualname__}.{name}": _Place(cls, name)
@@ -117,7 +116,7 @@ class State:
             if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES:
                 continue
             variables = function.__globals__
-            for name in _names(function.__code__):
+            for name in names_used(function.__code__):
                 value = variables.get(name, _ABSENT)
                 functions.append(value)
                 if not isinstance(value, _IMMUTABLE) and not _is_internal(name):
@@ -127,12 +126,6 @@ class State:
                 functions.append(place.get())
                 if not isinstance(place.get(), _IMMUTABLE) and name != "__class__":
                     self._places[name] = place
-
-
-def _names(code: CodeType) -> set[str]:
-    """Names of variables in code and in the functions inside it. Some are of attributes."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _same(one: Any, other: Any, depth: int) -> bool:

@@ -125,7 +125,7 @@ def state_refused(processor: Any, changed: str, where: str = "") -> NotCapturabl
     found = find(processor, CHANGES)
     name = changed.rpartition(".")[2]
     line = next((one for one in found if one.name.rpartition(".")[2] == name), None)
-    where = f"{line.file}:{line.line}: `{line.code}`" if line is not None else where or definition(processor)
+    where = line.where if line is not None else where or definition(processor)
     return NotCapturable(
         f"{where}: {changed} changes in a call; a program has no state: compute it in __init__ or from the history, "
         "or ship it as code, as a CustomLogitProcessor"
@@ -231,7 +231,7 @@ def _other_world(conditions: Conditions, cls: type[TensorProcessor]) -> Iterator
             random.setstate(states[0])
             np.random.set_state(states[1])
     if drawn:
-        line = next((f"{one.file}:{one.line}: `{one.code}`" for one in find(cls, {DRAW})), definition(cls))
+        line = next((one.where for one in find(cls, {DRAW})), definition(cls))
         raise NotCapturable(
             f"{line}: the code draws a random number, and a program is computed once, for all requests: use a "
             "parameter; sampling belongs to the engine"
@@ -244,11 +244,7 @@ def refused_as(describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (
-            isinstance(error, NotCapturable)
-            and ": " in error.message
-            and error.message.split(":", 1)[0].endswith(".py")
-        ):
+        if isinstance(error, NotCapturable) and error.message.partition(":")[0].endswith(".py"):
             raise
         raise NotCapturable(f"{_author_line(error) or describe()}: {_reason(error)}") from error
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -31,12 +30,13 @@ from logitport.programs.lifting.contracts import (
     SglangRows,
     TransformersScores,
     function_of,
+    place_of,
 )
-from logitport.programs.lifting.known import KnownProcessor, find_known
+from logitport.programs.lifting.known import find_known
 from logitport.programs.processor import TensorProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from logitport.programs.program import Program
 
@@ -100,8 +100,11 @@ def lift(processor: Any) -> Program:
     state = State(instance, inspect.unwrap(function_of(instance)))
     with state.isolated():
         try:
-            with refused_as(lambda: _described(author)), _without_checks():
-                contract = _contract(instance, dialect)
+            # Distributions of torch check their arguments, which depends on values.
+            unchecked = mock.patch.object(torch.distributions.Distribution, "_validate_args", False)
+            with refused_as(lambda: _described(author)), unchecked:
+                known = find_known(instance) if dialect == dialects.TRANSFORMERS else None
+                contract = known or _CONTRACTS[dialect](instance)
                 program = capture_as(
                     _as_tensor_processor(contract, author), one_row=contract.one_row, check_state=False
                 )
@@ -143,12 +146,6 @@ def _instance(processor: Any, dialect: str) -> Any:
         ) from error
 
 
-def _contract(instance: Any, dialect: str) -> Contract:
-    if dialect == dialects.TRANSFORMERS and (known := find_known(instance)) is not None:
-        return KnownProcessor(instance, known)
-    return _CONTRACTS[dialect](instance)
-
-
 def _as_tensor_processor(contract: Contract, author: Any) -> type[TensorProcessor]:
     def process(self: TensorProcessor, logits: torch.Tensor, params: Any, history: Any) -> torch.Tensor:  # noqa: ARG001
         return contract.process(logits, params, history)
@@ -158,15 +155,6 @@ def _as_tensor_processor(contract: Contract, author: Any) -> type[TensorProcesso
     return type(name, (TensorProcessor,), {"process": process, "params": contract.params, "window": contract.window})
 
 
-@contextmanager
-def _without_checks() -> Iterator[None]:
-    """Distributions of torch check their arguments, which depends on values."""
-    with mock.patch.object(torch.distributions.Distribution, "_validate_args", False):
-        yield
-
-
 def _described(author: Any) -> str:
     function = author.__call__ if isinstance(author, type) else author
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    name = getattr(author, "__qualname__", type(author).__qualname__)
-    return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name
+    return place_of(function, getattr(author, "__qualname__", type(author).__qualname__))

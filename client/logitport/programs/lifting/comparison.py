@@ -11,6 +11,7 @@ import torch
 
 from logitport.core.history import History
 from logitport.errors import NotCapturable
+from logitport.programs.parameters import check_param
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
@@ -118,7 +119,8 @@ def _exchanged(logits: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 def _params(parameters: tuple[Parameter, ...]) -> list[list[dict[str, Any]]]:
     """Parameters of all rows: some equal, some different, and all defaults."""
     choices = {
-        one.name: [*_NUMBERS[one.element], *([] if one.default is None else [_typed(one)])] for one in parameters
+        one.name: [*_NUMBERS[one.element], *([] if one.default is None else [check_param(one, {})])]
+        for one in parameters
     }
     found = []
     for first, step in ((0, 1), (0, 0), (3, 1), (1, 0), (2, 1)):
@@ -132,11 +134,6 @@ def _params(parameters: tuple[Parameter, ...]) -> list[list[dict[str, Any]]]:
     required = [one.name for one in parameters if one.default is None]
     found.append([{name: choices[name][row % 3] for name in required} for row in range(_ROWS)])
     return found
-
-
-def _typed(parameter: Parameter) -> Any:
-    default: Any = parameter.default
-    return {Element.FLOAT32: float, Element.INT64: int, Element.BOOL: bool}[parameter.element](default)
 
 
 def _logits() -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from logitport.programs.declarations import Declaration
     from logitport.programs.tensor_history import TensorHistory
 
+    Params = Sequence[Mapping[str, Any]]  # of each row
+    Ids = Sequence[Sequence[int]]  # the history of each row
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -45,18 +47,14 @@ class Contract(ABC):
     @property
     def where(self) -> str:
         """The author's file and line."""
-        code = getattr(self.function, "__code__", None)
-        name = getattr(self.function, "__qualname__", type(self.processor).__qualname__)
-        return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name
+        return place_of(self.function, getattr(self.function, "__qualname__", type(self.processor).__qualname__))
 
     @abstractmethod
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
         """Call the processor with symbols. Returns the logits."""
 
     @abstractmethod
-    def run(
-        self, logits: torch.Tensor, params: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def run(self, logits: torch.Tensor, params: Params, ids: Ids) -> torch.Tensor:
         """Call the processor as its engine does. `ids` has the history of each row. Returns the logits."""
 
     def _symbolic(self, replaced: Mapping[str, object] | None = None) -> Callable[..., Any]:
@@ -84,9 +82,7 @@ class SglangRows(Contract):
         with TensorsOfRows(self._reads, rows, vars(params)):
             return self._call(logits)  # type: ignore[no-any-return]
 
-    def run(
-        self, logits: torch.Tensor, params: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def run(self, logits: torch.Tensor, params: Params, ids: Ids) -> torch.Tensor:
         return self.processor(logits, [dict(one) for one in params])  # type: ignore[no-any-return]
 
     def _call(self, logits: torch.Tensor) -> Any:
@@ -99,9 +95,7 @@ class TransformersScores(Contract):
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
         return self._symbolic()(_NoIds("input_ids"), logits.float())  # type: ignore[no-any-return]
 
-    def run(
-        self, logits: torch.Tensor, params: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def run(self, logits: torch.Tensor, params: Params, ids: Ids) -> torch.Tensor:
         rows = [self.processor(torch.tensor([one]), row[None].float()) for one, row in zip(ids, logits, strict=True)]
         return torch.cat(rows)
 
@@ -115,9 +109,7 @@ class OneRow(Contract):
         names = ("output_ids", "prompt_ids")[: self._num_ids()]
         return self._symbolic()(*map(_NoIds, reversed(names)), logits.float())  # type: ignore[no-any-return]
 
-    def run(
-        self, logits: torch.Tensor, params: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def run(self, logits: torch.Tensor, params: Params, ids: Ids) -> torch.Tensor:
         prompts: list[list[int]] = [[]] * (self._num_ids() - 1)
         rows = [self.processor(*prompts, list(one), row.float()) for one, row in zip(ids, logits, strict=True)]
         return torch.stack(rows)
@@ -135,9 +127,7 @@ class RowInPlace(Contract):
         self._symbolic()(_NoIds("input_ids"), logits)
         return logits
 
-    def run(
-        self, logits: torch.Tensor, params: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def run(self, logits: torch.Tensor, params: Params, ids: Ids) -> torch.Tensor:
         for one, row in zip(ids, logits, strict=True):
             self.processor(list(one), row)
         return logits
@@ -162,6 +152,12 @@ class _NoIds:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         cls._refuse(next((one for one in args if type(one) is cls), cls("the ids")))
+
+
+def place_of(function: Any, name: str) -> str:
+    """The file and line where a function is defined, and a name; only the name of a function that is not Python's."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name
 
 
 def function_of(processor: Any) -> Any:

@@ -7,7 +7,7 @@ length is known up to the window, so that it can be compared with a constant.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 
     from logitport.programs.tensor_history import TensorHistory
 
+    # Returns the scores, of float32 scores and a history; and the number of last ids that it reads.
+    Known = tuple[Callable[[torch.Tensor, TensorHistory], torch.Tensor], int]
+
 _MODULE = "transformers.generation.logits_process"
-
-
-class Known(NamedTuple):
-    """A processor as torch code.
-
-    Attributes:
-        process: returns the scores, of float32 scores and a history.
-        window: number of last ids that it reads.
-    """
-
-    process: Callable[[torch.Tensor, TensorHistory], torch.Tensor]
-    window: int = 0
 
 
 class KnownProcessor(TransformersScores):
@@ -39,18 +30,17 @@ class KnownProcessor(TransformersScores):
 
     def __init__(self, processor: Any, known: Known) -> None:
         super().__init__(processor)
-        self._known = known
-        self.window = known.window
+        self._equivalent, self.window = known
 
     def process(self, logits: torch.Tensor, params: Any, history: TensorHistory) -> torch.Tensor:
-        return self._known.process(logits.float(), history)
+        return self._equivalent(logits.float(), history)
 
 
-def find_known(processor: Any) -> Known | None:
-    """The equivalent of a processor; None if there is none, or its window would be too long."""
+def find_known(processor: Any) -> KnownProcessor | None:
+    """The processor with its equivalent; None if there is none, or its window would be too long."""
     make = _KNOWN.get(type(processor).__name__) if type(processor).__module__ == _MODULE else None
     known = make(processor) if make is not None else None
-    return known if known is not None and known.window <= MAX_WINDOW else None
+    return KnownProcessor(processor, known) if known is not None and known[1] <= MAX_WINDOW else None
 
 
 def _repetition_penalty(processor: Any) -> Known | None:
@@ -62,59 +52,46 @@ def _repetition_penalty(processor: Any) -> Known | None:
         changed = torch.where(scores < 0, scores * penalty, scores / penalty)
         return torch.where(history.token_mask(), changed, scores)
 
-    return Known(process)
+    return process, 0
 
 
-def _min_length(processor: Any) -> Known:
-    return _denied_below(processor.min_length, processor.eos_token_id)
+def _where_length(holds: Callable[[torch.Tensor], torch.Tensor], window: int, result: Callable[..., Any]) -> Known:
+    """Compute `result` of (scores, ids 0, 1, …) for rows of which `holds` is true of the length of the history."""
 
+    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
+        changed = result(scores, torch.arange(scores.shape[-1]))
+        return torch.where(holds(history.lengths)[:, None], changed, scores)
 
-def _min_new_tokens(processor: Any) -> Known:
-    return _denied_below(processor.prompt_length_to_skip + processor.min_new_tokens, processor.eos_token_id)
+    return process, window
 
 
 def _denied_below(length: int, ids: torch.Tensor) -> Known:
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        if length <= 0:
-            return scores
-        denied = torch.isin(torch.arange(scores.shape[-1]), ids)
-        return torch.where(denied & (history.lengths < length)[:, None], -math.inf, scores)
-
-    return Known(process, max(length, 0))
-
-
-def _suppress_at_begin(processor: Any) -> Known:
-    length, ids = processor.begin_index, processor.begin_suppress_tokens
-
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        denied = torch.isin(torch.arange(scores.shape[-1]), ids)
-        return torch.where(denied & (history.lengths == length)[:, None], -math.inf, scores)
-
-    return Known(process, length + 1)
-
-
-def _forced_bos(processor: Any) -> Known:
-    return _forced_at(1, [processor.bos_token_id])
-
-
-def _forced_eos(processor: Any) -> Known:
-    return _forced_at(processor.max_length - 1, processor.eos_token_id)
+    if length <= 0:
+        return (lambda scores, _: scores), 0
+    return _where_length(lambda lengths: lengths < length, length, _denied(ids))
 
 
 def _forced_at(length: int, ids: Any) -> Known:
-    def process(scores: torch.Tensor, history: TensorHistory) -> torch.Tensor:
-        forced = torch.isin(torch.arange(scores.shape[-1]), torch.as_tensor(ids))
-        only = torch.where(forced, 0.0, -math.inf)
-        return torch.where((history.lengths == length)[:, None], only, scores)
+    return _where_length(
+        lambda lengths: lengths == length,
+        length + 1,
+        lambda _, all_ids: torch.where(torch.isin(all_ids, torch.as_tensor(ids)), 0.0, -math.inf),
+    )
 
-    return Known(process, length + 1)
+
+def _denied(ids: torch.Tensor) -> Callable[..., torch.Tensor]:
+    return lambda scores, all_ids: scores.masked_fill(torch.isin(all_ids, ids), -math.inf)
 
 
 _KNOWN: dict[str, Callable[[Any], Known | None]] = {
     "RepetitionPenaltyLogitsProcessor": _repetition_penalty,
-    "MinLengthLogitsProcessor": _min_length,
-    "MinNewTokensLengthLogitsProcessor": _min_new_tokens,
-    "SuppressTokensAtBeginLogitsProcessor": _suppress_at_begin,
-    "ForcedBOSTokenLogitsProcessor": _forced_bos,
-    "ForcedEOSTokenLogitsProcessor": _forced_eos,
+    "MinLengthLogitsProcessor": lambda one: _denied_below(one.min_length, one.eos_token_id),
+    "MinNewTokensLengthLogitsProcessor": lambda one: _denied_below(
+        one.prompt_length_to_skip + one.min_new_tokens, one.eos_token_id
+    ),
+    "SuppressTokensAtBeginLogitsProcessor": lambda one: _where_length(
+        lambda lengths: lengths == one.begin_index, one.begin_index + 1, _denied(one.begin_suppress_tokens)
+    ),
+    "ForcedBOSTokenLogitsProcessor": lambda one: _forced_at(1, [one.bos_token_id]),
+    "ForcedEOSTokenLogitsProcessor": lambda one: _forced_at(one.max_length - 1, one.eos_token_id),
 }

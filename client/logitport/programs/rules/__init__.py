@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.programs.rules import axes, elementwise, layout, sources
-from logitport.programs.rules.axes import MAX_TOP_K
+from logitport.programs.rules import computing, layout
 from logitport.programs.rules.checks import Context
+from logitport.programs.rules.computing import MAX_TOP_K, elementwise, source
 from logitport.programs.rules.layout import check_sizes
-from logitport.programs.types import Element, Type
+from logitport.programs.types import VOCAB, WINDOW, Element, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from logitport.programs.program import Value
+    from logitport.programs.rules.computing import Rule
 
-__all__ = ["HISTORY_OPERATORS", "MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
+__all__ = ["ELEMENTWISE", "HISTORY_OPERATORS", "MAX_TOP_K", "OPERATORS", "Context", "Operator", "check_sizes"]
 
 
 class Operator(NamedTuple):
@@ -33,7 +33,7 @@ class Operator(NamedTuple):
 
     inputs: int | None
     fields: frozenset[str]
-    rule: Callable[[Value, Sequence[Type], Context], Type]
+    rule: Rule
 
 
 # Those that read the histories of requests.
@@ -41,34 +41,44 @@ HISTORY_OPERATORS = frozenset({"history", "history_length", "token_mask", "token
 
 _FLOATS = (Element.LOGITS, Element.FLOAT32)
 _NUMBERS = (*_FLOATS, Element.INT64)
+# Operators that compute each element alone, by what their inputs must be.
+_ELEMENTWISE = (
+    (("exp", "log", "sqrt", "sigmoid", "tanh", "floor", "ceil"), 1, elementwise(*_FLOATS)),
+    (("negate", "absolute"), 1, elementwise(*_NUMBERS)),
+    (("add", "subtract", "multiply", "minimum", "maximum"), 2, elementwise(*_NUMBERS)),
+    (("divide", "power"), 2, elementwise(*_FLOATS)),
+    (("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2, computing.compare),
+    (("not",), 1, elementwise(Element.BOOL)),
+    (("and", "or", "xor"), 2, elementwise(Element.BOOL)),
+)
+ELEMENTWISE = [name for names, _, _ in _ELEMENTWISE for name in names]
 
 
 def _operators() -> dict[str, Operator]:
     none: frozenset[str] = frozenset()
     reduction = frozenset({"axis", "flag"})
     table = {
-        "logits": Operator(0, none, sources.logits),
-        "parameter": Operator(0, frozenset({"parameter"}), sources.parameter),
-        "history": Operator(0, none, sources.history),
-        "history_length": Operator(0, none, sources.history_length),
-        "token_mask": Operator(0, frozenset({"flag"}), sources.token_mask),
-        "token_counts": Operator(0, frozenset({"flag"}), sources.token_counts),
-        "constant": Operator(0, frozenset({"element", "shape", "data"}), sources.constant),
-        "full": Operator(0, frozenset({"element", "shape", "number", "integer"}), sources.full),
-        "arange": Operator(0, frozenset({"shape"}), sources.arange),
-        "cast": Operator(1, frozenset({"element"}), elementwise.cast),
-        "not": Operator(1, none, elementwise.of(Element.BOOL)),
-        "is_nan": Operator(1, none, elementwise.is_nan),
-        "where": Operator(3, none, elementwise.where),
-        "sum": Operator(1, reduction, axes.reduce),
-        "mean": Operator(1, reduction, axes.mean),
-        "std": Operator(1, reduction | {"integer"}, axes.std),
-        "argmax": Operator(1, reduction, axes.argmax),
-        "softmax": Operator(1, frozenset({"axis"}), axes.softmax),
-        "log_softmax": Operator(1, frozenset({"axis"}), axes.softmax),
-        "cumsum": Operator(1, frozenset({"axis"}), axes.cumsum),
-        "argsort": Operator(1, frozenset({"flag"}), axes.argsort),
-        "top_k": Operator(1, frozenset({"integer"}), axes.top_k),
+        "logits": Operator(0, none, source(Type(Element.LOGITS, (VOCAB,)))),
+        "parameter": Operator(0, frozenset({"parameter"}), computing.parameter),
+        "history": Operator(0, none, source(Type(Element.INT64, (WINDOW,)), in_window=True)),
+        "history_length": Operator(0, none, source(Type(Element.INT64), in_window=True)),
+        "token_mask": Operator(0, frozenset({"flag"}), source(Type(Element.BOOL, (VOCAB,)))),
+        "token_counts": Operator(0, frozenset({"flag"}), source(Type(Element.INT64, (VOCAB,)))),
+        "constant": Operator(0, frozenset({"element", "shape", "data"}), computing.constant),
+        "full": Operator(0, frozenset({"element", "shape", "number", "integer"}), computing.full),
+        "arange": Operator(0, frozenset({"shape"}), computing.arange),
+        "cast": Operator(1, frozenset({"element"}), computing.cast),
+        "is_nan": Operator(1, none, computing.is_nan),
+        "where": Operator(3, none, computing.where),
+        "sum": Operator(1, reduction, computing.reduce),
+        "mean": Operator(1, reduction, computing.mean),
+        "std": Operator(1, reduction | {"integer"}, computing.std),
+        "argmax": Operator(1, reduction, computing.argmax),
+        "softmax": Operator(1, frozenset({"axis"}), computing.softmax),
+        "log_softmax": Operator(1, frozenset({"axis"}), computing.softmax),
+        "cumsum": Operator(1, frozenset({"axis"}), computing.cumsum),
+        "argsort": Operator(1, frozenset({"flag"}), computing.argsort),
+        "top_k": Operator(1, frozenset({"integer"}), computing.top_k),
         "expand": Operator(1, frozenset({"shape"}), layout.expand),
         "unsqueeze": Operator(1, frozenset({"axis"}), layout.unsqueeze),
         "squeeze": Operator(1, frozenset({"axis"}), layout.squeeze),
@@ -78,17 +88,10 @@ def _operators() -> dict[str, Operator]:
         "gather_or": Operator(2, frozenset({"number", "integer"}), layout.gather),
         "scatter_drop": Operator(3, none, layout.scatter),
     }
-    table |= dict.fromkeys(("amax", "amin"), Operator(1, reduction, axes.reduce))
-    table |= dict.fromkeys(
-        ("exp", "log", "sqrt", "sigmoid", "tanh", "floor", "ceil"), Operator(1, none, elementwise.of(*_FLOATS))
-    )
-    table |= dict.fromkeys(("negate", "absolute"), Operator(1, none, elementwise.of(*_NUMBERS)))
-    binary = ("add", "subtract", "multiply", "minimum", "maximum")
-    table |= dict.fromkeys(binary, Operator(2, none, elementwise.of(*_NUMBERS)))
-    table |= dict.fromkeys(("divide", "power"), Operator(2, none, elementwise.of(*_FLOATS)))
-    comparisons = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-    table |= dict.fromkeys(comparisons, Operator(2, none, elementwise.compare))
-    return table | dict.fromkeys(("and", "or", "xor"), Operator(2, none, elementwise.of(Element.BOOL)))
+    table |= dict.fromkeys(("amax", "amin"), Operator(1, reduction, computing.reduce))
+    for names, inputs, rule in _ELEMENTWISE:
+        table |= dict.fromkeys(names, Operator(inputs, none, rule))
+    return table
 
 
 OPERATORS: Mapping[str, Operator] = _operators()

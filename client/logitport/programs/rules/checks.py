@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from logitport.errors import InvalidArgument
 from logitport.programs.types import ONE, Element, Type
@@ -59,6 +59,12 @@ def check_float(value: Value, source: Type) -> None:
         refuse(value, f"an input is {source}: cast it to float32")
 
 
+def check_not_bool(value: Value, source: Type) -> None:
+    """Raise InvalidArgument for a bool."""
+    if source.element is Element.BOOL:
+        refuse(value, "an input is bool: cast it to int64")
+
+
 def check_number(value: Value, element: Element) -> None:
     """Check that a number is in the field of its element type, so that a program has one form."""
     if element.is_float:
@@ -73,12 +79,6 @@ def check_number(value: Value, element: Element) -> None:
         refuse(value, f"a bool is 0 or 1, not {value.integer}")
 
 
-def check_window(value: Value, context: Context) -> None:
-    """Raise InvalidArgument if the program has no window."""
-    if not context.window:
-        refuse(value, "the program has no window: set one")
-
-
 def place_of(value: Value, source: Type) -> int:
     """The index of the axis in the shape."""
     if not 1 <= value.axis <= len(source.shape):
@@ -86,33 +86,16 @@ def place_of(value: Value, source: Type) -> int:
     return len(source.shape) - value.axis
 
 
-def given_element(value: Value) -> Element:
-    """The element type that the value sets."""
-    if value.element is None:
-        refuse(value, "the element type is missing")
-    return value.element
+def with_sizes(value: Value, source: Type, *sizes: Size) -> Type:
+    """The type with these sizes in place of the axis."""
+    place = place_of(value, source)
+    return source._replace(shape=(*source.shape[:place], *sizes, *source.shape[place + 1 :]))
 
 
-def given_shape(value: Value) -> Shape:
-    """The shape that the value sets."""
-    if value.shape is None:
-        refuse(value, "the shape is missing")
-    return value.shape
-
-
-def given_size(value: Value, name: str) -> Size:
-    """The size that the value sets in this field."""
-    size: Size | None = getattr(value, name)
-    if size is None:
-        refuse(value, f"{name} is missing")
-    return size
-
-
-def without(shape: Shape, place: int) -> Shape:
-    """The shape without one axis."""
-    return shape[:place] + shape[place + 1 :]
-
-
-def listed(elements: Sequence[Element]) -> str:
-    """The element types, as text."""
-    return " or ".join(map(str, elements))
+def given(value: Value, field: str) -> Any:
+    """The element type, the shape or the size that the value sets in this field."""
+    found = getattr(value, field)
+    if found is None:
+        names = {"element": "the element type", "shape": "the shape"}
+        refuse(value, f"{names.get(field, field)} is missing")
+    return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.programs.rules.checks import broadcast, check_number, given_shape, given_size, place_of, refuse, without
+from logitport.programs.rules.checks import broadcast, check_number, given, place_of, refuse, with_sizes
 from logitport.programs.types import ONE, Element, Size, Type
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def check_sizes(value: Value, source: Sequence[int], size_of: Callable[[Size], i
         InvalidArgument: a slice or `top_k` exceeds its input, or a padding is negative.
     """
     if value.operator == "slice":
-        begin, end, size = size_of(given_size(value, "begin")), size_of(given_size(value, "end")), source[-value.axis]
+        begin, end, size = size_of(given(value, "begin")), size_of(given(value, "end")), source[-value.axis]
         if not 0 <= begin < end <= size:
             refuse(value, f"elements {begin} to {end} of an axis of {size}")
     elif value.operator == "pad":
-        begin, end = size_of(given_size(value, "begin")), size_of(given_size(value, "end"))
+        begin, end = size_of(given(value, "begin")), size_of(given(value, "end"))
         if min(begin, end) < 0:
             refuse(value, f"a padding of {begin} and {end} elements")
     elif value.operator == "top_k" and value.integer > source[-1]:
@@ -35,7 +35,7 @@ def check_sizes(value: Value, source: Sequence[int], size_of: Callable[[Size], i
 
 
 def expand(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    target = Type(inputs[0].element, given_shape(value), inputs[0].has_rows)
+    target = Type(inputs[0].element, given(value, "shape"), inputs[0].has_rows)
     if broadcast(value, (inputs[0], target)).shape != target.shape:
         refuse(value, f"{inputs[0]} does not expand to {target}")
     return target
@@ -51,25 +51,20 @@ def unsqueeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
 
 def squeeze(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
-    place = place_of(value, source)
-    if source.shape[place] != ONE:
+    if source.shape[place_of(value, source)] != ONE:
         refuse(value, f"axis {value.axis} of {source} has not the size 1")
-    return source._replace(shape=source.shape[:place] + source.shape[place + 1 :])
+    return with_sizes(value, source)
 
 
 def slicing(value: Value, inputs: Sequence[Type], context: Context) -> Type:
-    (source,) = inputs
-    place = place_of(value, source)
-    size = given_size(value, "end").minus(given_size(value, "begin"))
-    return source._replace(shape=(*source.shape[:place], size, *source.shape[place + 1 :]))
+    return with_sizes(value, inputs[0], given(value, "end").minus(given(value, "begin")))
 
 
 def pad(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     (source,) = inputs
     check_number(value, source.element)
-    place = place_of(value, source)
-    size = source.shape[place].plus(given_size(value, "begin")).plus(given_size(value, "end"))
-    return source._replace(shape=(*source.shape[:place], size, *source.shape[place + 1 :]))
+    size = source.shape[place_of(value, source)]
+    return with_sizes(value, source, size.plus(given(value, "begin")).plus(given(value, "end")))
 
 
 def concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type:
@@ -79,14 +74,10 @@ def concatenate(value: Value, inputs: Sequence[Type], context: Context) -> Type:
     for part in inputs:
         if part.element is not first.element or len(part.shape) != len(first.shape):
             refuse(value, f"{part} and {first} differ")
-        if without(part.shape, place) != without(first.shape, place):
+        if with_sizes(value, part).shape != with_sizes(value, first).shape:
             refuse(value, f"{part} and {first} differ in another axis")
         size = size.plus(part.shape[place])
-    return Type(
-        first.element,
-        (*first.shape[:place], size, *first.shape[place + 1 :]),
-        has_rows=any(part.has_rows for part in inputs),
-    )
+    return with_sizes(value, first, size)._replace(has_rows=any(part.has_rows for part in inputs))
 
 
 def gather(value: Value, inputs: Sequence[Type], context: Context) -> Type:

@@ -35,14 +35,9 @@ class Layout:
 
 
 class Arena:
-    """Memory on one device, which grows to what the largest plan needs.
-
-    Attributes:
-        allocations: number of blocks that were allocated so far; the tensors of `view` are valid until the next one.
-    """
+    """Memory on one device, which grows to what the largest plan needs. Tensors of `view` are valid until it grows."""
 
     def __init__(self, device: torch.device) -> None:
-        self.allocations = 0
         self._memory = torch.empty(0, dtype=torch.uint8, device=device)
 
     @property
@@ -57,7 +52,6 @@ class Arena:
             self._memory = torch.empty(0, dtype=torch.uint8, device=device)  # so that both never exist at once
             with torch.inference_mode(mode=False):  # else the block could not be written outside of inference mode
                 self._memory = torch.empty(size, dtype=torch.uint8, device=device)
-            self.allocations += 1
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor over the bytes at this offset."""

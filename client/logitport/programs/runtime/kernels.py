@@ -4,7 +4,7 @@ An elementwise kernel may get one of its inputs as its output. Inputs are aligne
 Kernels that read the results of a comparison on the host do so on CPUs only, because a GPU would have to be waited for.
 """
 
-# ruff: noqa: ARG001 - all kernels have one signature
+# ruff: noqa: ARG001, ARG005 - all kernels have one signature
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+
+from logitport.programs.rules import ELEMENTWISE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,13 +44,11 @@ class Call(NamedTuple):
     Attributes:
         value: the value.
         begin, end: its sizes.
-        checked: whether a cast to int64 must search for numbers that do not fit.
     """
 
     value: Value
     begin: int = 0
     end: int = 0
-    checked: bool = True
 
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ if TYPE_CHECKING:
     # Returns None, or which elements have no value in the result's type: bool of the result's shape. These flags may
     # be in the scratch memory, and are valid only until the next kernel runs.
     Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
-
-
-def _no_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    return ()
-
-
-def _no_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return 0
+    Scratch = Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]]
+    Bytes = Callable[[Call, Sequence[Spec], Spec], int]
 
 
 def _widened_bytes(spec: Spec) -> int:
@@ -80,14 +74,14 @@ class Kernel(NamedTuple):
         broadcasts: whether inputs of fewer axes are aligned.
         scratch: the scratch memory that it needs.
         allocated: at most how many bytes it and torch allocate while it runs.
-        copies_views: whether it allocates only for inputs that are not contiguous.
+        copies_views: whether torch copies an input that is not contiguous, and allocates nothing else.
     """
 
     run: Run
     elementwise: bool = False
     broadcasts: bool = False
-    scratch: Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]] = _no_scratch
-    allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
+    scratch: Scratch = lambda call, inputs, out: ()
+    allocated: Bytes = lambda call, inputs, out: 0
     copies_views: bool = False
 
 
@@ -96,10 +90,6 @@ def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
         function(*inputs, out=out)
 
     return Kernel(run, elementwise=True, broadcasts=True)
-
-
-def _is_nan(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
-    torch.ne(inputs[0], inputs[0], out=out)
 
 
 def _sqrt(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -137,22 +127,16 @@ def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> tor
 
 
 def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    if not call.checked or out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
+    if out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
         return ()
     return (Spec(out.shape, torch.bool),) * 2
 
 
-def _reduction(
-    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
-) -> Kernel:
+def _reduction(function: Callable[..., torch.Tensor]) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, keepdim=call.value.flag, out=out)
 
-    return Kernel(run, allocated=allocated)
-
-
-def _mean_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
+    return Kernel(run)
 
 
 def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -162,29 +146,15 @@ def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None
         torch.std(inputs[0], dim=-call.value.axis, correction=call.value.integer, keepdim=call.value.flag, out=out)
 
 
-def _along(
-    function: Callable[..., torch.Tensor], allocated: Callable[[Call, Sequence[Spec], Spec], int] = _no_bytes
-) -> Kernel:
+def _along(function: Callable[..., torch.Tensor]) -> Kernel:
     def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, out=out)
 
-    return Kernel(run, allocated=allocated, copies_views=allocated is _copied_bytes)
-
-
-def _copied_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return inputs[0].bytes  # of an input that is not contiguous
+    return Kernel(run)
 
 
 def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     torch.sort(inputs[0], dim=-1, descending=call.value.flag, stable=True, out=(scratch[0], out))
-
-
-def _argsort_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
-    return (Spec(out.shape, inputs[0].dtype),)
-
-
-def _argsort_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return inputs[0].bytes + out.bytes
 
 
 def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -252,23 +222,22 @@ def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs)
 def _gather_or(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source, index = inputs
     size = source.shape[-1]
-    outside = None if _all_inside(index, size) else _outside(index, size, *scratch)
-    if outside is not None:
-        index = torch.clamp(index, 0, size - 1, out=scratch[0])
+    clamped, outside, high = scratch
+    all_inside = _all_inside(index, size)
+    if not all_inside:
+        torch.lt(index, 0, out=outside)
+        outside |= torch.ge(index, size, out=high)
+        index = torch.clamp(index, 0, size - 1, out=clamped)
     if out.dim() > 1:
         source, index = source.expand(out.shape[0], -1), index.expand(out.shape[0], -1)
     torch.gather(source, -1, index, out=out)
-    if outside is not None:
+    if not all_inside:
         out.masked_fill_(outside, fill_of(call.value, out.dtype))
 
 
 def _gather_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
     shape = inputs[1].shape
     return Spec(shape, torch.int64), Spec(shape, torch.bool), Spec(shape, torch.bool)
-
-
-def _gather_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
-    return _widened_bytes(inputs[0])
 
 
 def _scatter_drop(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
@@ -310,14 +279,6 @@ def _all_inside(index: torch.Tensor, size: int) -> bool:
     return int(index.numpy().view(np.uint64).max()) < size
 
 
-def _outside(
-    index: torch.Tensor, size: int, clamped: torch.Tensor, outside: torch.Tensor, high: torch.Tensor
-) -> torch.Tensor:
-    torch.lt(index, 0, out=outside)
-    outside |= torch.ge(index, size, out=high)
-    return outside
-
-
 def fill_of(value: Value, dtype: torch.dtype) -> float:
     """The number of `full`, of padding, or of elements that an index does not select, rounded to the dtype."""
     if not dtype.is_floating_point:
@@ -325,73 +286,47 @@ def fill_of(value: Value, dtype: torch.dtype) -> float:
     return torch.tensor(value.number, dtype=torch.float64).to(dtype).item()
 
 
+_TORCH_NAMES = {"not": "logical_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_TORCH_NAMES |= {"negate": "neg", "power": "pow", "equal": "eq"}
 KERNELS: dict[str, Kernel] = {
+    **{name: _elementwise(getattr(torch, _TORCH_NAMES.get(name, name))) for name in ELEMENTWISE},
+    "sqrt": Kernel(_sqrt, elementwise=True),
     "cast": Kernel(_cast, elementwise=True, scratch=_cast_scratch),
-    "is_nan": Kernel(_is_nan, elementwise=True),
+    "is_nan": _elementwise(lambda source, out: torch.ne(source, source, out=out)),
     "where": Kernel(_where, elementwise=True, broadcasts=True),
     "std": Kernel(_std),
-    "argsort": Kernel(_argsort, scratch=_argsort_scratch, allocated=_argsort_bytes),
+    "argsort": Kernel(
+        _argsort,
+        scratch=lambda call, inputs, out: (Spec(out.shape, inputs[0].dtype),),
+        allocated=lambda call, inputs, out: inputs[0].bytes + out.bytes,
+    ),
     "top_k": Kernel(_top_k, allocated=_top_k_bytes),
     "pad": Kernel(_pad),
     "concatenate": Kernel(_concatenate),
-    "gather_or": Kernel(_gather_or, scratch=_gather_scratch, allocated=_gather_bytes),
+    "gather_or": Kernel(
+        _gather_or, scratch=_gather_scratch, allocated=lambda call, inputs, out: _widened_bytes(inputs[0])
+    ),
     "scatter_drop": Kernel(_scatter_drop, broadcasts=True, allocated=_scatter_bytes),
-    "not": _elementwise(torch.logical_not),
-    "and": _elementwise(torch.bitwise_and),
-    "or": _elementwise(torch.bitwise_or),
-    "xor": _elementwise(torch.bitwise_xor),
-    "exp": _elementwise(torch.exp),
-    "log": _elementwise(torch.log),
-    "sqrt": Kernel(_sqrt, elementwise=True),
-    "sigmoid": _elementwise(torch.sigmoid),
-    "tanh": _elementwise(torch.tanh),
-    "floor": _elementwise(torch.floor),
-    "ceil": _elementwise(torch.ceil),
-    "negate": _elementwise(torch.neg),
-    "absolute": _elementwise(torch.abs),
-    "add": _elementwise(torch.add),
-    "subtract": _elementwise(torch.sub),
-    "multiply": _elementwise(torch.mul),
-    "divide": _elementwise(torch.div),
-    "power": _elementwise(torch.pow),
-    "minimum": _elementwise(torch.minimum),
-    "maximum": _elementwise(torch.maximum),
-    "equal": _elementwise(torch.eq),
-    "not_equal": _elementwise(torch.ne),
-    "less": _elementwise(torch.lt),
-    "less_equal": _elementwise(torch.le),
-    "greater": _elementwise(torch.gt),
-    "greater_equal": _elementwise(torch.ge),
     "amax": _reduction(torch.amax),
     "amin": _reduction(torch.amin),
     "sum": _reduction(torch.sum),
-    "mean": _reduction(torch.mean, _mean_bytes),
+    "mean": _reduction(torch.mean)._replace(
+        allocated=lambda call, inputs, out: _widened_bytes(inputs[0]) + 4 * math.prod(out.shape)
+    ),
     "argmax": _reduction(torch.argmax),
-    "softmax": _along(torch.softmax, _copied_bytes),
-    "log_softmax": _along(torch.log_softmax, _copied_bytes),
+    "softmax": _along(torch.softmax)._replace(copies_views=True),
+    "log_softmax": _along(torch.log_softmax)._replace(copies_views=True),
     "cumsum": _along(torch.cumsum),
 }
-
-
-def _slice(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source.narrow(-call.value.axis, call.begin, call.end - call.begin)
-
-
-def _expand(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source.expand(out.shape)
-
-
-def _same(call: Call, source: torch.Tensor, out: Spec) -> torch.Tensor:
-    return source
 
 
 # Results without memory of their own. A cast is one if the dtypes are equal.
 VIEWS: dict[str, Callable[[Call, torch.Tensor, Spec], torch.Tensor]] = {
     "unsqueeze": lambda call, source, _: source.unsqueeze(-call.value.axis),
     "squeeze": lambda call, source, _: source.squeeze(-call.value.axis),
-    "slice": _slice,
-    "expand": _expand,
-    "cast": _same,
+    "slice": lambda call, source, _: source.narrow(-call.value.axis, call.begin, call.end - call.begin),
+    "expand": lambda call, source, out: source.expand(out.shape),
+    "cast": lambda call, source, _: source,
 }
 
 

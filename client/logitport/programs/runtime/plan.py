@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from logitport.errors import LimitExceeded
-from logitport.programs import nan
 from logitport.programs.program import Value
 from logitport.programs.rules import HISTORY_OPERATORS
 from logitport.programs.runtime.arena import Layout
@@ -74,7 +73,6 @@ class Plan(NamedTuple):
         arena_bytes: memory of all steps.
         constant_bytes: memory of the constants.
         allocated_bytes: at most what one operator allocates while it runs.
-        may_be_nan: whether the result may have NaN for logits without NaN.
     """
 
     verified: Verified
@@ -85,7 +83,6 @@ class Plan(NamedTuple):
     arena_bytes: int
     constant_bytes: int
     allocated_bytes: int
-    may_be_nan: bool
 
     @property
     def bytes(self) -> int:
@@ -136,10 +133,6 @@ class _Planner:
             for place, kind in enumerate(types)
         ]
         self._constant = [not kind.has_rows for kind in types]
-        shapes, name = [spec.shape for spec in self._specs], str(dtype).removeprefix("torch.")
-        self._may_be_nan = nan.facts(verified, shapes, name)[-1].nan
-        # NaN in logits has no int64, although the runtime does not report it as a NaN of the program.
-        self._facts = nan.facts(verified, shapes, name, logits=nan.ANY_OR_NAN)
         self._calls = [self._call(place, vocab_size) for place in range(len(self._values))]
         self._roots, self._whole = self._find_roots()
         self._last_use = self._find_last_uses()
@@ -163,7 +156,7 @@ class _Planner:
         in_place = self._places[self._roots[result]] == LOGITS
         if in_place and not self._whole[result]:  # the rows cannot be overwritten by a view of themselves
             spec = self._specs[result]
-            copy = Step(result, Call(Value("cast", (result,)), checked=False), spec, (result,), (0,), (False,))
+            copy = Step(result, Call(Value("cast", (result,))), spec, (result,), (0,), (False,))
             steps.append(copy._replace(place=self._layout.take(spec.bytes)))
             in_place = False
         return Plan(
@@ -175,7 +168,6 @@ class _Planner:
             self._layout.bytes,
             sum(step.spec.bytes for step in constants if self._has_memory(step.position)),
             max((self._allocated_bytes(step) for step in (*constants, *steps)), default=0),
-            self._may_be_nan,
         )
 
     def _placed(self, position: int) -> Step:
@@ -208,9 +200,9 @@ class _Planner:
         kernel = KERNELS.get(step.call.value.operator)
         if kernel is None or self._is_view(step.position):
             return 0
-        if kernel.copies_views and not self._is_repeated_or_view(step.inputs[0]):
-            return 0
         inputs = [self._specs[place] for place in step.inputs]
+        if kernel.copies_views:
+            return 0 if self._has_memory(step.inputs[0]) else inputs[0].bytes
         scratch = sum(spec.bytes for spec in kernel.scratch(step.call, inputs, step.spec))
         return kernel.allocated(step.call, inputs, step.spec) + (scratch if self._constant[step.position] else 0)
 
@@ -308,9 +300,6 @@ class _Planner:
             return self._specs[position].dtype is self._specs[value.inputs[0]].dtype
         return value.operator in VIEWS
 
-    def _is_repeated_or_view(self, position: int) -> bool:
-        return self._is_view(position) or self._values[position].operator == "full"
-
     def _has_memory(self, position: int) -> bool:
         return not self._is_view(position) and self._values[position].operator != "full"
 
@@ -318,5 +307,4 @@ class _Planner:
         value, window = self._values[position], self._verified.program.window
         begin = value.begin.of(vocab_size, window) if value.begin is not None else 0
         end = value.end.of(vocab_size, window) if value.end is not None else 0
-        checked = not (value.operator == "cast" and nan.fits_int64(self._facts[value.inputs[0]]))
-        return Call(value, begin, end, checked)
+        return Call(value, begin, end)

@@ -18,7 +18,7 @@ from logitport.core.tensors import (
     take_rows,
 )
 from logitport.errors import InvalidArgument, ProcessorFailed
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 from logitport.programs.runtime import tokens
 from logitport.programs.runtime.arena import Arena
 from logitport.programs.runtime.kernels import KERNELS, VIEWS, Spec, aligned, fill_of
@@ -109,16 +109,6 @@ class Runner:
         self._row_bytes: BoundedTable[tuple[str, int, torch.dtype], int] = BoundedTable(_MAX_PLANS)
 
     @property
-    def allocations(self) -> int:
-        """Number of blocks of memory that were allocated so far."""
-        return sum(arena.allocations for arena in self._arenas.values())
-
-    @property
-    def bytes(self) -> int:
-        """Memory that is held for the next run, without constants."""
-        return sum(arena.bytes for arena in self._arenas.values())
-
-    @property
     def constant_bytes(self) -> int:
         """Memory of the constants of the programs that are kept."""
         return sum(bound.plan.constant_bytes for bound in self._bound.values())
@@ -144,9 +134,8 @@ class Runner:
             restored: rows to restore if they fail; other failed rows hold any values.
 
         Returns:
-            The failed rows: a number that int64 cannot hold, or a NaN in the result of a program that can make one of
-            logits without NaN, whatever the logits of the row were. NaN in logits on a GPU is not searched for,
-            because that would wait for the device.
+            The failed rows: a number that int64 cannot hold, or a NaN in the result, which the logits of the row may
+            have had. NaN in logits on a GPU is not searched for, because that would wait for the device.
 
         Raises:
             InvalidArgument: the rows are not ascending, or another number of params or histories is passed.
@@ -159,22 +148,33 @@ class Runner:
         check_gradient(logits)
         if not indices:
             return {}
-        columns = params if isinstance(params, Columns) else _columns(verified, params, len(indices))
-        _check_lengths(verified, len(indices), columns, histories)
+        if not params and not verified.program.parameters:
+            params = [{}] * len(indices)
+        if not isinstance(params, Columns):
+            params = Columns.checked(verified, params)
+        if params.rows != len(indices):
+            raise InvalidArgument(
+                f"parameters of {params.rows} rows for {len(indices)} rows; pass one dict for each row"
+            )
+        if verified.reads_history and len(histories) != len(indices):
+            raise InvalidArgument(f"{len(histories)} histories for {len(indices)} rows; pass one for each row")
         parts = self._parts(verified, indices, logits)
         failed: dict[int, ProcessorFailed] = {}
         with torch.no_grad():
-            try:
-                self._bind_all(verified, parts, logits)
+            try:  # all parts are planned before one of them runs, so that none runs if one is refused
+                for length in sorted({part.end - part.begin for part in parts}, reverse=True):
+                    self._bind(verified, length, logits, copied=parts[0].span is None)
             except ProcessorFailed as error:  # a constant
                 return dict.fromkeys(indices, error)
             originals = {row: logits[row].clone() for row in indices if row in restored}
             try:
-                for part in parts:
-                    begin, end = part.begin, part.end
-                    failed |= self._apply(
-                        verified, logits, indices[begin:end], columns.part(begin, end), histories[begin:end], part
-                    )
+                for begin, end, span in parts:
+                    chosen, bound = indices[begin:end], self._bind(verified, end - begin, logits, copied=span is None)
+                    selected = logits[span] if span is not None else take_rows(logits, chosen, bound.copy)
+                    unfit = _run(bound, selected, params.part(begin, end), histories[begin:end])
+                    if span is None:
+                        put_rows(logits, chosen, selected)
+                    failed |= _failures(verified.program.name, selected, chosen, unfit)
             except BaseException:
                 for row, original in originals.items():
                     logits[row] = original
@@ -183,38 +183,7 @@ class Runner:
                 logits[row] = originals[row]
         return failed
 
-    def _apply(
-        self,
-        verified: Verified,
-        logits: torch.Tensor,
-        indices: Sequence[int],
-        columns: Columns,
-        histories: Sequence[RequestTokens],
-        part: _Part,
-    ) -> dict[int, ProcessorFailed]:
-        bound = self._bind(verified, len(indices), logits, copied=part.span is None)
-        selected = logits[part.span] if part.span is not None else take_rows(logits, indices, bound.copy)
-        unfit = _run(bound, selected, columns, histories)
-        if part.span is None:
-            put_rows(logits, indices, selected)
-        return _failures(bound.plan, selected, indices, unfit)
-
-    def _bind_all(self, verified: Verified, parts: Sequence[_Part], logits: torch.Tensor) -> None:
-        """Plan all parts before one of them runs, so that none runs if one is refused."""
-        for rows in sorted({part.end - part.begin for part in parts}, reverse=True):
-            self._bind(verified, rows, logits, copied=parts[0].span is None)
-
-    def plan(self, verified: Verified, rows: Sequence[int] | slice, logits: torch.Tensor) -> Plan:
-        """The plan of `apply` for these rows, or for the longest part of them that runs at once. Raises as `apply`."""
-        indices = _indices(rows, _height(logits))
-        longest, copied = 1, False
-        for part in self._parts(verified, indices, logits):
-            longest, copied = max(longest, part.end - part.begin), part.span is None
-        return make_plan(verified, longest, logits.shape[1], logits.dtype, copied=copied, max_bytes=self._max_bytes)
-
     def _parts(self, verified: Verified, indices: Sequence[int], logits: torch.Tensor) -> list[_Part]:
-        if not len(indices):
-            return []
         span = even_span(indices)
         if logits.device.type != "cpu":
             return [_Part(0, len(indices), span)]
@@ -296,19 +265,16 @@ def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], ou
     elif value.operator == "history":
         tokens.fill_history(histories, out)
     elif value.operator == "history_length":
-        tokens.fill_lengths(histories, out, window)
-    elif value.operator == "token_mask":
-        tokens.fill_mask(histories, out, generated=value.flag)
+        out.copy_(torch.tensor([min(each.history.length, window) for each in histories]))
     else:
         tokens.fill_counts(histories, out, generated=value.flag)
 
 
 def _failures(
-    plan: Plan, selected: torch.Tensor, indices: Sequence[int], unfit: Sequence[torch.Tensor]
+    name: str, selected: torch.Tensor, indices: Sequence[int], unfit: Sequence[torch.Tensor]
 ) -> dict[int, ProcessorFailed]:
-    name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
-    for offset in rows_with_nan(selected) if plan.may_be_nan else ():
+    for offset in rows_with_nan(selected):
         message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
         failed[indices[offset]] = ProcessorFailed(message, processor=name)
     for rows in unfit:
@@ -333,16 +299,3 @@ def _indices(rows: Sequence[int] | slice, height: int) -> Sequence[int]:
     if len(indices) and not (indices[0] >= 0 and indices[-1] < height):
         raise InvalidArgument(f"rows {indices[0]} to {indices[-1]} of logits with {height} rows")
     return indices
-
-
-def _columns(verified: Verified, params: Sequence[Mapping[str, Any]], rows: int) -> Columns:
-    if not params and not verified.program.parameters:
-        return Columns(verified, [()] * rows)
-    return Columns.checked(verified, params)
-
-
-def _check_lengths(verified: Verified, rows: int, columns: Columns, histories: Sequence[RequestTokens]) -> None:
-    if columns.rows != rows:
-        raise InvalidArgument(f"parameters of {columns.rows} rows for {rows} rows; pass one dict for each row")
-    if verified.reads_history and len(histories) != rows:
-        raise InvalidArgument(f"{len(histories)} histories for {rows} rows; pass one for each row")

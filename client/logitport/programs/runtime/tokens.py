@@ -28,23 +28,18 @@ def fill_history(histories: Sequence[RequestTokens], out: torch.Tensor) -> None:
         out.copy_(host)
 
 
-def fill_lengths(histories: Sequence[RequestTokens], out: torch.Tensor, window: int) -> None:
-    """Write the number of ids of each history that are in the window to int64[rows]."""
-    out.copy_(torch.tensor([min(tokens.history.length, window) for tokens in histories]))
-
-
-def fill_mask(histories: Sequence[RequestTokens], out: torch.Tensor, *, generated: bool) -> None:
-    """Write whether an id occurs in the history to bool[rows, vocab], which must be contiguous."""
-    places, _ = _flat(histories, out.shape[1], generated=generated)
-    out.zero_()
-    out.view(-1).index_fill_(0, torch.from_numpy(places).to(out.device), True)
-
-
 def fill_counts(histories: Sequence[RequestTokens], out: torch.Tensor, *, generated: bool) -> None:
-    """Write how often an id occurs in the history to int64[rows, vocab], which must be contiguous."""
+    """Write how often an id occurs in the history to int64[rows, vocab], or whether it does to bool[rows, vocab].
+
+    The memory of `out` must be contiguous.
+    """
     places, counts = _flat(histories, out.shape[1], generated=generated)
-    out.zero_()
-    out.view(-1).scatter_(0, torch.from_numpy(places).to(out.device), torch.from_numpy(counts).to(out.device))
+    index = torch.from_numpy(places).to(out.device)
+    flat = out.zero_().view(-1)
+    if out.dtype is torch.bool:
+        flat.index_fill_(0, index, True)
+    else:
+        flat.scatter_(0, index, torch.from_numpy(counts).to(out.device))
 
 
 def _flat(histories: Sequence[RequestTokens], vocab_size: int, *, generated: bool) -> Any:

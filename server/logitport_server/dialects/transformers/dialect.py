@@ -9,32 +9,58 @@ import torch
 
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers.input_ids import InputIds
-from logitport_server.dialects.transformers.instances import InstanceDialect
-from logitport_server.dialects.transformers.stateless import is_stateless, takes_any_history
+from logitport_server.dialects.transformers.instances import (
+    InstanceDialect,
+    InstanceState,
+    is_stateless,
+    takes_any_history,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from logitport.core.history import History
     from logitport_server.dialects.base import RequestContext
+
+_MIN_CAPACITY = 64
+
+
+class InputIds:
+    """Keeps a copy of a history on a device; each update copies only the new ids."""
+
+    __slots__ = ("_buffer", "_history", "_num_valid")
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._buffer = torch.empty(0, dtype=torch.int64)
+        # Number of valid ids at the start of the buffer.
+        self._num_valid = 0
+
+    def __len__(self) -> int:
+        return self._history.length
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """Return prompt and output, int64[1, length]; a view that is valid until the history is cut back."""
+        length = self._history.length
+        if length > len(self._buffer) or self._buffer.device != device:
+            grown = torch.empty(max(2 * length, _MIN_CAPACITY), dtype=torch.int64, device=device)
+            grown[: self._num_valid] = self._buffer[: self._num_valid]
+            self._buffer = grown
+        if length > self._num_valid:
+            self._buffer[self._num_valid : length] = torch.from_numpy(self._history.token_ids[self._num_valid :])
+            self._num_valid = length
+        return self._buffer[:length].unsqueeze(0)
+
+    def cut(self) -> None:
+        """Follow a history that was cut back to its present length."""
+        self._num_valid = min(self._num_valid, self._history.length)
 
 
 @dataclass(slots=True, eq=False)
-class _State:
-    """State of a request.
+class _State(InstanceState):
+    """State of a request. `any_history` states whether the processor ignores the history."""
 
-    Attributes:
-        request_id: the engine's name for the request.
-        input_ids: the request's history.
-        processor: the request's own instance, or a shared stateless one.
-        initial: snapshot of the new instance; None if it is stateless.
-        any_history: whether the processor ignores the history.
-    """
-
-    request_id: str
     input_ids: InputIds
-    processor: Callable[[torch.Tensor | None, torch.Tensor], torch.Tensor]
-    initial: Snapshot | None
     any_history: bool
 
 
@@ -47,10 +73,7 @@ class TransformersDialect(InstanceDialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
         made = self._instances.make(context, params)
         initial = None if is_stateless(made) else Snapshot(made)
-        return _State(context.request_id, InputIds(context.history), made, initial, takes_any_history(made))
-
-    def token_callback(self, state: _State) -> None:  # noqa: ARG002 - each call reads the new ids itself
-        return None
+        return _State(context.request_id, made, initial, InputIds(context.history), takes_any_history(made))
 
     def rewind(self, state: _State) -> None:
         self.check_rebuildable(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -17,7 +18,6 @@ from logitport.errors import InvalidArgument, PayloadError, StateLost
 from logitport.tokenizers import operator_tokenizer
 from logitport_server.dialects.base import Dialect
 from logitport_server.dialects.snapshot import Snapshot
-from logitport_server.dialects.transformers.stateless import is_stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,66 @@ if TYPE_CHECKING:
     from logitport.tokenizers import Tokenizer
     from logitport_server.dialects.base import RequestContext
 
+# The processors of transformers 5.23.0 that keep no state between calls and process each row separately. One instance
+# of such a processor serves all requests with the same parameters, many rows in one call. Any other processor may keep
+# state by batch position, so each request gets its own instance and call.
+_MODULE = "transformers.generation.logits_process"
+
+# They ignore the history, so one call may take rows with histories of different lengths.
+_OF_SCORES = {
+    "BarkEosPrioritizerLogitsProcessor",
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinPLogitsWarper",
+    "SuppressTokensLogitsProcessor",
+    "TemperatureLogitsWarper",
+    "TopHLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TypicalLogitsWarper",
+}
+
+# They read the history, or its length.
+_OF_HISTORY = {
+    "AlternatingCodebooksLogitsProcessor",
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "NoBadWordsLogitsProcessor",  # derives from SequenceBiasLogitsProcessor
+    "NoRepeatNGramLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",  # with prompt_ignore_length it refuses a call with several rows
+    "SequenceBiasLogitsProcessor",  # the tensors that its first call stores are its arguments in another form
+    "SuppressTokensAtBeginLogitsProcessor",
+    "WatermarkLogitsProcessor",  # reseeds its generator for each row, from that row's history
+    "WhisperTimeStampLogitsProcessor",
+}
+
+# Excluded although they are immutable: EncoderRepetitionPenaltyLogitsProcessor and
+# EncoderNoRepeatNGramLogitsProcessor match row i with the i-th prompt of their constructor, and
+# PrefixConstrainedLogitsProcessor passes the row number to a function.
+
+
+@dataclass(slots=True, eq=False)
+class InstanceState:
+    """State of a request with an instance of its own.
+
+    Attributes:
+        request_id: the engine's name for the request.
+        processor: the request's instance, or a shared stateless one.
+        initial: snapshot of the new instance; None if it is stateless.
+    """
+
+    request_id: str
+    processor: Callable[..., Any]
+    initial: Snapshot | None
+
 
 class InstanceDialect(Dialect):
-    """A dialect where each request has its own instance of the processor.
-
-    A request's state has the attributes `request_id`, `processor` (the instance) and `initial` (its snapshot when it
-    was new; None if it is stateless).
-    """
+    """A dialect where each request has its own instance of the processor, and an `InstanceState`."""
 
     reads_logits = True
 
@@ -44,10 +97,7 @@ class InstanceDialect(Dialect):
         check: Callable[[Any], object] | None = getattr(author_of(self.processor), "validate_params", None)
         return check
 
-    def rebuild(self, state: Any) -> None:
-        self.rewind(state)
-
-    def check_rebuildable(self, state: Any) -> None:
+    def check_rebuildable(self, state: InstanceState) -> None:
         if state.initial is not None and Snapshot(state.processor) != state.initial:
             raise StateLost(
                 f"request {state.request_id!r}: its history was changed, and {self.name} keeps state that cannot be "
@@ -163,3 +213,21 @@ def _moved(made: Any, device: torch.device) -> Any:
     """Return the object itself, or a copy with its tensors on the device."""
     elsewhere = [] if device.type == "cpu" else [one for one in Snapshot(made).tensors if one.device != device]
     return copy.deepcopy(made, {id(one): one.to(device) for one in elsewhere}) if elsewhere else made
+
+
+def is_stateless(processor: object) -> bool:
+    """Whether the processor, or every one in a LogitsProcessorList, is exactly of a class above; no subclasses."""
+    return all(_is(one, _OF_SCORES | _OF_HISTORY) for one in _parts(processor))
+
+
+def takes_any_history(processor: object) -> bool:
+    """Whether the processor, or every one in a LogitsProcessorList, ignores the history."""
+    return all(_is(one, _OF_SCORES) for one in _parts(processor))
+
+
+def _parts(processor: object) -> list[Any]:
+    return list(processor) if _is(processor, {"LogitsProcessorList"}) else [processor]  # type: ignore[call-overload]
+
+
+def _is(processor: object, names: set[str]) -> bool:
+    return type(processor).__module__ == _MODULE and type(processor).__name__ in names

@@ -73,7 +73,8 @@ class VllmDialect(Dialect):
     def start(self, context: RequestContext, params: dict[str, Any]) -> VllmRequest:
         if self.processor is None:
             self.processor = self._make(context)
-            self.argmax_invariant = _is_argmax_invariant(self.processor)
+            is_invariant = getattr(self.processor, "is_argmax_invariant", None)
+            self.argmax_invariant = is_invariant is not None and bool(is_invariant())
         history = context.history
         made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
         self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
@@ -84,9 +85,6 @@ class VllmDialect(Dialect):
 
     def rewind(self, state: VllmRequest) -> None:
         state.take_output()
-
-    def rebuild(self, state: VllmRequest) -> None:
-        self.rewind(state)
 
     def process(self, states: Sequence[VllmRequest], logits: torch.Tensor) -> torch.Tensor:
         self.failed = {}
@@ -116,8 +114,3 @@ class VllmDialect(Dialect):
     def _is_refusal(self, error: Exception) -> bool:
         """Whether vLLM would report the error to the caller as an invalid request, instead of as a server error."""
         return isinstance(error, ValueError | objects.module("vllm.exceptions").VLLMValidationError)
-
-
-def _is_argmax_invariant(processor: Any) -> bool:
-    method = getattr(processor, "is_argmax_invariant", None)
-    return bool(method()) if method is not None else False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -57,7 +58,11 @@ class PersistentBatch(Generic[_T]):
         Returns:
             What changed; None if nothing did.
         """
-        if not self._renewed and len(self._requests) == len(requests) and all(map(_same, self._requests, requests)):
+        if (
+            not self._renewed
+            and len(self._requests) == len(requests)
+            and all(map(operator.is_, self._requests, requests))
+        ):
             return None
         changes: Changes[_T] = Changes()
         staying = {id(request) for request in requests} - self._renewed
@@ -70,10 +75,6 @@ class PersistentBatch(Generic[_T]):
         _reorder(held, requests, changes)
         self._requests = list(requests)
         return changes if changes.removed or changes.added or changes.moved else None
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _add(new: list[_T], held: list[_T | None], empty: list[int], changes: Changes[_T]) -> None:

@@ -96,7 +96,6 @@ class VllmV1Dialect(VllmDialect):
 
 
 def _batch_update(changes: Changes[VllmRequest], batch_size: int) -> Any:
-    """Convert the changes to vLLM's BatchUpdate."""
     interface = objects.module("vllm.v1.sample.logits_processor.interface")
     one_way, swap = interface.MoveDirectionality.UNIDIRECTIONAL, interface.MoveDirectionality.SWAP
     return interface.BatchUpdate(

@@ -22,16 +22,14 @@ from logitport.errors import PayloadError
 from logitport_server.dialects.results import check_result
 from logitport_server.dialects.vllm import objects
 from logitport_server.dialects.vllm.base import VllmDialect, VllmRequest
-from logitport_server.dialects.vllm.request_slots import RequestSlots
-from logitport_server.dialects.vllm.rows import arrange
+from logitport_server.dialects.vllm.request_slots import RequestSlots, arrange
 from logitport_server.stubs.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport_server.dialects.base import RequestContext
-    from logitport_server.dialects.vllm.request_slots import Seat
-    from logitport_server.dialects.vllm.rows import Arrangement
+    from logitport_server.dialects.vllm.request_slots import Arrangement, Seat
 
 _INTERFACE = "vllm.v1.worker.gpu.sample.logits_processor.interface"
 
@@ -75,17 +73,6 @@ class _Instance:
         )
         self.processor = payload.instantiate(make, config, state)
         self.slots = slots
-
-    def add(self, slot: int, sampling_params: Any) -> bool:
-        """Add a request; its history is in the buffers. Returns whether the processor changes its logits."""
-        changes = self.processor.add_request(slot, sampling_params)
-        return changes is None or bool(changes)
-
-    def prepare(self) -> None:
-        """Prepare a step, after requests were added and before `apply`."""
-        flush = getattr(self.processor, "apply_staged_writes", None)
-        if flush is not None:
-            flush()
 
     def apply(self, logits: torch.Tensor, rows: Arrangement) -> torch.Tensor:
         """Process float32[rows, vocab_size], in place or not; the result is not checked."""
@@ -146,7 +133,7 @@ class VllmV2Dialect(VllmDialect):
         self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
         return _Request(made, [], [], context.history)
 
-    def token_callback(self, state: VllmRequest) -> Callable[[int], object] | None:  # noqa: ARG002 - each call reads the new ids itself
+    def token_callback(self, state: VllmRequest) -> None:  # noqa: ARG002 - each call reads the new ids itself
         return None
 
     def rewind(self, state: VllmRequest) -> None:
@@ -167,7 +154,8 @@ class VllmV2Dialect(VllmDialect):
                 self.failed = {place: failed[state] for place, state in enumerate(states) if state in failed}
                 requests = {request: None for request in requests if request not in failed}
             instance.slots.flush([request.seat for request in requests])
-            instance.prepare()
+            if hasattr(instance.processor, "apply_staged_writes"):
+                instance.processor.apply_staged_writes()
             if all(request.declined for request in requests):
                 return logits
             rows = arrange(states, self.drafts, failed)
@@ -208,7 +196,8 @@ class VllmV2Dialect(VllmDialect):
                 continue
             seat = instance.slots.seat(request.history)
             try:
-                request.declined = not instance.add(seat.slot, request.sampling_params)
+                changes = instance.processor.add_request(seat.slot, request.sampling_params)
+                request.declined = changes is not None and not changes
                 request.seat = seat
             except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
                 failed[request] = error

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class VLLMError(Exception):
-    """Base class of vLLM's errors."""
-
-
-class VLLMClientError(VLLMError):
-    """The cause is an invalid request."""
-
-
-class VLLMValidationError(VLLMClientError):
+class VLLMValidationError(Exception):
     """A parameter of a request is invalid.
 
     Attributes:

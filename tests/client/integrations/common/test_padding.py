@@ -4,25 +4,13 @@ import numpy as np
 import pytest
 
 from logitport import InvalidArgument
-from logitport.integrations.common.padding import running_rows, tokens_by_id, tokens_by_mask
+from logitport.integrations.common.history_batch import running_rows, tokens_by_id
 
 
 def test_only_leading_padding_is_found_by_id() -> None:
     prompts = np.array([[0, 0, 5, 0], [6, 0, 5, 0], [0, 0, 0, 0]])
     assert tokens_by_id(prompts, 0).tolist() == [[False, False, True, True], [True] * 4, [False] * 4]
     assert tokens_by_id(prompts, None).all()
-
-
-def test_a_mask_marks_padding_anywhere_for_all_rows_of_a_prompt() -> None:
-    mask = np.array([[0, 1, 1], [1, 1, 0]])
-    expected = [[False, True, True]] * 2 + [[True, True, False]] * 2
-    assert tokens_by_mask(np.zeros((4, 3), int), mask).tolist() == expected
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (1, 3)])
-def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(InvalidArgument, match="attention_mask has shape"):
-        tokens_by_mask(np.zeros(shape, int), np.ones((2, 3)))
 
 
 @pytest.mark.parametrize(

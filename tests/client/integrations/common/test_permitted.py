@@ -9,8 +9,7 @@ import pytest
 
 from logitport import InvalidArgument
 from logitport.integrations.common import environment
-from logitport.integrations.common.chains import chain_of
-from logitport.integrations.common.permitted import VARIABLE, permitted_kinds
+from logitport.integrations.common.chains import VARIABLE, chain_of, permitted_kinds
 
 PAYLOAD = '{"callable": "80"}'
 NAMES = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument, ServerUnavailable
-from logitport.integrations.common.sequence_hook import SequenceHook
+from logitport.integrations.common.history_batch import SequenceHook
 
 
 class Sequence:

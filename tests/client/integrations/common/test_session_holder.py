@@ -10,7 +10,7 @@ import pytest
 from logitport import ServerUnavailable
 from logitport.core.backoff import NONE
 from logitport.integrations.common import circuit_breaker
-from logitport.integrations.common.session_holder import SessionHolder
+from logitport.integrations.common.circuit_breaker import SessionHolder
 
 if TYPE_CHECKING:
     from tests.clock import Clock

@@ -72,7 +72,7 @@ def finish_abort(monkeypatch: pytest.MonkeyPatch) -> None:
 def hook(client: Client) -> Iterator[Hook]:
     hook = Hook(lambda: client, tuple, Ranks(), "")
     yield hook
-    hook.close()
+    hook._holder.close()
 
 
 def params_of(req: Req, *chain: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def test_the_default_chain_is_for_requests_that_name_none(client: Client) -> Non
     chained, plain, empty = Req([2]), Req([3]), Req([4])
     logits = step(hook, params_of(chained, ban(30)), {"__req__": weakref.proxy(plain)}, params_of(empty))
     assert logits.argmax(-1).tolist() == [31, 30, 31]
-    hook.close()
+    hook._holder.close()
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class TestServerGone:
             later.join()
             assert req.to_finish is None
             assert torch.isinf(logits).nonzero().tolist() == [[0, 6]]  # 5 was followed by 6
-            hook.close()
+            hook._holder.close()
 
     @pytest.mark.slow
     def test_another_server_continues_requests_with_state_from_history(
@@ -343,7 +343,7 @@ class TestServerGone:
             logits = step(hook, params_of(reads, [AddCallCount.to_str(), {}]), params_of(waits, bigrams))
             assert "StateLost" in reads.to_finish.message
             assert logits[1].argmax() == 30
-            hook.close()
+            hook._holder.close()
 
     def test_a_defect_of_the_hook_ends_requests_not_the_engine(
         self, hook: Hook, monkeypatch: pytest.MonkeyPatch
@@ -400,7 +400,7 @@ def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: A
         plain = Req([3])
         for _ in range(3):
             rows[rank] = step(hook, params_of(reqs[rank], *chain), params_of(plain))
-        hook.close()
+        hook._holder.close()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -410,44 +410,3 @@ def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: A
     assert connects in ([0], [])
     assert torch.equal(rows[0], rows[1])
     assert str(reqs[0].to_finish) == str(reqs[1].to_finish)
-
-
-ATTRIBUTES = (
-    *("inflight_middle_chunks", "to_finish", "beam_group", "finished", "eos_token_ids", "rid", "output_ids"),
-    *("origin_input_ids", "origin_input_ids_unpadded"),
-)
-
-
-class OfAnotherVersion(Req):
-    """A request of a version of SGLang that lacks an attribute."""
-
-    def __init__(self, missing: str) -> None:
-        super().__init__([2])
-        self.missing = missing
-
-    def __getattribute__(self, name: str) -> Any:
-        attributes = object.__getattribute__(self, "__dict__")
-        if name == attributes.get("missing"):
-            raise AttributeError(name)
-        return object.__getattribute__(self, name)
-
-
-@pytest.mark.parametrize("refusal", ["", "the options of sglang 9 cannot be read"])
-@pytest.mark.parametrize("missing", ATTRIBUTES)
-def test_a_request_of_another_version_ends(client: Client, missing: str, refusal: str) -> None:
-    hook = Hook(lambda: client, tuple, Ranks(), refusal)
-    strange, plain = OfAnotherVersion(missing), OfAnotherVersion(missing)
-    logits = step(hook, params_of(strange, ban(31)), params_of(plain))
-    assert logits[1].argmax() == 31
-    # These are not needed to process a row.
-    is_processed = logits[0, 31] == -torch.inf and missing in {"origin_input_ids", "eos_token_ids"}
-    assert vars(strange)["to_finish"] is not None or is_processed
-    assert vars(plain)["to_finish"] is None
-    hook.close()
-
-
-def test_a_version_that_ends_requests_in_another_way(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sys.modules["sglang.srt.managers.schedule_batch"], "FINISH_ABORT")
-    req = Req([2])
-    logits = step(hook, params_of(req, ["no such", {}]))
-    assert (logits[0] > -torch.inf).nonzero().flatten().tolist() == [EOS]

@@ -15,7 +15,7 @@ import torch
 from logitport import Client, EditProcessor
 from logitport.integrations.common import trials as common
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.sglang import RemoteLogitProcessor, admission, trials
+from logitport.integrations.sglang import RemoteLogitProcessor, admission
 from logitport.integrations.sglang.hook import Hook
 from tests.client.integrations.sglang.test_hook import VOCAB_SIZE, Req, ban, finish_abort, params_of, shipped, step
 from tests.conftest import free_address
@@ -105,7 +105,7 @@ def front_end(monkeypatch: pytest.MonkeyPatch, server: RunningServer, finish_abo
     constants.HEALTH_CHECK_RID_PREFIX = "HEALTH"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang.srt.constants", constants)
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    monkeypatch.setattr(trials, "_trials", common.Trials())
+    monkeypatch.setattr(admission, "trials", common.Trials())
     for cls, name, wrapped in (
         (Manager, "generate_request", admission._wrap_generate(Manager.generate_request)),
         (
@@ -210,14 +210,14 @@ def test_the_scheduler_repeats_nothing_that_the_front_end_has_tried(client: Clie
     hook = Hook(lambda: client, tuple, Ranks(), "")
     assert step(hook, params_of(req, chain)).argmax(-1).tolist() == [30]
     assert req.to_finish is None
-    hook.close()
+    hook._holder.close()
 
 
 @pytest.mark.slow
 def test_the_scheduler_waits_a_bounded_time_and_only_the_slow_request_ends(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("logitport.integrations.common.admissions.MAX_SECONDS", 1.0)
     hook, slow, fine = Hook(lambda: client, tuple, Ranks(), ""), Req([2]), Req([3])
     step(hook, params_of(Req([4]), ban(30)))
     began = time.monotonic()
@@ -226,4 +226,4 @@ def test_the_scheduler_waits_a_bounded_time_and_only_the_slow_request_ends(
     assert "ProcessorFailed" in slow.to_finish.message
     assert fine.to_finish is None
     assert torch.argmax(logits[1]) == 30
-    hook.close()
+    hook._holder.close()

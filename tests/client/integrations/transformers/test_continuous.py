@@ -21,7 +21,7 @@ from transformers import (
 
 from logitport import Client, CustomLogitProcessor, InvalidArgument
 from logitport.integrations import transformers as plain
-from logitport.integrations.transformers_continuous import RemoteLogitsProcessor
+from logitport.integrations.transformers.continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
 from tests.waiting import stop
@@ -381,7 +381,7 @@ def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2F
     manager.start()
     try:
         manager.add_request([20, 21], "one", 3)
-        assert "use logitport.integrations.transformers_continuous" in results(manager, 1)["one"].error
+        assert "use logitport.integrations.transformers.continuous" in results(manager, 1)["one"].error
     finally:
         manager.stop()
 

@@ -51,9 +51,7 @@ class EndsAt(EditProcessor):
             edits.deny([0, 1])
 
 
-def test_padding_is_found_by_id_or_by_mask(
-    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
-) -> None:
+def test_padding_is_found_by_id(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     def lengths(**padding: Any) -> list[int]:
         return [
             row[0] - 100 for row in generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})], **padding)).tolist()
@@ -61,27 +59,6 @@ def test_padding_is_found_by_id_or_by_mask(
 
     assert lengths(pad_token_id=PAD) == [8, 5, 7]
     assert lengths() == [8, 8, 8]
-    # The second prompt begins with the id that pads.
-    mask = (prompts != PAD).long()
-    mask[1, 2] = 1
-    assert lengths(pad_token_id=PAD, attention_mask=mask) == [8, 6, 7]
-    assert lengths(attention_mask=mask.numpy()) == [8, 6, 7]
-
-
-def test_a_mask_applies_to_all_rows_of_a_prompt(
-    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
-) -> None:
-    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})], attention_mask=prompts != PAD)
-    output = generate(remote, do_sample=True, num_return_sequences=2)
-    assert output[:, 0].tolist() == [108, 108, 105, 105, 107, 107]
-
-
-def test_a_mask_of_other_prompts_is_refused(
-    client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
-) -> None:
-    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})], attention_mask=prompts[:, 1:] != PAD)
-    with pytest.raises(InvalidArgument, match=r"attention_mask has shape \[3, 7\], the prompts have \[3, 8\]"):
-        generate(remote)
 
 
 def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.Tensor]) -> None:

@@ -14,7 +14,6 @@ import pytest
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.integrations.common import tenants, trials
 from logitport.integrations.vllm import admission
-from logitport.integrations.vllm.admission import Admission
 from logitport.request import Request
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
@@ -27,9 +26,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the function that needs msgspec, which only vLLM installs."""
+def new_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the function that needs msgspec, which only vLLM installs, and what earlier tests have left."""
     monkeypatch.setattr(admission, "sampling_params", lambda params: {})
+    monkeypatch.setattr(admission, "trials", trials.Trials())
 
 
 def params(*chain: Any) -> Any:
@@ -42,32 +42,31 @@ def ban(token_id: int) -> list[Any]:
 
 def test_a_refused_chain_is_an_error_of_the_request(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    checker = Admission()
-    checker.check(params(ban(1)))
-    checker.check(SimpleNamespace(extra_args=None, stop_token_ids=[]))
+    admission.check(params(ban(1)))
+    admission.check(SimpleNamespace(extra_args=None, stop_token_ids=[]))
     for wrong in (params(["no/such"]), params(["disallowed_tokens", {"token_ids": "x"}]), params(3)):
         with pytest.raises(ValueError, match=r"logitport|disallowed_tokens"):
-            checker.check(wrong)
-    checker.check(params(ban(2)))
+            admission.check(wrong)
+    admission.check(params(ban(2)))
 
 
 def test_a_hanging_server_blocks_admission_only_once_in_a_while(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "3")
-    server, checker = start_server(), Admission()
+    server = start_server()
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    checker.check(params(ban(1)))
+    admission.check(params(ban(1)))
     stop(server.process)
     try:
         waits = []
         for token_id in range(2, 8):
             began = time.monotonic()
             with pytest.raises(LogitportError):
-                checker.check(params(ban(token_id)))
+                admission.check(params(ban(token_id)))
             waits.append(time.monotonic() - began)
             time.sleep(0.3)
-        checker.check(params(ban(1)))  # was accepted a moment ago
+        admission.check(params(ban(1)))  # was accepted a moment ago
         assert sum(wait > 1.5 for wait in waits) <= 2
         assert max(waits) < 20
     finally:
@@ -77,25 +76,24 @@ def test_a_hanging_server_blocks_admission_only_once_in_a_while(
 def test_its_timeout_is_the_step_timeout(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It exceeds the server's limit for loading a processor, so that a slow load fails only its own request."""
     monkeypatch.setenv("LOGITPORT_TARGET", server.target)
-    checker = Admission()
-    checker.check(params(ban(1)))
-    assert checker.trials._client is not None
-    assert checker.trials._client.timeout > ServerConfig().load_timeout_seconds
+    admission.check(params(ban(1)))
+    assert admission.trials._client is not None
+    assert admission.trials._client.timeout > ServerConfig().load_timeout_seconds
 
 
 def test_a_restarted_server_is_used_again(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, checker = free_address(), Admission()
+    target = free_address()
     first = start_server("--listen", target)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
-    checker.check(params(ban(1)))
+    admission.check(params(ban(1)))
     first.process.kill()
     first.process.wait()
     with pytest.raises(LogitportError):
-        checker.check(params(ban(2)))
+        admission.check(params(ban(2)))
     start_server("--listen", target)
-    wait_until(lambda: accepts(checker))
+    wait_until(accepts)
 
 
 def tenants_params(tenant: str, token_id: int) -> Any:
@@ -120,18 +118,17 @@ def test_slow_chains_of_one_tenant_delay_no_other_and_not_the_event_loop(
     monkeypatch.setattr(trials, "_admit", admit)
 
     async def scenario() -> None:
-        checker = Admission()
-        slow = [asyncio.create_task(checker.prepare(tenants_params("slow", n), None)) for n in range(40)]
+        slow = [asyncio.create_task(admission.prepare(tenants_params("slow", n), None)) for n in range(40)]
         await asyncio.sleep(0)
         try:
             for n in range(3):
                 mine = tenants_params("mine", n)
-                await asyncio.wait_for(checker.prepare(mine, None), 200)
-                checker.check(mine)  # vLLM's own call, on the event loop
+                await asyncio.wait_for(admission.prepare(mine, None), 200)
+                admission.check(mine)  # vLLM's own call, on the event loop
             assert not any(task.done() for task in slow)
             assert tried.count("mine") == 3
             slow[0].cancel()  # its client disconnects; its thread goes on
-            await asyncio.wait_for(checker.prepare(tenants_params("third", 1), None), 200)
+            await asyncio.wait_for(admission.prepare(tenants_params("third", 1), None), 200)
         finally:
             released.set()
         await asyncio.gather(*slow[1:])
@@ -166,9 +163,9 @@ def test_a_chain_that_is_slow_for_each_request_is_refused(monkeypatch: pytest.Mo
     assert not slow.held
 
 
-def accepts(checker: Admission) -> bool:
+def accepts() -> bool:
     try:
-        checker.check(params(ban(3)))
+        admission.check(params(ban(3)))
     except LogitportError:
         return False
     return True

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from logitport import ProcessorFailed
-from logitport.integrations.vllm.failures import Failure, record
+from logitport.integrations.vllm.mailbox import Failure, record
 
 if TYPE_CHECKING:
     import pytest

@@ -12,8 +12,7 @@ import pytest
 
 from logitport.errors import ProcessorFailed
 from logitport.integrations.vllm import front_end
-from logitport.integrations.vllm.failures import Failure
-from logitport.integrations.vllm.mailbox import Mailbox
+from logitport.integrations.vllm.mailbox import Failure, Mailbox
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.integrations.vllm.failures import Failure
-from logitport.integrations.vllm.mailbox import Mailbox, _private_folder
+from logitport.integrations.vllm.mailbox import Failure, Mailbox, _private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

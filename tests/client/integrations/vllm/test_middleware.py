@@ -44,15 +44,6 @@ def test_a_stream_that_begins_with_an_error_of_the_hook_gets_its_status() -> Non
     assert json.loads(body["body"])["error"]["message"] == "logitport: NotFound: no"
 
 
-@pytest.mark.parametrize(("code", "kind"), [(400, "BadRequestError"), (500, "InternalServerError")])
-def test_an_error_in_a_stream_has_the_type_of_its_code(code: int, kind: str) -> None:
-    late = event("logitport: late", "InternalServerError", code) + b"data: [DONE]\n\n"
-    body = b"".join(message.get("body", b"") for message in respond(STREAM, b'data: {"choices": []}\n\n', late))
-    _, error, done = body.decode().removesuffix("\n\n").split("\n\n")
-    assert json.loads(error.removeprefix("data: "))["error"]["type"] == kind
-    assert done == "data: [DONE]"
-
-
 @pytest.mark.parametrize(
     ("content_type", "bodies"),
     [

@@ -14,7 +14,6 @@ import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, LogitportError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.vllm.engine import Engine
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
 from logitport.request import Request
 from tests.client.integrations.admission_frames import admission_frames
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from tests.conftest import RunningServer
 
 VOCAB_SIZE, EOS = 64, 1
-ENGINE = Engine(VOCAB_SIZE, "cpu", "tiny", "tiny", (EOS,), 4, "test")
+OPTIONS = {"vocab_size": VOCAB_SIZE, "eos_token_ids": (EOS,), "max_draft_tokens": 4, "reconnect_seconds": 15.0}
 
 
 class RaisesAfterFirstOutput(CustomLogitProcessor):
@@ -105,9 +104,9 @@ CHAINS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("chains", CHAINS)
 def test_two_ranks_give_the_result_of_one(chains: str, apart: int, failures: list[Any]) -> None:
     channel: SimpleQueue[Any] = SimpleQueue()
-    alone = drive(RemoteBatch(ENGINE, Ranks()), CHAINS[chains], 4, apart)
+    alone = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS[chains], 4, apart)
     failures.clear()
-    leader, follower = (RemoteBatch(ENGINE, Ranks(Group(rank, channel))) for rank in (0, 1))
+    leader, follower = (RemoteBatch(OPTIONS, Ranks(Group(rank, channel))) for rank in (0, 1))
     followed: list[torch.Tensor] = []
     thread = threading.Thread(target=lambda: followed.extend(drive(follower, CHAINS[chains], 4, apart)))
     thread.start()
@@ -124,7 +123,7 @@ def test_two_ranks_give_the_result_of_one(chains: str, apart: int, failures: lis
 
 
 def test_rows_without_a_request_are_not_modified() -> None:
-    logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits and logits"], 1)[0]
+    logits = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS["edits and logits"], 1)[0]
 
     original = torch.randn(4, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
     assert torch.equal(logits[[1, 3]], original[[1, 3]])
@@ -133,7 +132,7 @@ def test_rows_without_a_request_are_not_modified() -> None:
 
 
 def test_a_failed_request_can_only_sample_its_ending_id(failures: list[Any]) -> None:
-    first, second, third = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["a processor that fails"], 3)
+    first, second, third = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS["a processor that fails"], 3)
 
     assert torch.isfinite(first[0]).all()
     for logits in (second, third):
@@ -148,7 +147,7 @@ def test_without_a_server_requests_fail_and_nothing_raises(
 ) -> None:
     monkeypatch.setenv("LOGITPORT_TARGET", "127.0.0.1:1")
 
-    logits = drive(RemoteBatch(ENGINE, Ranks()), CHAINS["edits"], 2)
+    logits = drive(RemoteBatch(OPTIONS, Ranks()), CHAINS["edits"], 2)
 
     assert [failure.error for failure in failures] == ["ServerUnavailable"] * 2
     assert logits[1][0].argmax() == EOS
@@ -162,7 +161,7 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     first = start_server("--listen", target)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setattr("logitport.integrations.common.environment._RECONNECT_SECONDS", 1.0)
-    batch = RemoteBatch(ENGINE, Ranks())
+    batch = RemoteBatch(OPTIONS, Ranks())
     request = RemoteRequest("lost", 2, EOS)
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
     step = Step()
@@ -198,7 +197,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
     target = free_address()
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, request = RemoteBatch(ENGINE, Ranks()), RemoteRequest("waits", 2, EOS)
+    batch, request = RemoteBatch(OPTIONS, Ranks()), RemoteRequest("waits", 2, EOS)
     bigrams = [("no_repeat_ngram", {"ngram_size": 2, "window_size": 100})]
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target))
@@ -239,11 +238,11 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     failures: list[Any],
 ) -> None:
     """The time in which the service is away does not count as slowness of its processors."""
-    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 10.0)
+    monkeypatch.setattr("logitport.integrations.common.admissions.MAX_SECONDS", 10.0)
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, step, logits = RemoteBatch(ENGINE, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
+    batch, step, logits = RemoteBatch(OPTIONS, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
         for place, chain in enumerate(([(AllowsFive, {})], CHAINS["edits"][0])):
@@ -277,7 +276,7 @@ def test_attempts_are_rare_however_many_requests_come(
         raise ServerUnavailable("no answer", timed_out=True)
 
     monkeypatch.setattr("logitport.integrations.common.environment.client", connect)
-    batch = RemoteBatch(ENGINE, Ranks())
+    batch = RemoteBatch(OPTIONS, Ranks())
     while len(attempts) < 3:
         request = RemoteRequest("r", 2, EOS)
         batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
@@ -301,7 +300,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(
     monkeypatch: pytest.MonkeyPatch, failures: list[Any]
 ) -> None:
     frames = admission_frames(monkeypatch)
-    batch, chain = RemoteBatch(ENGINE, Ranks()), CHAINS["edits"][0]
+    batch, chain = RemoteBatch(OPTIONS, Ranks()), CHAINS["edits"][0]
     first = [admit(batch, f"r{place}", Request([5, 6], processors=chain)) for place in range(5)]
     batch.release(first.pop())
     assert frames == []
@@ -326,7 +325,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(
 @pytest.mark.parametrize("wrong", [Request([2**40, 6]), Request([5, 6], processors=[("no/such", {})])])
 def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any]) -> None:
     """By the session, before it is sent, or by the server."""
-    batch, step = RemoteBatch(ENGINE, Ranks()), Step()
+    batch, step = RemoteBatch(OPTIONS, Ranks()), Step()
     good = Request([5, 6], processors=CHAINS["edits"][0])
     requests = [admit(batch, name, one) for name, one in (("a", good), ("wrong", wrong), ("b", good))]
     for place, request in enumerate(requests):
@@ -340,7 +339,7 @@ def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any])
 
 
 def test_logits_of_another_width_end_requests_not_the_engine(failures: list[Any]) -> None:
-    request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(ENGINE, Ranks())
+    request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(OPTIONS, Ranks())
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
     step = Step()
     step.add(request, [], 0)
@@ -357,7 +356,7 @@ def test_a_request_with_all_ids_denied_fails(with_a_reader: bool, failures: list
     nothing_left = [("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})]
     chains = [CHAINS["edits"][0], nothing_left, *([[(Double, {})]] if with_a_reader else [])]
 
-    logits = drive(RemoteBatch(ENGINE, Ranks()), chains, 2)[1]
+    logits = drive(RemoteBatch(OPTIONS, Ranks()), chains, 2)[1]
 
     assert torch.isfinite(logits[2]).nonzero().flatten().tolist() == [EOS]
     assert torch.isfinite(logits[0]).sum() == VOCAB_SIZE - 2
@@ -378,10 +377,10 @@ class SleepsInStart(EditProcessor):
 
 @pytest.mark.slow
 def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch, failures: list[Any]) -> None:
-    monkeypatch.setattr("logitport.integrations.common.admission_time.MAX_SECONDS", 1.0)
+    monkeypatch.setattr("logitport.integrations.common.admissions.MAX_SECONDS", 1.0)
     began = time.monotonic()
 
-    logits = drive(RemoteBatch(ENGINE, Ranks()), [CHAINS["edits"][0], [(SleepsInStart, {})]], 2)[1]
+    logits = drive(RemoteBatch(OPTIONS, Ranks()), [CHAINS["edits"][0], [(SleepsInStart, {})]], 2)[1]
 
     assert time.monotonic() - began < 40
     assert torch.isinf(logits[0]).nonzero().flatten().tolist() == [3, 4]
@@ -390,7 +389,7 @@ def test_a_slow_admission_fails_only_its_request(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_that_cannot_be_made_fails(failures: list[Any]) -> None:
-    request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(ENGINE, Ranks())
+    request, batch = RemoteRequest("bad", 2, EOS), RemoteBatch(OPTIONS, Ranks())
 
     def raises() -> Request:
         raise LogitportError("not so")

@@ -11,6 +11,7 @@ from logitport.errors import LimitExceeded
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
 from tests.client.programs.runtime.build import Writer
+from tests.client.programs.runtime.memory import plan_of
 
 if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
@@ -85,7 +86,7 @@ def peak_bytes(run: Any) -> int:
 def test_a_run_allocates_at_most_what_the_plan_says(name: str, dtype: torch.dtype) -> None:
     verified, logits = PROGRAMS[name], torch.ones(ROWS, WIDTH, dtype=dtype)
     runner = Runner()
-    plan = runner.plan(verified, range(ROWS), logits)
+    plan = plan_of(runner, verified, range(ROWS), logits)
     runner.apply(verified, logits, range(ROWS))
     small = 100_000  # of a few numbers for each row
     assert peak_bytes(lambda: runner.apply(verified, logits, range(ROWS))) <= plan.allocated_bytes + small
@@ -93,7 +94,7 @@ def test_a_run_allocates_at_most_what_the_plan_says(name: str, dtype: torch.dtyp
 
 def test_the_limit_of_memory_counts_what_operators_allocate() -> None:
     verified, logits = scatter_at_constants(), torch.ones(ROWS, WIDTH)
-    needed = Runner().plan(verified, range(ROWS), logits)
+    needed = plan_of(Runner(), verified, range(ROWS), logits)
     assert needed.arena_bytes + needed.constant_bytes < needed.allocated_bytes
     with pytest.raises(LimitExceeded, match="run fewer rows at once"):
         Runner(max_bytes=needed.bytes - 1).apply(verified, logits, range(ROWS))

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from logitport.errors import LimitExceeded
-from logitport.programs.columns import Columns
+from logitport.programs.parameters import Columns
 from logitport.programs.runtime import parts as parts_module
 from logitport.programs.runtime import runner as runner_module
 from logitport.programs.runtime.parts import divided, even_parts
 from logitport.programs.runtime.runner import Runner
 from tests.client.programs.runtime import build
+from tests.client.programs.runtime.memory import held_bytes
 
 ROWS, WIDTH = 8, 50
 
@@ -49,7 +50,7 @@ def test_a_large_batch_runs_in_parts_without_a_copy() -> None:
     runner, logits = Runner(), torch.ones(ROWS, 151_936)
     runner.apply(build.temperature(), logits, [0, 1, 5], [{"temperature": 2.0}] * 3)
     assert logits[:, 0].tolist() == [0.5, 0.5, 1, 1, 1, 0.5, 1, 1]
-    assert runner.bytes < 1000
+    assert held_bytes(runner) < 1000
 
 
 def test_parts_are_divided_evenly() -> None:
@@ -67,7 +68,7 @@ def test_many_rows_need_the_memory_of_a_part(monkeypatch: pytest.MonkeyPatch) ->
         runner, logits = Runner(), before.clone()
         runner.apply(verified, logits, range(ROWS), params)
         results.append(logits)
-        sizes.append(runner.bytes)
+        sizes.append(held_bytes(runner))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[2])
     assert sizes[0] < sizes[1] < sizes[2]

@@ -18,6 +18,7 @@ from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import VOCAB, Element, Size
 from tests.client.programs.runtime import build
 from tests.client.programs.runtime.build import Writer
+from tests.client.programs.runtime.memory import held_bytes, plan_of
 
 if TYPE_CHECKING:
     from logitport.programs.runtime.plan import Plan, Step
@@ -140,10 +141,9 @@ def test_memory_is_what_the_plan_says_and_is_allocated_once(verified: Verified, 
     for _ in range(5):
         logits = torch.randn(ROWS, WIDTH)
         runner.apply(verified, logits, slice(None), [params] * ROWS)
-        assert runner.bytes == runner.plan(verified, slice(None), logits).arena_bytes
-        assert runner.allocations == 1
+        assert held_bytes(runner) == plan_of(runner, verified, range(ROWS), logits).arena_bytes
     runner.apply(verified, logits, slice(0, 4), [params] * 4)
-    assert runner.allocations == 1  # fewer rows need less
+    assert held_bytes(runner) == plan_of(runner, verified, range(ROWS), logits).arena_bytes  # fewer rows need less
 
 
 def test_a_run_allocates_no_values() -> None:
@@ -208,7 +208,7 @@ def test_the_constants_that_are_kept_are_bounded() -> None:
 
 
 def test_views_of_an_arena_that_grew_are_renewed() -> None:
-    runner = Runner()
+    runner, sizes = Runner(), []
     for rows in (1, 8, 1):
         logits = torch.randn(rows, WIDTH)
         expected = logits.clone()
@@ -216,7 +216,8 @@ def test_views_of_an_arena_that_grew_are_renewed() -> None:
         probabilities = expected.softmax(-1)
         expected[probabilities < probabilities.amax(-1, keepdim=True) * 0.3] = -math.inf
         assert torch.equal(logits, expected)
-    assert runner.allocations == 2
+        sizes.append(held_bytes(runner))
+    assert sizes[0] < sizes[1] == sizes[2]
 
 
 def test_a_layout_uses_the_smallest_gap_that_fits() -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def test_steps_do_not_count_the_history_again(monkeypatch: pytest.MonkeyPatch) -> None:
     request = RequestTokens(History(np.arange(32_768) % 1000))
     out = torch.ones(1, 2000, dtype=torch.bool)
-    tokens.fill_mask([request], out, generated=False)
+    tokens.fill_counts([request], out, generated=False)
     monkeypatch.setattr(np, "unique", None)
     request.history.append(1500)
-    tokens.fill_mask([request], out, generated=False)
+    tokens.fill_counts([request], out, generated=False)
     assert out.nonzero()[:, 1].tolist() == [*range(1000), 1500]
 
 

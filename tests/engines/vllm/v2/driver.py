@@ -37,6 +37,7 @@ def config(max_draft_tokens: int = 0, **parallel: Any) -> Any:
     """Return the parts of a `VllmConfig` that the hook reads."""
     speculative = SimpleNamespace(num_speculative_tokens=max_draft_tokens, enable_adaptive_verification=False)
     return SimpleNamespace(
+        instance_id="",
         model_config=SimpleNamespace(
             model="tiny",
             tokenizer="tiny",

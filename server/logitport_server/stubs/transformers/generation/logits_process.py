@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     import torch
 
-LOGITS_PROCESSOR_INPUTS_DOCSTRING = ""
-
 
 class LogitsProcessor:
     """Processes the scores of a batch."""

@@ -8,16 +8,6 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def round_up(x: int, y: int) -> int:
-    """The smallest multiple of `y` that is not less than `x`."""
-    return cdiv(x, y) * y
-
-
-def round_down(x: int, y: int) -> int:
-    """The largest multiple of `y` that is not greater than `x`."""
-    return x // y * y
-
-
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is not less than `n`; 1 if `n` is less than 1."""
     return 1 << max(n - 1, 0).bit_length()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ....logits_process import LogitsProcessor as RequestLogitsProcessor
 from .builtin import process_dict_updates
 from .interface import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from ....config import VllmConfig
@@ -23,7 +24,6 @@ __all__ = [
     "BatchUpdate",
     "LogitsProcessor",
     "MoveDirectionality",
-    "RequestLogitsProcessor",
     "process_dict_updates",
 ]
 
@@ -41,8 +41,11 @@ class AdapterLogitsProcessor(LogitsProcessor):
         self.req_info: dict[int, partial[torch.Tensor]] = {}
 
     @abstractmethod
-    def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
-        """Create the processor of a new request; None if it needs none."""
+    def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., Any] | None:
+        """Create the processor of a new request; None if it needs none.
+
+        It takes (output ids, logits) or (prompt ids, output ids, logits), and returns logits, float[vocab_size].
+        """
 
     def _new_state(
         self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]

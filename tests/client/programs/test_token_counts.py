@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport.core.token_counts import TokenCounts
+from logitport.programs.request_tokens import TokenCounts
 
 IDS = st.lists(st.integers(-3, 9), max_size=30)
 

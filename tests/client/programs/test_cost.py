@@ -8,9 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.programs.cost.limits import DEFAULT_LIMIT_MS, check_cost, milliseconds
-from logitport.programs.cost.prices import NUMPY, TORCH, Price, Prices
-from logitport.programs.cost.work import _COPIES, _FREE
+from logitport.programs.cost import (
+    COPIES,
+    DEFAULT_LIMIT_MS,
+    FREE,
+    NUMPY,
+    TORCH,
+    Price,
+    Prices,
+    check_cost,
+    milliseconds,
+)
 from logitport.programs.rules import OPERATORS
 from logitport.programs.types import VOCAB, Element, Size
 from logitport.programs.verifier import verify
@@ -24,13 +32,13 @@ if TYPE_CHECKING:
     from logitport.programs.verifier import Verified
 
 WIDTH = 1000
-FREE = Price(0.0, 0.0, 0.0)
+NOTHING = Price(0.0, 0.0, 0.0)
 
 
 def priced(byte: float = 0.0, value: float = 0.0, **operators: float | Price) -> Prices:
     """Prices of these operators in nanoseconds for each element; all others cost nothing."""
     prices = {name: one if isinstance(one, Price) else Price(one, one, 0.0) for name, one in operators.items()}
-    return Prices(prices, FREE, byte, value)
+    return Prices(prices, NOTHING, byte, value)
 
 
 def chain(operator: str, count: int) -> Verified:
@@ -131,7 +139,7 @@ def test_a_vocabulary_that_is_too_small() -> None:
 
 def test_operators_without_a_price_of_their_own() -> None:
     """They cost `others`. Measure a new operator before it joins them."""
-    unpriced = OPERATORS.keys() - TORCH.operators.keys() - _FREE - _COPIES
+    unpriced = OPERATORS.keys() - TORCH.operators.keys() - FREE - COPIES
     comparisons = {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal", "is_nan"}
     arithmetic = {"absolute", "add", "ceil", "divide", "floor", "maximum", "minimum", "multiply", "negate", "subtract"}
     assert unpriced == comparisons | arithmetic | {"and", "or", "xor", "not", "amax", "sum", "history"}
