@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import NotFound, ServerUnavailable
@@ -11,23 +11,11 @@ from logitport.errors import NotFound, ServerUnavailable
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport.session.frames import Handle
+    from logitport.session.requests import SessionRequests
 
 # Between two frames of `result`.
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
-
-
-class Requests(Protocol):
-    """The requests of the session."""
-
-    def collect(self) -> None:
-        """Receive the results of admissions in the background, if there are any."""
-
-    def take_settled(self, pending: PendingRequest) -> None:
-        """Leave this request out of the result of `Session.poll`."""
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """End the admission of a request, or remove the request."""
 
 
 class PendingRequest:
@@ -43,7 +31,7 @@ class PendingRequest:
         candidate: the handle, which cannot be used before the admission has ended.
     """
 
-    def __init__(self, requests: Requests, candidate: Handle) -> None:
+    def __init__(self, requests: SessionRequests, candidate: Handle) -> None:
         self._requests = requests
         self.candidate = candidate
         self.request_id = candidate.request_id
@@ -78,7 +66,7 @@ class PendingRequest:
                     f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
                 )
             self._requests.collect()
-        self._requests.take_settled(self)
+        self._requests.table.take_settled(self)
         if self.error is not None:
             raise self.error
         if self.handle is None or self.cancelled:

@@ -245,7 +245,7 @@ class Session:
             NotFound: the handle is not in this session.
             InvalidArgument: `length` is above the history's, or below the prompt's.
         """
-        self._requests.check(handle)
+        self._requests.table.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class Session:
         if any(map(self._requests.table.is_restoring, handles)):
             if not self._transfer.buffer.is_used:  # the engine may have written the logits to it already
                 self._requests.collect()
-            self._requests.with_reconnect(lambda: self._requests.end_restoring(handles))
+            self._requests.with_reconnect(lambda: self._requests.admissions.end_restoring(handles))
 
     def _end(self) -> None:
         if self._watch is not None:
@@ -274,7 +274,7 @@ class Session:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._requests.table.handles)
 
     def __bool__(self) -> bool:
         return True  # even without requests, where __len__ is 0

@@ -201,7 +201,7 @@ class PendingStep:
     def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> Answer:
         """Send the step again, without new ids, after the histories, which include them already."""
         self._context.requests.resend(out_of_sync)
-        self._context.requests.end_restoring(self._content.handles)
+        self._context.requests.admissions.end_restoring(self._content.handles)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._content.handles, ())
         frame = step_frame(nothing_new, self._content.drafts, self._content.rows, self._context.vocab_size)
         reply = self._context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
