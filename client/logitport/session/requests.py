@@ -72,14 +72,14 @@ class SessionRequests:
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        (handle,) = self.table.new_handles([request], self._channel.opened.max_requests)
+        (handle,) = self.table.new_handles([request], self._channel.connection.opened.max_requests)
         self.with_reconnect(lambda: self.admissions.add(handle))
         self.table.hold(handle)
         return handle
 
     def begin_add(self, requests: Sequence[Request]) -> list[PendingRequest]:
         """Begin to admit requests. Raises as `Session.begin_add`."""
-        handles = self.table.new_handles(requests, self._channel.opened.max_requests)
+        handles = self.table.new_handles(requests, self._channel.connection.opened.max_requests)
         unsent = [PendingRequest(self, handle) for handle in handles]
         begun: list[PendingRequest] = []
         try:

@@ -76,7 +76,7 @@ class Session:
             rows=1 + opening.max_draft_tokens,
         )
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
-        moves = None if elsewhere is None else Moves(elsewhere, self._channel.connector())
+        moves = None if elsewhere is None else Moves(elsewhere, opening, timeout=timeout, local=local)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs, moves)
         try:
             self._requests.with_reconnect(self._channel.check)
@@ -101,7 +101,7 @@ class Session:
     @property
     def session_id(self) -> str:
         """The server's id of the session, for logs; it changes after a reconnect."""
-        return self._channel.opened.session_id
+        return self._channel.connection.opened.session_id
 
     @property
     def reconnects(self) -> int:
@@ -116,7 +116,7 @@ class Session:
     @property
     def transport(self) -> str:
         """How frames are sent: "grpc", or "local" over a Unix socket with shared memory."""
-        return self._channel.transport
+        return self._channel.connection.transport.name
 
     @property
     def logits_memory(self) -> str:

@@ -18,12 +18,13 @@ from logitport import (
     SessionClosed,
 )
 from logitport.errors import to_proto
-from logitport.session import Session
 from logitport_proto import processing_pb2
 from tests.client.scripted import VOCAB, Background, Reconnecting, failure, int32, kinds, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from logitport.session import Session
 
 SLOW = Request([1], processors=[("team/slow", {})])
 
