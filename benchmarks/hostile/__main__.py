@@ -14,11 +14,10 @@ from benchmarks import publish, suite
 from benchmarks.hostile import report
 from benchmarks.hostile.attackers import ATTACKERS
 from benchmarks.hostile.blocks import compare
-from benchmarks.hostile.report import Plan
+from benchmarks.hostile.report import FULL, Plan
 from benchmarks.machine import describe
 from benchmarks.report import save
 
-_BLOCKS, _STEPS, _LEAST_SECONDS, _SECONDS = 10, 1000, 4.0, 20.0
 _TRANSPORTS = ("local", "grpc")
 _RESULTS = suite.RESULTS / "hostile"
 
@@ -42,10 +41,12 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["run", "publish", "list"], default="run")
-    parser.add_argument("--blocks", type=int, default=_BLOCKS, help="blocks alone and attacked")
-    parser.add_argument("--steps", type=int, default=_STEPS, help="steps of a block")
-    parser.add_argument("--least-seconds", type=float, default=_LEAST_SECONDS, help="a faster block goes on until then")
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help="when a slower block ends")
+    parser.add_argument("--blocks", type=int, default=FULL.blocks, help="blocks alone and attacked")
+    parser.add_argument("--steps", type=int, default=FULL.steps, help="steps of a block")
+    parser.add_argument(
+        "--least-seconds", type=float, default=FULL.least_seconds, help="a faster block goes on until then"
+    )
+    parser.add_argument("--seconds", type=float, default=FULL.seconds, help="when a slower block ends")
     parser.add_argument(
         "--attackers", nargs="+", default=list(ATTACKERS), metavar="NAME", help="names or parts of them"
     )

@@ -29,6 +29,12 @@ class Plan(NamedTuple):
     least_seconds: float
     seconds: float
 
+    def __str__(self) -> str:
+        return f"{self.blocks} blocks of {self.steps:,} steps, each of {self.least_seconds:g} to {self.seconds:g} s"
+
+
+FULL = Plan(10, 1000, 4.0, 20.0)
+
 
 class Block(NamedTuple):
     """One block of the innocent engine's steps.
@@ -187,9 +193,8 @@ def texts(folder: Path) -> dict[str, str]:
 
 def table(found: HostileReport, comparisons: list[Comparison]) -> str:
     """Some comparisons of a run, and how they were measured."""
-    plan = found.plan
-    blocks = f"{plan.blocks} blocks of {plan.steps:,} steps, each of {plan.least_seconds:g} to {plan.seconds:g} s."
-    return f"{markdown(HEAD, map(cells, comparisons))}\n{blocks} {where(found)}\n"
+    reduced = f" This is a reduced run: a full one has {FULL}." if found.plan != FULL else ""
+    return f"{markdown(HEAD, map(cells, comparisons))}\n{found.plan}.{reduced} {where(found)}\n"
 
 
 def _stall(blocks: list[Block]) -> str:

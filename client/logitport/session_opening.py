@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import trace_context
 from logitport.base_client import Call
-from logitport.errors import LimitExceeded, ServerUnavailable
-from logitport.recording.options import options_of
+from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable
+from logitport.recording.options import VARIABLE, options_of
 from logitport.session.program_trust import ProgramTrust
 from logitport.session.server_choice import ServerChoice
 from logitport.session.session import Session
 from logitport.session.transports.stream import GrpcStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from logitport.base_client import CallSender
     from logitport.recording.options import Record
     from logitport.servers import Server
     from logitport.session.program_trust import Mode
     from logitport.session.registrations import Registrations
     from logitport_proto import processing_pb2
+
+logger = logging.getLogger(__name__)
 
 
 def open_session(
@@ -75,7 +76,9 @@ def open_session(
 
     choice = ServerChoice(servers, stream, registrations, register)
     opened = partial(
-        _session_class(record, opening, registrations),
+        _new_session,
+        record,
+        registrations,
         choice.connect,
         opening,
         restore=choice.restore,
@@ -100,13 +103,21 @@ def open_session(
     return session, choice
 
 
-def _session_class(
-    record: Record, opening: processing_pb2.OpenSession, registrations: Registrations
-) -> Callable[..., Session]:
-    """Return what makes a session, recorded or not."""
+def _new_session(
+    record: Record, registrations: Registrations, connect: Any, opening: processing_pb2.OpenSession, **arguments: Any
+) -> Session:
+    """Make a session, recorded or not. If LOGITPORT_RECORD names a file that cannot be opened, it is not recorded."""
     options = options_of(record)
-    if options is None:
-        return Session
-    from logitport.session.recorded import RecordedSession
+    if options is not None:
+        from logitport.recording.recorder import Recorder
+        from logitport.session.recorded import RecordedSession
 
-    return RecordedSession.recording(options, opening, registrations.payload, required=record is not None)
+        try:
+            recorder = Recorder(options, opening, registrations.payload)
+        except InvalidArgument as error:
+            if record is not None:
+                raise
+            logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
+        else:
+            return RecordedSession(connect, opening, recorder=recorder, **arguments)
+    return Session(connect, opening, **arguments)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
+import subprocess
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.recording import chunks, codec
+from logitport.recording import checks, events, members, reader
 from logitport.recording.options import VARIABLE, RecordOptions, _read_options
 from logitport_server.cli.root import run
+from tests.client.recording.build import began, member, opened, stepped
 
 if TYPE_CHECKING:
     from logitport import Client
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "recording.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -67,7 +70,28 @@ def test_the_variable() -> None:
 
 
 def test_the_format() -> None:
-    sizes = [int(cell) for cell in first_cells("| bytes | content |")]
-    assert sum(sizes) == len(chunks.pack(1, b"")) - len(zlib.compress(b"", 3)) == 24
-    assert struct.unpack_from("<HH", chunks.FILE_HEADER, 8) == (chunks.MAJOR, chunks.MINOR) == (1, 0)
-    assert [int(cell) for cell in first_cells("| kind | event |")] == sorted(codec._TYPES)
+    assert first_cells("| bytes | content |") == ["16", "4", "the rest"]
+    (prefix,) = re.findall(r"\| 16 \| `([0-9a-f ]+)` \|", PAGE)
+    assert bytes.fromhex(prefix) == members.PREFIX
+    member = members.pack([b"events"])
+    assert struct.unpack_from("<I", member, 16) == (len(member),)
+    assert struct.unpack("<II", member[-8:]) == (zlib.crc32(b"events"), 6)
+    assert f"{members.MAX_MEMBER_BYTES >> 20} MiB of events in a member or {members.MAX_TOTAL_BYTES >> 20} MiB" in PAGE
+    assert f"an event of more than {events.MAX_EVENT_BYTES >> 20} MiB" in PAGE
+    assert f"more than {checks.MAX_VOCAB_SIZE:,} ids" in PAGE
+    assert f"An event counts {reader._PARSED_BYTES} times" in PAGE
+
+
+def test_protoc_reads_a_recording(tmp_path: Path) -> None:
+    """The command of the page, with the protoc that comes with grpcio-tools."""
+    python = ROOT / ".venv-proto" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("`make` installs protoc into .venv-proto")
+    file = tmp_path / "engine.lprec"
+    file.write_bytes(member(opened(64)) + member(began(1, "chat-1", [7]), stepped(1, 0, 1, [5]), session_id=2))
+    (command,) = blocks("sh")
+    run = command.replace("protoc", f"{python} -m grpc_tools.protoc").replace("engine.lprec", str(file))
+    decoded = subprocess.run(["sh", "-c", run], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    assert decoded.stdout.count("events {") == 3
+    for text in ("session_id: 2", "vocab_size: 64", 'request_id: "chat-1"', r'new_token_ids: "\005\000\000\000"'):
+        assert text in decoded.stdout

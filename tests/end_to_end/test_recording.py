@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, Request
+from logitport.calls import unpack_int32
 from logitport.recording import RecordOptions
+from logitport.recording.events import json_object
 from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.session import PendingStep, Session
@@ -52,11 +55,15 @@ def the_request(path: Path) -> RecordedRequest:
     return request
 
 
+def ids(column: bytes) -> list[int]:
+    found: list[int] = unpack_int32(column).tolist()
+    return found
+
+
 def denied(request: RecordedRequest) -> list[list[list[int]]]:
     """The denied ids of each row of each step."""
     return [
-        [np.flatnonzero(np.isinf(effect_of(row.edits or (), VOCAB))).tolist() for row in step.rows]
-        for step in request.steps
+        [np.flatnonzero(np.isinf(effect_of(row.edits, VOCAB))).tolist() for row in step.rows] for step in request.steps
     ]
 
 
@@ -69,21 +76,21 @@ def test_histories_rewinds_and_drafts(client: Client, path: Path) -> None:
         session.step({handle: [6]}, drafts={handle: [7, 8]}).apply(rows(3))
         session.remove(handle)
     recorded, request = the_session(path), the_request(path)
-    assert (recorded.opened.vocab_size, recorded.opened.engine) == (VOCAB, "test 1")
+    assert (recorded.began.opening.vocab_size, recorded.began.opening.engine) == (VOCAB, "test 1")
     assert recorded.stopped is not None
     assert (recorded.stopped.reason, recorded.dropped_steps) == ("closed", 0)
-    began = request.began
-    assert (began.request_id, began.prompt.tolist(), began.output.tolist()) == ("one", [1, 2], [3])
-    assert began.sampling_params == {"temperature": 0.5}
-    ((processor),) = began.processors
-    assert (processor.builtin, processor.params) == NGRAMS
+    began = request.began.request
+    assert (began.request_id, ids(began.prompt_ids), ids(began.output_ids)) == ("one", [1, 2], [3])
+    assert json.loads(began.sampling_params) == {"temperature": 0.5}
+    (processor,) = request.began.processors
+    assert (processor.builtin, json_object(processor.params)) == NGRAMS
     assert request.ended
-    assert [(step.base_length, step.new_ids.tolist(), step.draft_ids.tolist()) for step in request.steps] == [
+    assert [(step.base_length, ids(step.new_token_ids), ids(step.draft_token_ids)) for step in request.steps] == [
         (3, [], []),
         (3, [4, 5], []),
         (4, [6], [7, 8]),
     ]
-    assert [[row.offset for row in step.rows] for step in request.steps] == [[0], [0], [0, 1, 2]]
+    assert [[row.draft_offset for row in step.rows] for step in request.steps] == [[0], [0], [0, 1, 2]]
     assert denied(request) == [
         [[1, 2, 3]],
         [[1, 2, 3, 4, 5]],
@@ -107,17 +114,15 @@ def test_sampled_logits(client: Client, path: Path, dtype: Any) -> None:
             session.step({handle: [1] if step else []}).apply(logits)
     for step, before in zip(the_request(path).steps, given, strict=True):
         (row,) = step.rows
-        assert row.edits is None  # the chain reads logits
+        assert not row.HasField("edits")  # the chain reads logits
+        assert row.HasField("before") == row.HasField("after") == (step.index != 1)
         if step.index == 1:
-            assert row.before is row.after is None
             continue
-        assert row.before is not None
-        assert row.after is not None
         best = np.argsort(-before)
-        assert row.before.ids.tolist() == best[:3].tolist()
-        assert row.before.logits.tolist() == before[best[:3]].tolist()
+        assert ids(row.before.ids) == best[:3].tolist()
+        assert np.frombuffer(row.before.logits, "<f4").tolist() == before[best[:3]].tolist()
         assert row.before.log_sum == pytest.approx(float(torch.from_numpy(before).double().logsumexp(0)))
-        after = dict(zip(row.after.ids.tolist(), row.after.logits.tolist(), strict=True))
+        after = dict(zip(ids(row.after.ids), np.frombuffer(row.after.logits, "<f4").tolist(), strict=True))
         assert after.keys() == set(best[:4].tolist())
         assert after[9] == -np.inf
         assert after[int(best[1])] == pytest.approx(2 * before[best[1]], rel=0.01)
@@ -127,8 +132,10 @@ def test_only_chosen_requests_are_recorded(client: Client, path: Path) -> None:
     with client.session(vocab_size=VOCAB, record=RecordOptions(path, requests=["chat-*"])) as session:
         handles = [session.add(Request([1], request_id=name)) for name in ("chat-1", "secret", "chat-2")]
         session.step({handle: [] for handle in handles}).apply(rows(3))
-    assert [request.began.request_id for request in the_session(path).requests] == ["chat-1", "chat-2"]
-    assert b"secret" not in path.read_bytes()
+    assert [request.began.request.request_id for request in the_session(path).requests] == ["chat-1", "chat-2"]
+    content = gzip.decompress(path.read_bytes())
+    assert b"chat-2" in content
+    assert b"secret" not in content
 
 
 def test_a_shared_batch_is_not_greedy(client: Client, path: Path) -> None:
@@ -147,8 +154,8 @@ def test_edits_without_logits_and_unfinished_steps(client: Client, path: Path) -
         session.step({handle: [2]})
         session.step({handle: [3]}).apply(rows(1))
     request = the_request(path)
-    assert [step.finished for step in request.steps] == [True, False, True]
-    assert [row.edits is None for step in request.steps for row in step.rows] == [False, True, False]
+    assert [step.unfinished for step in request.steps] == [False, True, False]
+    assert [row.HasField("edits") for step in request.steps for row in step.rows] == [True, False, True]
     assert denied(request) == [[[1]], [[]], [[1, 2, 3]]]
 
 
@@ -159,7 +166,7 @@ def test_failures_are_recorded(client: Client, path: Path) -> None:
         assert handle in result.failures
     (step,) = the_request(path).steps
     assert f"token id {VOCAB}" in step.error
-    assert step.new_ids.tolist() == []
+    assert ids(step.new_token_ids) == []
 
 
 ENGINE = """
@@ -188,14 +195,14 @@ def test_engines_that_are_killed_leave_a_file(server: RunningServer, path: Path)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = read_recording(path).sessions if path.exists() and path.stat().st_size else []
-            if {request.began.request_id for one in found for request in one.requests} >= set(names):
+            if {request.began.request.request_id for one in found for request in one.requests} >= set(names):
                 break
             time.sleep(0.02)
         for engine in engines:
             engine.send_signal(signal.SIGKILL)
             engine.wait(60)
     sessions = read_recording(path).sessions
-    assert sorted(request.began.request_id for one in sessions for request in one.requests) == ["a", "b", "c"]
+    assert sorted(request.began.request.request_id for one in sessions for request in one.requests) == ["a", "b", "c"]
     for session in sessions:
         assert session.stopped is None
         (request,) = session.requests
@@ -229,7 +236,30 @@ def test_dropped_steps_leave_whole_histories(client: Client, path: Path) -> None
     recorded, request = the_session(path), the_request(path)
     assert recorded.dropped_steps == 2
     assert [[step.index for step in part.steps] for part in request.parts] == [[0, 1], [4, 5]]
-    assert request.parts[1].began.output.tolist() == [0, 1, 2, 3]
+    assert ids(request.parts[1].began.request.output_ids) == [0, 1, 2, 3]
+
+
+def test_a_step_that_cannot_be_recorded_leaves_whole_histories(
+    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    with client.session(vocab_size=VOCAB, record=path) as session:
+        handle = session.add(Request([1], processors=[NGRAMS]))
+        writer = session._recorder.writer  # type: ignore[attr-defined]
+        for step in range(8):
+            with monkeypatch.context() as patched:
+                if step == 2:
+                    patched.setattr("logitport.recording.items._by_row", lambda _: 1 / 0)
+                session.step({handle: [step]}).apply(rows(1))
+                deadline = time.monotonic() + 60
+                while step in (1, 2) and writer._taken_bytes < writer._offered_bytes and time.monotonic() < deadline:
+                    time.sleep(0.01)
+    recorded, request = the_session(path), the_request(path)
+    first, second = [[step.index for step in part.steps] for part in request.parts]
+    assert first == [0, 1]
+    assert second == list(range(second[0], 8))
+    assert recorded.dropped_steps == second[0] - 2 > 0
+    assert ids(request.parts[1].began.request.output_ids) == list(range(second[0]))
+    assert "could not be recorded" in caplog.text
 
 
 def test_a_defect_of_the_recorder_does_not_reach_the_engine(
@@ -262,7 +292,7 @@ def test_the_environment(client: Client, path: Path, monkeypatch: pytest.MonkeyP
     with client.session(vocab_size=VOCAB) as session:
         handles = [session.add(Request([1], request_id=name)) for name in ("one", "two")]
         session.step({handle: [] for handle in handles}).apply(rows(2))
-    assert the_request(path).began.request_id == "two"
+    assert the_request(path).began.request.request_id == "two"
     with client.session(vocab_size=VOCAB, record=False) as session:
         assert type(session) is Session
 
@@ -304,10 +334,10 @@ def test_hooks_record_by_the_environment(client: Client, path: Path, monkeypatch
 
     monkeypatch.setenv(VARIABLE, str(path))
     hook = RemoteLogitsProcessor(client, [NGRAMS])
-    for ids in ([1, 2], [1, 2, 3]):
-        hook(torch.tensor([ids]), torch.from_numpy(rows(1)))
+    for history in ([1, 2], [1, 2, 3]):
+        hook(torch.tensor([history]), torch.from_numpy(rows(1)))
     hook.close()
     request = the_request(path)
-    assert request.began.prompt.tolist() == [1, 2]
+    assert ids(request.began.request.prompt_ids) == [1, 2]
     assert denied(request) == [[[1, 2]], [[1, 2, 3]]]
-    assert [step.rows[0].before is not None for step in request.steps] == [True, False]
+    assert [step.rows[0].HasField("before") for step in request.steps] == [True, False]

@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logitport import EditProcessor
+from logitport.calls import unpack_int32
+from logitport.recording.events import display_name
 from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.testing.replaying.chains import Replacement
@@ -73,12 +75,13 @@ def steps(path: Path) -> int:
 
 
 def _chain(request: RecordedRequest) -> str:
-    return ", ".join(processor.display_name for processor in request.began.processors)
+    return ", ".join(map(display_name, request.began.processors))
 
 
 def _history(request: RecordedRequest) -> tuple[list[int], list[int]]:
-    new = [token_id for step in request.steps for token_id in step.new_ids.tolist()]
-    return request.began.prompt.tolist(), [*request.began.output.tolist(), *new]
+    recorded = request.began.request
+    columns = [recorded.output_ids, *(step.new_token_ids for step in request.steps)]
+    return unpack_int32(recorded.prompt_ids).tolist(), unpack_int32(b"".join(columns)).tolist()
 
 
 def _expected(generated: tuple[list[int], list[int]]) -> tuple[list[int], list[int]]:

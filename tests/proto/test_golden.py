@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from logitport_proto import common_pb2, processing_pb2, registry_pb2
+from logitport_proto import common_pb2, processing_pb2, recording_pb2, registry_pb2
 from tests.proto.golden import files
 from tests.proto.golden.messages import GOLDEN
 
@@ -49,7 +49,7 @@ def test_there_are_no_other_files() -> None:
 def test_every_field_of_the_contract_is_set_in_a_message() -> None:
     contract = {
         field.full_name
-        for module in (common_pb2, processing_pb2, registry_pb2)
+        for module in (common_pb2, processing_pb2, recording_pb2, registry_pb2)
         for message in module.DESCRIPTOR.message_types_by_name.values()
         for field in message.fields
     }

@@ -45,4 +45,11 @@ def test_protoc_generates(name: str, tmp_path: Path) -> None:
 
 
 def test_protoc_has_sources() -> None:
-    assert [Path(source).stem for source in SOURCES] == ["admin", "common", "processing", "program", "registry"]
+    assert [Path(source).stem for source in SOURCES] == [
+        "admin",
+        "common",
+        "processing",
+        "program",
+        "recording",
+        "registry",
+    ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
-from logitport.recording.chunks import FILE_HEADER, check_file_header, end_of_last
+from logitport.recording.members import PREFIX, end_of_last
 
 try:
     import fcntl
@@ -29,7 +29,7 @@ class FileFull(Exception):  # noqa: D101 - never leaves the writer
 class RecordingFile:
     """An open file, readable and writable by its owner alone.
 
-    Only its last chunk can be incomplete: a writer holds a lock, and cuts off what a killed one has left.
+    Only its last member can be incomplete: a writer holds a lock, and cuts off what a killed one has left.
 
     Args:
         path: the file, which is created if there is none.
@@ -55,14 +55,14 @@ class RecordingFile:
         except BaseException:
             self._file.close()
             raise
-        # The border of a chunk: the file is complete up to here.
-        self._end = len(FILE_HEADER)
+        # The border of a member: the file is complete up to here.
+        self._end = 0
 
-    def append(self, chunk: bytes, *, last: bool = False) -> None:
-        """Write a chunk, all of it or nothing.
+    def append(self, member: bytes, *, last: bool = False) -> None:
+        """Write a member, all of it or nothing.
 
         Args:
-            chunk: as `chunks.pack` makes it.
+            member: as `members.pack` makes it.
             last: whether it may use the reserved bytes.
 
         Raises:
@@ -72,10 +72,10 @@ class RecordingFile:
         """
         with self._locked():
             end = self._complete_end()
-            if end + len(chunk) + (0 if last else RESERVED_BYTES) > self.max_bytes:
+            if end + len(member) + (0 if last else RESERVED_BYTES) > self.max_bytes:
                 raise FileFull
-            self._write(end, chunk)
-            self._end = end + len(chunk)
+            self._write(end, member)
+            self._end = end + len(member)
 
     def close(self) -> None:
         """Close the file."""
@@ -85,28 +85,19 @@ class RecordingFile:
         found = os.fstat(self._file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise InvalidArgument(f"the recording {self.path} is no regular file; write the path of one")
-        if found.st_size >= len(FILE_HEADER):
-            try:
-                check_file_header(self._file.read(len(FILE_HEADER)))
-            except InvalidArgument as error:
-                raise InvalidArgument(f"{self.path} exists, and nothing is appended to it: {error}") from error
-        elif not FILE_HEADER.startswith(self._file.read(found.st_size)):
+        begin = self._file.read(len(PREFIX))
+        if begin != PREFIX[: len(begin)]:
             raise InvalidArgument(f"{self.path} exists, and nothing is appended to it: it is no recording")
         if stat.S_IMODE(found.st_mode) & 0o077:
             with suppress(OSError):  # of another user, who has given access to it
                 os.fchmod(self._file.fileno(), 0o600)
 
     def _complete_end(self) -> int:
-        """The end of the last complete chunk, to which the file is cut."""
+        """The end of the last complete member, to which the file is cut."""
         size = os.fstat(self._file.fileno()).st_size
-        if size < len(FILE_HEADER):
-            os.ftruncate(self._file.fileno(), 0)
-            self._write(0, FILE_HEADER)
-            return len(FILE_HEADER)
         if size == self._end:
             return size
-        begin = self._end if self._end < size else len(FILE_HEADER)
-        end = end_of_last(self._file, begin, size)
+        end = end_of_last(self._file, self._end if self._end < size else 0, size)
         if end < size:
             os.ftruncate(self._file.fileno(), end)
         return end

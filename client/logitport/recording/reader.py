@@ -5,28 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logitport.core.row_edits import EditKind, check_edit
+from google.protobuf.message import DecodeError
+
 from logitport.errors import InvalidArgument
-from logitport.recording import chunks, codec
-from logitport.recording.events import (
-    RecordingStopped,
-    RequestBegan,
-    RequestEnded,
-    RequestStepped,
-    SessionOpened,
-    StepsDropped,
-)
+from logitport.recording import members
+from logitport.recording.checks import check_opening, check_request, check_step
+from logitport.recording.events import split
+from logitport_proto.recording_pb2 import RecordedEvent, RequestBegan, RequestStepped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
-    from logitport.recording.events import Event
+    from logitport_proto.recording_pb2 import RecordingStopped, SessionBegan
 
-# Of the events that are kept. They take about ten times as much memory as in the file after decompression.
+# Of the events that are kept.
 MAX_MEMORY_BYTES = 2 << 30
-# Fifteen times as wide as any known model. A replay makes whole rows, which a forged size must not make huge.
-MAX_VOCAB_SIZE = 1 << 22
+# Memory of a parsed event, of each of its bytes. A forged one takes up to 60 bytes: an empty message has two.
+_PARSED_BYTES = 64
+# Of the objects of a session, of a request without its processors, of each of these, and of a step.
+_SESSION_BYTES, _REQUEST_BYTES, _PROCESSOR_BYTES, _STEP_BYTES = 2048, 1000, 400, 100
+
+
+@dataclass
+class Steps:
+    """Steps, which are parsed at each access: serialized, they take a tenth of the memory."""
+
+    serialized: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.serialized)
+
+    def __getitem__(self, index: int) -> RequestStepped:
+        return RequestStepped.FromString(self.serialized[index])
+
+    def __iter__(self) -> Iterator[RequestStepped]:
+        return map(RequestStepped.FromString, self.serialized)
 
 
 @dataclass
@@ -34,12 +48,17 @@ class RequestPart:
     """Steps of a request without a gap.
 
     Attributes:
-        began: the request, with its history before the first of them.
+        serialized: the request.
         steps: the steps.
     """
 
-    began: RequestBegan
-    steps: list[RequestStepped] = field(default_factory=list)
+    serialized: bytes
+    steps: Steps = field(default_factory=Steps)
+
+    @property
+    def began(self) -> RequestBegan:
+        """The request, with its history before the first step. Parsed at each access."""
+        return RequestBegan.FromString(self.serialized)
 
 
 @dataclass
@@ -60,9 +79,9 @@ class RecordedRequest:
         return self.parts[0].began
 
     @property
-    def steps(self) -> Sequence[RequestStepped]:
+    def steps(self) -> Steps:
         """All steps."""
-        return [step for part in self.parts for step in part.steps]
+        return Steps([one for part in self.parts for one in part.steps.serialized])
 
 
 @dataclass
@@ -70,13 +89,13 @@ class RecordedSession:
     """A session.
 
     Attributes:
-        opened: the session.
+        began: the session.
         requests: its requests, in their order.
         dropped_steps: number of steps of requests that were not recorded.
         stopped: how the recording ended; None if its process ended before.
     """
 
-    opened: SessionOpened
+    began: SessionBegan
     requests: list[RecordedRequest] = field(default_factory=list)
     dropped_steps: int = 0
     stopped: RecordingStopped | None = None
@@ -88,7 +107,7 @@ class Recording:
 
     Attributes:
         sessions: in the order in which they began.
-        incomplete_bytes: size of an incomplete chunk at the end, which a process has left that was killed.
+        incomplete_bytes: size of an incomplete member at the end, which a process has left that was killed.
     """
 
     sessions: list[RecordedSession]
@@ -102,7 +121,7 @@ def read_recording(
     max_memory_bytes: int = MAX_MEMORY_BYTES,
     max_bytes: int | None = None,
 ) -> Recording:
-    """Read a file. What a process has written before it was killed is complete up to its last chunk.
+    """Read a file. What a process has written before it was killed is complete up to its last member.
 
     Args:
         path: the file.
@@ -115,126 +134,110 @@ def read_recording(
         InvalidArgument: the file cannot be read, is no recording, is damaged, has more events, or has a session with
             more than 2**22 ids.
     """
-    memory = _Memory(max_memory_bytes)
-    builders: dict[int, _SessionBuilder] = {}
+    builder = _Builder(request_id, max_memory_bytes)
     incomplete = 0
     try:
         with open(path, "rb") as file:
-            for item in chunks.read(file, max_bytes or max(chunks.MAX_TOTAL_BYTES, max_memory_bytes // 4)):
-                if isinstance(item, int):
-                    incomplete = item
-                    continue
-                builder = builders.setdefault(item.session_id, _SessionBuilder(request_id))
-                for event in codec.decode(item.events, memory.reserve):
-                    if not builder.add(event):
-                        memory.release()
+            for content in members.read(file, max_bytes or max(members.MAX_TOTAL_BYTES, max_memory_bytes // 4)):
+                if isinstance(content, int):
+                    incomplete = content
+                else:
+                    for event in split(content):
+                        builder.add(event)
     except OSError as error:
         raise InvalidArgument(f"the recording cannot be read: {error}") from error
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error}") from error
-    return Recording([one.session for one in builders.values() if one.session is not None], incomplete)
+    except DecodeError as error:
+        raise InvalidArgument(f"{path}: an event cannot be read: {error}") from error
+    return Recording([*builder.sessions.values()], incomplete)
 
 
-class _Memory:
-    """Counts the memory of events, up to a limit.
+class _Builder:
+    """Puts events together.
 
     Args:
-        limit: in bytes.
+        request_id: only requests with this id; None for all.
+        max_memory_bytes: of what is kept, and of the event that is parsed.
+
+    Attributes:
+        sessions: by their numbers.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = self._last = 0
+    def __init__(self, request_id: str | None, max_memory_bytes: int) -> None:
+        self.sessions: dict[int, RecordedSession] = {}
+        self._request_id = request_id
+        self._limit = max_memory_bytes
+        self._kept = 0
+        # By the numbers of session and request; None for a request that is left out.
+        self._requests: dict[tuple[int, int], RecordedRequest | None] = {}
 
-    def reserve(self, size: int) -> None:
-        """Add an event. Raises InvalidArgument if all would take more than the limit."""
-        self._last = size
-        self._used += size
-        if self._used > self._limit:
+    def add(self, serialized: bytes) -> None:
+        """Add an event; one of an unknown kind, of a later version, is left out.
+
+        Raises:
+            InvalidArgument: it does not fit to the others, or its values cannot be, or it would take too much memory.
+            DecodeError: it is no event.
+        """
+        self._check_memory(_PARSED_BYTES * len(serialized))
+        event = RecordedEvent.FromString(serialized)
+        kind, session = event.WhichOneof("event"), self.sessions.get(event.session_id)
+        if session is None:
+            if kind != "session_began":
+                raise InvalidArgument("a session has events before its first one")
+            check_opening(event.session_began)
+            self._keep(_PARSED_BYTES * len(serialized) + _SESSION_BYTES)
+            self.sessions[event.session_id] = RecordedSession(event.session_began)
+        elif kind == "request_began":
+            self._begin(event.session_id, session, event.request_began)
+        elif kind == "request_stepped":
+            self._step(event.session_id, session, event.request_stepped)
+        elif kind == "request_ended":
+            request = self._request(event.session_id, event.request_ended.key)
+            if request is not None:
+                request.ended = True
+        elif kind == "steps_dropped":
+            session.dropped_steps += event.steps_dropped.steps
+        elif kind == "recording_stopped":
+            self._keep(_PARSED_BYTES * len(serialized))
+            session.stopped = event.recording_stopped
+            session.dropped_steps = max(session.dropped_steps, event.recording_stopped.dropped_steps)
+
+    def _begin(self, session_id: int, session: RecordedSession, event: RequestBegan) -> None:
+        key = session_id, event.key
+        if key not in self._requests:
+            self._keep(_REQUEST_BYTES)
+            self._requests[key] = None
+            if self._request_id in (None, event.request.request_id):
+                self._requests[key] = request = RecordedRequest([])
+                session.requests.append(request)
+        if (known := self._requests[key]) is not None:
+            check_request(event)
+            serialized = event.SerializeToString()
+            self._keep(len(serialized) + _REQUEST_BYTES + _PROCESSOR_BYTES * len(event.processors))
+            known.parts.append(RequestPart(serialized))
+
+    def _step(self, session_id: int, session: RecordedSession, event: RequestStepped) -> None:
+        request = self._request(session_id, event.key)
+        if request is not None:
+            check_step(event, session.began.opening.vocab_size)
+            serialized = event.SerializeToString()
+            self._keep(len(serialized) + _STEP_BYTES)
+            request.parts[-1].steps.serialized.append(serialized)
+
+    def _request(self, session_id: int, key: int) -> RecordedRequest | None:
+        if (session_id, key) not in self._requests:
+            raise InvalidArgument(f"request {key} has events before its first one")
+        return self._requests[session_id, key]
+
+    def _keep(self, size: int) -> None:
+        self._check_memory(size)
+        self._kept += size
+
+    def _check_memory(self, size: int) -> None:
+        if self._kept + size > self._limit:
             raise InvalidArgument(
                 f"its events would take more than {self._limit >> 20} MiB of memory: read one request, with `logitport "
                 "replay --request ID`, or raise --max-memory; in Python pass request_id or max_memory_bytes to "
                 "read_recording"
             )
-
-    def release(self) -> None:
-        """Remove the last event, which is not kept."""
-        self._used -= self._last
-
-
-class _SessionBuilder:
-    """Puts the events of a session together.
-
-    Args:
-        request_id: only requests with this id; None for all.
-    """
-
-    def __init__(self, request_id: str | None) -> None:
-        self.session: RecordedSession | None = None
-        self._request_id = request_id
-        self._by_key: dict[int, RecordedRequest] = {}
-        self._left_out: set[int] = set()
-
-    def add(self, event: Event) -> bool:
-        """Add an event. Returns whether it is kept."""
-        if isinstance(event, SessionOpened):
-            _check_width(event)
-            self.session = self.session or RecordedSession(event)
-            return True
-        if self.session is None:
-            raise InvalidArgument("a session has events before its first one")
-        if isinstance(event, RequestBegan):
-            return self._begin(self.session, event)
-        if isinstance(event, RequestStepped):
-            if event.key in self._left_out:
-                return False
-            _check_ids(event, self.session.opened.vocab_size)
-            self._request(event.key).parts[-1].steps.append(event)
-            return True
-        if isinstance(event, RequestEnded):
-            if event.key not in self._left_out:
-                self._request(event.key).ended = True
-        elif isinstance(event, StepsDropped):
-            self.session.dropped_steps += event.steps
-        else:
-            self.session.stopped = event
-            self.session.dropped_steps = max(self.session.dropped_steps, event.dropped_steps)
-        return False
-
-    def _begin(self, session: RecordedSession, event: RequestBegan) -> bool:
-        request = self._by_key.get(event.key)
-        if request is not None:
-            request.parts.append(RequestPart(event))
-            return True
-        if self._request_id not in (None, event.request_id):
-            self._left_out.add(event.key)
-            return False
-        request = self._by_key[event.key] = RecordedRequest([RequestPart(event)])
-        session.requests.append(request)
-        return True
-
-    def _request(self, key: int) -> RecordedRequest:
-        if key not in self._by_key:
-            raise InvalidArgument(f"request {key} has events before its first one")
-        return self._by_key[key]
-
-
-def _check_width(opened: SessionOpened) -> None:
-    if opened.vocab_size > MAX_VOCAB_SIZE:
-        raise InvalidArgument(
-            f"a session has a vocabulary of {opened.vocab_size} ids; at most {MAX_VOCAB_SIZE} are read: each row of a "
-            "replay would need the memory of all ids"
-        )
-
-
-def _check_ids(step: RequestStepped, vocab_size: int) -> None:
-    """Raise InvalidArgument if rows do not have these ids. The history may have any, as the engine has sent them."""
-    try:
-        for row in step.rows:
-            for kind, ids, _ in row.edits or ():
-                check_edit(kind, ids, vocab_size)
-            for top in (row.before, row.after):
-                if top is not None:
-                    check_edit(EditKind.DENY, top.ids, vocab_size)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"step {step.index} of request {step.key}: {error}") from error

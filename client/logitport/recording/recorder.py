@@ -5,23 +5,35 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
+import numpy as np
 import orjson
 
-from logitport.recording.descriptions import BeganRequest, describe
-from logitport.recording.events import SessionOpened
+from logitport import payload
+from logitport.errors import LogitportError
 from logitport.recording.file import RecordingFile
-from logitport.recording.items import EndItem, StepItem, StepPart, TrackedRequest
-from logitport.recording.writer import Writer
+from logitport.recording.items import EVENT_BYTES, RecordingStep, StepPart, TrackedRequest
+from logitport.recording.writer import Item, Writer
+from logitport_proto.common_pb2 import Request
+from logitport_proto.recording_pb2 import (
+    RecordedEvent,
+    RecordedProcessor,
+    RequestBegan,
+    RequestEnded,
+    SessionBegan,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from logitport.core.edits import Edits
     from logitport.core.history import History
-    from logitport.recording.items import StepReply
     from logitport.recording.options import RecordOptions
-    from logitport_proto import common_pb2, processing_pb2
+    from logitport_proto import processing_pb2
 
 _P = ParamSpec("_P")
 
@@ -40,7 +52,7 @@ class RecordableRequest(Protocol):
     removed: bool
 
     @property
-    def message(self) -> common_pb2.Request:
+    def message(self) -> Request:
         """The request without its ids."""
 
 
@@ -79,21 +91,12 @@ class Recorder:
         payload_of: Callable[[str], str],
     ) -> None:
         self._options = options
-        self._describe = functools.partial(describe, payload_of=payload_of, with_payloads=options.payloads)
-        opened = SessionOpened(
-            opening.vocab_size,
-            opening.datatype,
-            opening.model_name,
-            opening.tokenizer_id,
-            opening.engine,
-            tuple(opening.eos_token_ids),
-            _version(),
-            time.time(),
-        )
-        self.writer = Writer(RecordingFile(options.path, options.max_bytes), opened, options.max_queue_bytes)
+        self._payload_of = payload_of
+        began = SessionBegan(opening=opening, time=time.time(), sdk_version=_version())
+        self.writer = Writer(RecordingFile(options.path, options.max_bytes), began, options.max_queue_bytes)
         self._requests: dict[RecordableRequest, TrackedRequest] = {}
         self._next_key = 1
-        self._open: tuple[object, StepItem] | None = None
+        self._open: tuple[object, RecordingStep] | None = None
 
     @_guarded
     def begin(
@@ -120,12 +123,12 @@ class Recorder:
             tracked = self._tracked(handle)
             greedy = greedy and tracked.greedy
             if tracked.key is not None:
-                parts[handle] = self._part(handle, tracked, base, drafts.get(handle, ()))
+                parts[handle] = self._part(handle, tracked, tracked.key, base, drafts.get(handle, ()))
         for row, (handle, offset) in enumerate(rows):
             if handle in parts:
                 parts[handle].rows.append((row, offset))
         if parts:
-            self._open = step, StepItem(list(parts.values()), self._options, self._describe, greedy=greedy)
+            self._open = step, RecordingStep(list(parts.values()), self._options, greedy=greedy)
 
     @_guarded
     def sample(self, step: object, logits: Any) -> None:
@@ -134,13 +137,23 @@ class Recorder:
             self._open[1].sample(logits)
 
     @_guarded
-    def finish(self, step: object, reply: StepReply, logits: Any | None) -> None:
-        """Record the reply to a step, and the logits after its chains; None if the engine applies edits elsewhere."""
+    def finish(
+        self, step: object, edits: Edits, reads: Collection[int], errors: Mapping[Any, str], logits: Any | None
+    ) -> None:
+        """Record the reply to a step.
+
+        Args:
+            step: identifies it.
+            edits: of all rows.
+            reads: the rows of which the server, or a program here, has read logits.
+            errors: the message of each failed request.
+            logits: the rows after the chains; None if the engine applies the edits elsewhere.
+        """
         if self._open is None or self._open[0] is not step:
             return
-        tracked = {handle: self._requests.get(handle) for handle in reply.errors}
-        errors = {one.key: reply.errors[handle] for handle, one in tracked.items() if one is not None and one.key}
-        self._open[1].finish(reply, errors, logits)
+        tracked = {handle: self._requests.get(handle) for handle in errors}
+        by_key = {one.key: errors[handle] for handle, one in tracked.items() if one is not None and one.key}
+        self._open[1].finish(edits, reads, by_key, logits)
         self._flush()
 
     @_guarded
@@ -149,7 +162,8 @@ class Recorder:
         self._flush()
         tracked = self._requests.pop(handle, None)
         if tracked is not None and tracked.key is not None and tracked.steps:
-            self.writer.offer(EndItem(tracked.key))
+            ended = RecordedEvent(request_ended=RequestEnded(key=tracked.key))
+            self.writer.offer(Item(lambda: [ended], EVENT_BYTES, 0))
 
     @_guarded
     def flush(self) -> None:
@@ -159,9 +173,9 @@ class Recorder:
     def _flush(self) -> None:
         if self._open is None:
             return
-        item, self._open = self._open[1], None
-        if not self.writer.offer(item):
-            for part in item.parts:
+        step, self._open = self._open[1], None
+        if not self.writer.offer(Item(step.events, step.size_bytes, len(step.parts), step.lose)):
+            for part in step.parts:
                 part.tracked.known = False  # the next step brings the whole history
 
     def _tracked(self, handle: RecordableRequest) -> TrackedRequest:
@@ -176,23 +190,46 @@ class Recorder:
             tracked = self._requests[handle] = TrackedRequest(key, greedy)
         return tracked
 
-    def _part(self, handle: RecordableRequest, tracked: TrackedRequest, base: int, drafts: Sequence[int]) -> StepPart:
-        ids = handle.history.token_ids
-        began = None
-        if not tracked.known:
-            prompt_length = handle.history.prompt_length
-            began = BeganRequest(
-                handle.request_id,
-                handle.message,
-                handle.processors,
-                handle.names,
-                ids[:prompt_length].copy(),
-                ids[prompt_length:base].copy(),
+    def _part(
+        self, handle: RecordableRequest, tracked: TrackedRequest, key: int, base: int, drafts: Sequence[int]
+    ) -> StepPart:
+        ids, began = handle.history.token_ids, None
+        if not tracked.known or tracked.lost:
+            tracked.known, tracked.lost = True, False
+            prompt_length, message = handle.history.prompt_length, handle.message
+            request = Request(
+                request_id=handle.request_id,
+                prompt_ids=_column(ids[:prompt_length]),
+                output_ids=_column(ids[prompt_length:base]),
+                sampling_params=message.sampling_params,
+                on_error=message.on_error,
             )
-            tracked.known = True
-        part = StepPart(tracked, began, tracked.steps, base, ids[base:].copy(), tuple(drafts), [])
+            describe = functools.partial(self._describe, message, handle.processors, handle.names)
+            began = RequestBegan(key=key, request=request), describe
+        drafted = _column(np.array(drafts, np.int32)) if drafts else b""
+        part = StepPart(tracked, key, began, tracked.steps, base, _column(ids[base:]), drafted, [])
         tracked.steps += 1
         return part
+
+    def _describe(self, message: Request, digests: Sequence[str], names: Sequence[str]) -> Iterator[RecordedProcessor]:
+        """Describe the processors of a request. At its admission, digests have replaced their registered names."""
+        for call, admitted, name in zip(message.processors, digests, names, strict=False):
+            by = call.processor.WhichOneof("by")
+            if by == "builtin":
+                yield RecordedProcessor(builtin=call.processor.builtin, params=call.params)
+                continue
+            digest, class_name = call.processor.digest if by == "digest" else admitted, ""
+            text = call.processor.payload if by == "payload" else self._payload_of(digest)
+            with suppress(LogitportError):
+                if text:
+                    shipped = payload.parse(text)
+                    digest, class_name = shipped.digest, shipped.class_name
+            shown = text if self._options.payloads else ""
+            yield RecordedProcessor(name=name, digest=digest, class_name=class_name, params=call.params, payload=shown)
+
+
+def _column(ids: NDArray[np.int32]) -> bytes:
+    return ids.astype("<i4", copy=False).tobytes()
 
 
 @functools.cache

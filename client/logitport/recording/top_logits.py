@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.calls import unpack_int32
 from logitport.core import tensors
-from logitport.recording.events import TopLogits
+from logitport_proto.recording_pb2 import TopLogits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
-
-class Taken(Protocol):
-    """Rows of logits, as they were when they were taken.
-
-    Attributes:
-        size_bytes: memory that they hold on the host.
-    """
-
-    size_bytes: int
-
-    def tops(self) -> list[TopLogits]:
-        """The best logits of each row; of those after a chain also those of the ids before it. May take long."""
+    Taken: TypeAlias = "_OnHost | _OnDevice"  # with `size_bytes`, the memory on the host
 
 
 def take(logits: Any, rows: Sequence[int], top_k: int, before: Taken | None = None) -> Taken:
@@ -56,11 +47,11 @@ class _OnHost:
         self.size_bytes = int(taken.nbytes)
 
     def tops(self) -> list[TopLogits]:
-        others = self._before.tops() if self._before is not None else None
-        return [
-            _top(row.astype(np.float32), self._top_k, None if others is None else others[place].ids)
-            for place, row in enumerate(self._rows)
-        ]
+        """The best logits of each row; of those after a chain also those of the ids before it. May take long."""
+        others = [np.empty(0, np.int32)] * len(self._rows)
+        if self._before is not None:
+            others = [unpack_int32(top.ids) for top in self._before.tops()]
+        return [_top(row.astype(np.float32), self._top_k, ids) for row, ids in zip(self._rows, others, strict=True)]
 
 
 class _OnDevice:
@@ -81,6 +72,7 @@ class _OnDevice:
         self.size_bytes = 16 * len(rows) * top_k
 
     def tops(self) -> list[TopLogits]:
+        """As that of the host."""
         if self._queued is not None:
             self._queued.synchronize()
         pairs = [(self._ids, self._logits), *([self._others] if self._others is not None else [])]
@@ -90,9 +82,9 @@ class _OnDevice:
         return [_ordered(*np.unique(ids[row], return_index=True), logits[row], sums[row]) for row in range(len(ids))]
 
 
-def _top(row: NDArray[np.float32], top_k: int, others: NDArray[np.int32] | None) -> TopLogits:
+def _top(row: NDArray[np.float32], top_k: int, others: NDArray[np.int32]) -> TopLogits:
     best = np.argpartition(-row, top_k - 1)[:top_k] if top_k < len(row) else np.arange(len(row))
-    ids = np.unique(best if others is None else np.concatenate([best, others]))
+    ids = np.unique(np.concatenate([best, others]))
     return _ordered(ids, ids, row, log_sum(row))
 
 
@@ -100,7 +92,9 @@ def _ordered(ids: NDArray[Any], places: NDArray[Any], logits: NDArray[np.float32
     """Order ids, whose logits stand at these places, by their logits."""
     found = logits[places]
     order = np.argsort(-found, kind="stable")
-    return TopLogits(ids[order].astype(np.int32), found[order].astype(np.float32), float(total))
+    return TopLogits(
+        ids=ids[order].astype("<i4").tobytes(), logits=found[order].astype("<f4").tobytes(), log_sum=float(total)
+    )
 
 
 def log_sum(row: NDArray[np.floating[Any]]) -> float:

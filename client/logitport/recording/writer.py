@@ -6,18 +6,19 @@ import logging
 import secrets
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import InvalidArgument
-from logitport.recording.chunks import pack
-from logitport.recording.codec import encode
-from logitport.recording.events import RecordingStopped, StepsDropped
+from logitport.recording.events import encode
 from logitport.recording.file import FileFull
+from logitport.recording.members import pack
+from logitport_proto.recording_pb2 import RecordedEvent, RecordingStopped, StepsDropped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from logitport.recording.events import Event, SessionOpened
+    from logitport.recording.file import RecordingFile
+    from logitport_proto.recording_pb2 import SessionBegan
 
 logger = logging.getLogger(__name__)
 
@@ -25,35 +26,25 @@ logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 0.2
 # How long the end of a session waits for the disk.
 _CLOSE_SECONDS = 2.0
-# Chunks are smaller for a small file, which otherwise could be full before its first chunk.
-_MAX_CHUNK_BYTES = 256 << 10
-_CHUNKS_PER_FILE = 16
+# Members are smaller for a small file, which otherwise could be full before its first member.
+_MAX_MEMBER_BYTES = 256 << 10
+_MEMBERS_PER_FILE = 16
 
 
-class Item(Protocol):
+class Item(NamedTuple):
     """An item of the queue.
 
     Attributes:
+        events: makes its events; called on the writer's thread.
         size_bytes: memory that it holds.
         steps: number of steps of requests that are lost if it is dropped.
+        lose: called on the writer's thread if its events cannot be made.
     """
 
+    events: Callable[[], Iterable[RecordedEvent]]
     size_bytes: int
     steps: int
-
-    def events(self) -> Iterable[Event]:
-        """Its events. Called on the writer's thread."""
-
-
-class File(Protocol):
-    """The file; see `RecordingFile`."""
-
-    path: str
-    max_bytes: int
-
-    def append(self, chunk: bytes, *, last: bool = False) -> None: ...
-
-    def close(self) -> None: ...
+    lose: Callable[[], None] = lambda: None
 
 
 class Writer:
@@ -61,18 +52,18 @@ class Writer:
 
     Args:
         file: the file.
-        opened: the first event; it is written with the first item.
+        began: the first event; it is written with the first item.
         max_queue_bytes: memory of the queue.
 
     Attributes:
         stopped: whether nothing more is accepted.
     """
 
-    def __init__(self, file: File, opened: SessionOpened, max_queue_bytes: int) -> None:
+    def __init__(self, file: RecordingFile, began: SessionBegan, max_queue_bytes: int) -> None:
         self._file = file
-        self._opened = opened
+        self._began = RecordedEvent(session_began=began)
         self._max_queue_bytes = max_queue_bytes
-        self._chunk_bytes = min(_MAX_CHUNK_BYTES, file.max_bytes // _CHUNKS_PER_FILE)
+        self._member_bytes = min(_MAX_MEMBER_BYTES, file.max_bytes // _MEMBERS_PER_FILE)
         self._session_id = secrets.randbits(64)
         self._queue: deque[Item] = deque()
         # Each is changed by one thread only: the difference is what waits.
@@ -82,7 +73,8 @@ class Writer:
         self._refused_steps = 0
         self._failed_steps = 0
         self._written_drops = 0
-        self._buffer = bytearray()
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
         self._buffered_steps = 0
         self._wake = threading.Event()
         self._closing = False
@@ -120,7 +112,7 @@ class Writer:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        self._buffer += encode(self._opened)
+        self._buffer.append(self._encode(self._began))
         try:
             while not (self._closing or self.stopped):
                 self._wake.wait(_FLUSH_SECONDS)
@@ -138,15 +130,17 @@ class Writer:
         while self._queue and not self.stopped:
             item = self._queue.popleft()
             try:
-                encoded = b"".join(map(encode, item.events()))
+                encoded = [*map(self._encode, item.events())]
             except Exception:  # a defect must not end the recording
                 self._failed_steps += item.steps
+                item.lose()
                 logger.warning("a step could not be recorded", exc_info=True)
             else:
                 self._buffer += encoded
+                self._buffered_bytes += sum(map(len, encoded))
                 self._buffered_steps += item.steps
             self._taken_bytes += item.size_bytes
-            if len(self._buffer) >= self._chunk_bytes:
+            if self._buffered_bytes >= self._member_bytes:
                 self._flush()
         if not self.stopped:
             self._flush()
@@ -154,11 +148,12 @@ class Writer:
     def _flush(self) -> None:
         dropped = self.dropped_steps
         if dropped > self._written_drops:
-            self._buffer += encode(StepsDropped(dropped - self._written_drops))
+            event = StepsDropped(steps=dropped - self._written_drops)
+            self._buffer.append(self._encode(RecordedEvent(steps_dropped=event)))
         if not self._buffer:
             return
         try:
-            self._file.append(pack(self._session_id, bytes(self._buffer)))
+            self._file.append(pack(self._buffer))
         except FileFull:
             self._stop("max_bytes", "the file has reached its largest size, max_bytes")
         except (OSError, InvalidArgument) as error:
@@ -166,7 +161,7 @@ class Writer:
         else:
             self._written_drops = dropped
             self._buffer.clear()
-            self._buffered_steps = 0
+            self._buffered_bytes = self._buffered_steps = 0
 
     def _stop(self, reason: str, message: str) -> None:
         """End the recording; the event that says so fits into the reserved bytes, if the disk has room."""
@@ -174,9 +169,14 @@ class Writer:
         if message:
             logger.warning("recording to %s has stopped, and the engine goes on: %s", self._file.path, message)
         waiting = self._buffered_steps + sum(item.steps for item in tuple(self._queue))
-        event = RecordingStopped(reason, message, self.dropped_steps + waiting)
-        opened = encode(self._opened) if self._buffer else b""  # which the buffer may still hold
+        stopped = RecordingStopped(reason=reason, message=message, dropped_steps=self.dropped_steps + waiting)
+        events = [self._began] if self._buffer else []  # which the buffer may still hold
+        events.append(RecordedEvent(recording_stopped=stopped))
         try:
-            self._file.append(pack(self._session_id, opened + encode(event)), last=True)
+            self._file.append(pack(map(self._encode, events)), last=True)
         except (FileFull, OSError, InvalidArgument) as error:
             logger.warning("the end of the recording %s could not be written: %s", self._file.path, error or "full")
+
+    def _encode(self, event: RecordedEvent) -> bytes:
+        event.session_id = self._session_id
+        return encode(event)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import InvalidArgument, RequestsFailed, warn_all_denied
-from logitport.recording.items import StepReply
-from logitport.recording.options import VARIABLE
-from logitport.recording.recorder import Recorder
+from logitport.errors import RequestsFailed, warn_all_denied
 from logitport.session.frames import Handle
 from logitport.session.session import Session
 from logitport.session.step import PendingStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from logitport.core.edits import Edits
     from logitport.core.history import TokenIds
-    from logitport.recording.options import RecordOptions
+    from logitport.recording.recorder import Recorder
     from logitport.session.frames import RowLike
     from logitport.session.step_result import StepResult
-    from logitport_proto import processing_pb2
-
-logger = logging.getLogger(__name__)
 
 
 class RecordedStep(PendingStep):
@@ -56,7 +49,7 @@ class RecordedStep(PendingStep):
         assert answer is not None  # noqa: S101 - the step is finished
         programs = {row for row, (handle, _) in enumerate(self._content.rows) if handle.programs}
         errors = {handle: str(error) for handle, error in (result.failures | result.skipped).items()}
-        self._recorder.finish(self, StepReply(answer.edits, programs.union(answer.logits_rows), errors), logits)
+        self._recorder.finish(self, answer.edits, programs.union(answer.logits_rows), errors, logits)
         if check and result.failures:
             raise RequestsFailed(result.failures, result)
         if check:
@@ -82,36 +75,6 @@ class RecordedSession(Session):
         except BaseException:
             self._end_recording()
             raise
-
-    @classmethod
-    def recording(
-        cls,
-        options: RecordOptions,
-        opening: processing_pb2.OpenSession,
-        payload_of: Callable[[str], str],
-        *,
-        required: bool,
-    ) -> Callable[..., Session]:
-        """Return a function that opens a session, with the arguments of `Session`.
-
-        Args:
-            options: what to record.
-            opening: the session.
-            payload_of: see `Recorder`.
-            required: whether a file that cannot be opened is an error. If not, the session is not recorded.
-        """
-
-        def open_session(*args: Any, **arguments: Any) -> Session:
-            try:
-                recorder = Recorder(options, opening, payload_of)
-            except InvalidArgument as error:
-                if required:
-                    raise
-                logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
-                return Session(*args, **arguments)
-            return cls(*args, recorder=recorder, **arguments)
-
-        return open_session
 
     def step(
         self,

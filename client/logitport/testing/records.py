@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
@@ -29,16 +30,6 @@ class Summary:
     top_probabilities: NDArray[np.float64]
     entropy: float
     allowed: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        return {
-            "top_ids": self.top_ids.tolist(),
-            "top_logits": self.top_logits.tolist(),
-            "top_probabilities": self.top_probabilities.tolist(),
-            "entropy": self.entropy,
-            "allowed": self.allowed,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +86,8 @@ class ProcessorRecord:
             "counts": {name: len(values) for name, values in lists.items() if name != "bias"},
             "forced": self.forced,
             "moved": self.moved,
-            "before": self.before.to_json(),
-            "after": self.after.to_json(),
+            "before": _to_json(self.before),
+            "after": _to_json(self.after),
             "edits": [
                 {
                     "kind": kind.name,
@@ -122,10 +113,6 @@ class Candidates:
 
     ids: NDArray[np.int32]
     probabilities: NDArray[np.float64]
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        return {"ids": self.ids.tolist(), "probabilities": self.probabilities.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,18 +149,19 @@ class StepRecord:
 
     def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
         """Convert to JSON data, without whole rows; `max_ids` as in `ProcessorRecord.to_json`."""
+        others = "processors", "raw_logits", "final_logits"
+        names = [field.name for field in fields(self) if field.name not in others]
         return {
-            "index": self.index,
-            "token_id": self.token_id,
-            "probability": self.probability,
-            "raw": self.raw.to_json(),
-            "final": self.final.to_json(),
+            **{name: _to_json(getattr(self, name)) for name in names},
             "processors": [record.to_json(max_ids) for record in self.processors],
-            "moved": self.moved,
-            "candidates": self.candidates.to_json(),
-            "given": self.given,
-            "error": self.error,
         }
+
+
+def _to_json(record: Any) -> Any:
+    """Convert a record, or a value of one, to JSON data, with all ids."""
+    if is_dataclass(record):
+        return {field.name: _to_json(getattr(record, field.name)) for field in fields(record)}
+    return record.tolist() if isinstance(record, np.ndarray) else record
 
 
 # Why a simulation ended: all steps are done; an id that ends a sequence was chosen; the chain allowed no id.

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.output import escaped
+from logitport.recording.events import display_name, json_object
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server import stubs
 from logitport_server.cli.display import Column, lines_of, number, show
@@ -110,9 +111,9 @@ class Replay(BaseModel):
             raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
         recording = self._read()
         if self.as_json:
-            _print_json(_content_of(recording, self.request))
+            _print_json(_content_of(recording))
         else:
-            show(_content_lines(recording, self.request))
+            show(_content_lines(recording))
         return False
 
 
@@ -133,7 +134,7 @@ def _end(*, differs: bool) -> NoReturn:
     sys.exit(1 if differs else 0)
 
 
-def _content_lines(recording: Recording, request_id: str | None = None) -> Iterator[Text]:
+def _content_lines(recording: Recording) -> Iterator[Text]:
     """Describe the sessions of a recording and their requests."""
     for index, session in enumerate(recording.sessions):
         if index:
@@ -143,44 +144,42 @@ def _content_lines(recording: Recording, request_id: str | None = None) -> Itera
             _CONTENT,
             (
                 (
-                    request.began.request_id or "-",
-                    len(request.began.prompt),
+                    request.began.request.request_id or "-",
+                    len(request.began.request.prompt_ids) // 4,
                     len(request.steps),
                     "ended" if request.ended else "open",
-                    ", ".join(one.display_name for one in request.began.processors) or "-",
+                    ", ".join(display_name(one) for one in request.began.processors) or "-",
                 )
                 for request in session.requests
-                if request_id in (None, request.began.request_id)
             ),
         )
     if recording.incomplete_bytes:
         yield Text(f"The last {recording.incomplete_bytes} bytes are incomplete: a process ended while it wrote them.")
 
 
-def _content_of(recording: Recording, request_id: str | None = None) -> dict[str, Any]:
+def _content_of(recording: Recording) -> dict[str, Any]:
     """The same as JSON data."""
     return {
         "sessions": [
             {
-                "engine": session.opened.engine,
-                "model_name": session.opened.model_name,
-                "vocab_size": session.opened.vocab_size,
-                "started": session.opened.started,
+                "engine": session.began.opening.engine,
+                "model_name": session.began.opening.model_name,
+                "vocab_size": session.began.opening.vocab_size,
+                "started": session.began.time,
                 "ended": session.stopped.reason if session.stopped else "",
                 "dropped_steps": session.dropped_steps,
                 "requests": [
                     {
-                        "request_id": request.began.request_id,
-                        "prompt_length": len(request.began.prompt),
+                        "request_id": request.began.request.request_id,
+                        "prompt_length": len(request.began.request.prompt_ids) // 4,
                         "steps": len(request.steps),
                         "ended": request.ended,
                         "chain": [
-                            {"processor": one.display_name, "digest": one.digest, "params": dict(one.params)}
+                            {"processor": display_name(one), "digest": one.digest, "params": json_object(one.params)}
                             for one in request.began.processors
                         ],
                     }
                     for request in session.requests
-                    if request_id in (None, request.began.request_id)
                 ],
             }
             for session in recording.sessions
@@ -198,13 +197,13 @@ def _replay_lines(replay: Result) -> Iterator[Text]:
 
 
 def _session_title(session: RecordedSession) -> str:
-    opened = session.opened
-    started = datetime.fromtimestamp(opened.started, timezone.utc)
+    opening = session.began.opening
+    started = datetime.fromtimestamp(session.began.time, timezone.utc)
     parts = [
         f"session of {started:%Y-%m-%d %H:%M:%S} UTC",
-        *([opened.engine] if opened.engine else []),
-        *([opened.model_name] if opened.model_name else []),
-        f"{opened.vocab_size} ids",
+        *([opening.engine] if opening.engine else []),
+        *([opening.model_name] if opening.model_name else []),
+        f"{opening.vocab_size} ids",
     ]
     if session.dropped_steps:
         parts.append(f"{session.dropped_steps} steps dropped")

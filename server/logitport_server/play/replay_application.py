@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from logitport.recording.events import display_name, history_of, json_object
 from logitport.testing.view.replays import replay_charts, replay_tiles
 from logitport_server.play.replays import ReplaySpec
 from logitport_server.play.web import application, read
@@ -13,7 +14,7 @@ from logitport_server.play.web import application, read
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from logitport.recording.events import RecordedProcessor
+    from logitport_proto.recording_pb2 import RecordedProcessor
     from logitport_server.play.files import Files
     from logitport_server.play.replays import Replays
 
@@ -46,9 +47,9 @@ class ReplayPlay:
             "recording": self._name,
             "requests": [
                 {
-                    "name": request.began.request_id or f"request {index + 1}",
+                    "name": request.began.request.request_id or f"request {index + 1}",
                     "steps": len(request.steps),
-                    "chain": ", ".join(one.display_name for one in request.began.processors),
+                    "chain": ", ".join(display_name(one) for one in request.began.processors),
                 }
                 for index, (_, request) in enumerate(self._replays.requests)
             ],
@@ -65,16 +66,16 @@ class ReplayPlay:
         spec = read(body, ReplaySpec)
         result = self._replays.replay(spec)
         rows, began, outcome = result.rows, result.request.began, result.outcome
-        name = began.request_id or spec.request + 1
-        prompt = [*began.prompt.tolist(), *began.output.tolist()]
+        since = min(spec.since, result.earlier_rows)  # a replay that begins anew has none
+        name = began.request.request_id or spec.request + 1
         return {
-            "since": result.since,
+            "since": since,
             "steps": len(rows),
             "ended": result.ended,
             "error": outcome.error,
-            "tiles": replay_tiles("a", prompt, rows, self._replays.texts, len(rows) - 1),
+            "tiles": replay_tiles("a", history_of(began), rows, self._replays.texts, len(rows) - 1),
             "charts": replay_charts(rows),
-            "panes": [row.pane for row in rows[result.since :]],
+            "panes": [row.pane for row in rows[since:]],
             "differ": [index for index, row in enumerate(rows) if row.differs],
             "summary": f"request {name}: {outcome.summary}" if outcome.error else outcome.summary,
             "chain": [
@@ -85,7 +86,7 @@ class ReplayPlay:
 
 
 def _place(recorded: RecordedProcessor, version: str, *, run_payloads: bool) -> dict[str, Any]:
-    params = orjson.dumps(dict(recorded.params), default=str).decode()
+    params = orjson.dumps(json_object(recorded.params)).decode()
     if recorded.builtin or (recorded.payload and run_payloads):
         as_recorded = "as recorded"
     elif recorded.payload:
@@ -93,7 +94,7 @@ def _place(recorded: RecordedProcessor, version: str, *, run_payloads: bool) -> 
     else:
         as_recorded = "not recorded: choose a version"
     return {
-        "name": recorded.display_name,
+        "name": display_name(recorded),
         "kind": "built-in" if recorded.builtin else f"sha256:{recorded.digest[:12]}" if recorded.digest else "",
         "as_recorded": as_recorded,
         "params": params if len(params) <= _MAX_PARAMS else f"{params[:_MAX_PARAMS]} \N{HORIZONTAL ELLIPSIS}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, PayloadError
+from logitport.recording.events import display_name, json_object
 from logitport.testing.replaying.chains import Replacement, recorded_processor
 from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
 from logitport.testing.replaying.rows import recorded_rows
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from logitport.recording.events import RecordedProcessor, SessionOpened
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
     from logitport.testing.view.replays import ShownRow
+    from logitport_proto.processing_pb2 import OpenSession
+    from logitport_proto.recording_pb2 import RecordedProcessor
     from logitport_server.play.files import Files
 
 MAX_ROWS = 2000
@@ -51,27 +52,6 @@ class ReplaySpec(msgspec.Struct, forbid_unknown_fields=True):
     request: Annotated[int, Meta(ge=0)]
     versions: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=256)] | None = None
     since: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
-
-
-@dataclass(frozen=True)
-class ReplayResult:
-    """The rows of a replay.
-
-    Attributes:
-        request: the recorded request.
-        versions: as in `ReplaySpec`, chosen.
-        rows: the rows so far.
-        ended: whether there are no further rows.
-        outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
-        since: the first row that is new to the page.
-    """
-
-    request: RecordedRequest
-    versions: Sequence[str]
-    rows: Sequence[ShownRow]
-    ended: bool
-    outcome: ReplayedRequest
-    since: int
 
 
 class Replays:
@@ -97,20 +77,20 @@ class Replays:
     def __init__(
         self, recording: Recording, files: Files, tokenizer: Path | None = None, *, run_payloads: bool = False
     ) -> None:
-        self.requests: list[tuple[SessionOpened, RecordedRequest]] = [
-            (session.opened, request) for session in recording.sessions for request in session.requests
+        self.requests: list[tuple[OpenSession, RecordedRequest]] = [
+            (session.began.opening, request) for session in recording.sessions for request in session.requests
         ]
         if not self.requests:
             raise InvalidArgument("the recording has no request")
         self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
-        self._tokenizers = session_tokenizers((opened for opened, _ in self.requests), tokenizer)
+        self._tokenizers = session_tokenizers((opening for opening, _ in self.requests), tokenizer)
         self.run_payloads = run_payloads
         self._files = files
-        self._run: _Run | None = None
+        self._run: RequestReplay | None = None
         self._lock = Lock()
         logitport_builtins.add_tokenizers(self._tokenizers)
 
-    def replay(self, spec: ReplaySpec) -> ReplayResult:
+    def replay(self, spec: ReplaySpec) -> RequestReplay:
         """Run until the time for one call is used up. Call it again for the further rows.
 
         Raises:
@@ -121,33 +101,37 @@ class Replays:
             self._files.refresh()
             if spec.request >= len(self.requests):
                 raise InvalidArgument(f"there is no request {spec.request}; choose one of the list")
-            opened, request = self.requests[spec.request]
+            opening, request = self.requests[spec.request]
             recorded = request.began.processors
             versions = self._chosen(recorded) if spec.versions is None else spec.versions
-            key, since = (spec.request, (*versions,), self._files.version), spec.since
             if len(versions) != len(recorded):
                 raise InvalidArgument(
                     f"the chain has {len(recorded)} processors, and {len(versions)} versions are chosen"
                 )
+            key = spec.request, (*versions,), self._files.version
             if self._run is None or self._run.key != key:
                 self._close()
-                chain, not_run = None, ""
-                try:
-                    chain = self._chain(recorded, versions)
-                except PayloadError as error:
-                    not_run = str(error)
-                except InvalidArgument as error:
-                    outcome = ReplayedRequest(request.began.request_id, error=str(error))
-                    return ReplayResult(request, versions, (), True, outcome, 0)
-                if self._tokenizers:
-                    opened = with_tokenizer(opened)
-                self._run = _Run(key, opened, request, chain, not_run, self.texts)
-                since = 0
-            self._advance(self._run, deadline)
-            return ReplayResult(request, versions, self._run.rows, self._run.ended, self._run.outcome, since)
+                run = RequestReplay(key, request, versions)
+                self._start(run, with_tokenizer(opening) if self._tokenizers else opening)
+                self._run = run
+            run = self._run
+            self._advance(run, deadline)
+            return run
 
-    def _advance(self, run: _Run, deadline: float) -> None:
-        watched = Watched(partial(run.advance, deadline), self._files.paths)
+    def _start(self, run: RequestReplay, opening: OpenSession) -> None:
+        try:
+            chain = self._chain(run.request.began.processors, run.versions)
+        except PayloadError as error:
+            run.outcome.error = not_run = str(error)
+            run.play = (row for part in run.request.parts for row in recorded_rows(opening, part, not_run))
+        except InvalidArgument as error:
+            run.outcome.error = str(error)
+        else:
+            run.runner = load_backend().open_runner("here")
+            run.play = replay_rows(run.runner, opening, run.request, chain, run.outcome)
+
+    def _advance(self, run: RequestReplay, deadline: float) -> None:
+        watched = Watched(partial(run.advance, deadline, self.texts), self._files.paths)
         try:
             watched.run()
         except BaseException:
@@ -191,49 +175,54 @@ class Replays:
     def _chain(
         self, recorded: Sequence[RecordedProcessor], versions: Sequence[str]
     ) -> list[tuple[Any, Mapping[str, Any]]]:
-        chain = []
+        chain: list[tuple[Any, Mapping[str, Any]]] = []
         for one, version in zip(recorded, versions, strict=True):
             processor = (
                 self._files.find(version) if version else recorded_processor(one, run_payloads=self.run_payloads)
             )
             if processor is None:
                 raise InvalidArgument(
-                    f"{one.display_name} is not in the recording: choose a version of it, or record with payloads=True"
+                    f"{display_name(one)} is not in the recording: choose a version of it, or record with payloads=True"
                 )
-            chain.append((processor, one.params))
+            chain.append((processor, json_object(one.params)))
         return chain
 
 
-class _Run:
-    """A replay that can go on."""
+class RequestReplay:
+    """The replay of a request, which can go on.
 
-    def __init__(
-        self,
-        key: tuple[Any, ...],
-        opened: SessionOpened,
-        request: RecordedRequest,
-        chain: Sequence[tuple[Any, Mapping[str, Any]]] | None,
-        not_run: str,
-        texts: Mapping[int, str],
-    ) -> None:
+    Args:
+        key: identifies it: the index of the request, its versions, and the version of the files.
+        request: the recorded request.
+        versions: as in `ReplaySpec`, chosen.
+
+    Attributes:
+        rows: the rows so far.
+        earlier_rows: number of those that earlier calls have returned.
+        ended: whether there are no further rows.
+        outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
+        play: yields the rows.
+        runner: runs the chain; None if it cannot run.
+    """
+
+    def __init__(self, key: tuple[Any, ...], request: RecordedRequest, versions: Sequence[str]) -> None:
         self.key = key
+        self.request = request
+        self.versions = versions
         self.rows: list[ShownRow] = []
+        self.earlier_rows = 0
         self.ended = False
-        self.outcome = ReplayedRequest(request.began.request_id, error=not_run)
-        self._texts = texts
-        self._runner: Runner = load_backend().open_runner("here")
-        self._play = (
-            _recorded_rows(opened, request, not_run)
-            if chain is None
-            else replay_rows(self._runner, opened, request, chain, self.outcome)
-        )
+        self.outcome = ReplayedRequest(request.began.request.request_id)
+        self.play: Iterator[ComparedRow] = iter(())
+        self.runner: Runner | None = None
 
-    def advance(self, deadline: float) -> None:
+    def advance(self, deadline: float, texts: Mapping[int, str]) -> None:
         """Run until this time, and at least one row."""
+        self.earlier_rows = len(self.rows)
         while not self.ended:
-            row = next(self._play, None)
+            row = next(self.play, None)
             if row is not None:
-                self.rows.append(show_row(row, self._texts))
+                self.rows.append(show_row(row, texts))
                 self.outcome.add(row)
             self.ended = row is None or bool(row.error) or len(self.rows) == MAX_ROWS
             if time.perf_counter() > deadline:
@@ -241,9 +230,5 @@ class _Run:
 
     def close(self) -> None:
         """End all workers."""
-        self._runner.close()
-
-
-def _recorded_rows(opened: SessionOpened, request: RecordedRequest, not_run: str) -> Iterator[ComparedRow]:
-    for part in request.parts:
-        yield from recorded_rows(opened, part, not_run)
+        if self.runner is not None:
+            self.runner.close()

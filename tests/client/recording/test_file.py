@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.errors import InvalidArgument
-from logitport.recording.chunks import FILE_HEADER, pack, read
 from logitport.recording.file import RESERVED_BYTES, FileFull, RecordingFile
+from logitport.recording.members import PREFIX, pack, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def events(path: Path) -> list[bytes]:
     with path.open("rb") as file:
-        return [item.events for item in read(file) if not isinstance(item, int)]
+        return [item for item in read(file) if not isinstance(item, int)]
 
 
 def test_a_path_that_no_file_can_have() -> None:
@@ -46,8 +46,8 @@ def test_only_the_owner_reads_it(path: Path) -> None:
 def test_two_writers_append(path: Path) -> None:
     first, second = RecordingFile(path, LARGE), RecordingFile(path, LARGE)
     for number in range(3):
-        first.append(pack(1, b"first%d" % number))
-        second.append(pack(2, b"second%d" % number))
+        first.append(pack([b"first%d" % number]))
+        second.append(pack([b"second%d" % number]))
     assert events(path) == [b"first0", b"second0", b"first1", b"second1", b"first2", b"second2"]
     first.close()
     second.close()
@@ -55,23 +55,23 @@ def test_two_writers_append(path: Path) -> None:
 
 def test_what_a_killed_writer_has_left_is_cut_off(path: Path) -> None:
     running = RecordingFile(path, LARGE)
-    running.append(pack(1, b"one"))
+    running.append(pack([b"one"]))
     with path.open("ab") as file:
-        file.write(pack(2, b"torn")[:-3])
-    running.append(pack(1, b"two"))
+        file.write(pack([b"torn"])[:-3])
+    running.append(pack([b"two"]))
     with path.open("ab") as file:
-        file.write(pack(2, b"torn again")[:5])
+        file.write(pack([b"torn again"])[:5])
     later = RecordingFile(path, LARGE)
-    later.append(pack(3, b"three"))
+    later.append(pack([b"three"]))
     assert events(path) == [b"one", b"two", b"three"]
     running.close()
     later.close()
 
 
-def test_a_cut_header_is_written_again(path: Path) -> None:
-    path.write_bytes(FILE_HEADER[:5])
+def test_a_cut_first_member_is_written_again(path: Path) -> None:
+    path.write_bytes(PREFIX[:5])
     file = RecordingFile(path, LARGE)
-    file.append(pack(1, b"one"))
+    file.append(pack([b"one"]))
     assert events(path) == [b"one"]
     file.close()
 
@@ -85,11 +85,11 @@ def test_nothing_is_appended_to_other_files(path: Path) -> None:
 
 
 def test_nothing_is_cut_off_a_damaged_file(path: Path) -> None:
-    content = FILE_HEADER + b"other bytes" + pack(1, b"one")
+    content = pack([b"one"]) + b"other bytes" + pack([b"one"])
     path.write_bytes(content)
     file = RecordingFile(path, LARGE)
-    with pytest.raises(InvalidArgument, match="damaged at byte 16"):
-        file.append(pack(1, b"two"))
+    with pytest.raises(InvalidArgument, match="damaged at byte 33"):
+        file.append(pack([b"two"]))
     assert path.read_bytes() == content
     file.close()
 
@@ -105,29 +105,29 @@ def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_the_largest_size(path: Path) -> None:
-    size = len(FILE_HEADER) + 2 * len(pack(1, b"one")) + RESERVED_BYTES
+    size = 2 * len(pack([b"one"])) + RESERVED_BYTES
     file = RecordingFile(path, size)
-    file.append(pack(1, b"one"))
-    file.append(pack(1, b"two"))
+    file.append(pack([b"one"]))
+    file.append(pack([b"two"]))
     with pytest.raises(FileFull):
-        file.append(pack(1, b"six"))
-    file.append(pack(1, b"end"), last=True)
+        file.append(pack([b"six"]))
+    file.append(pack([b"end"]), last=True)
     assert events(path) == [b"one", b"two", b"end"]
     file.close()
 
 
 FULL_DISK = """
 import resource, sys
-from logitport.recording.chunks import pack
+from logitport.recording.members import pack
 from logitport.recording.file import RecordingFile
 file = RecordingFile(sys.argv[1], 1 << 30)
-file.append(pack(1, b"one"))
+file.append(pack([b"one"]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
-    file.append(pack(1, bytes(range(256)) * 4))
+    file.append(pack([bytes(range(256)) * 4]))
 except OSError as error:
     print(type(error).__name__)
-file.append(pack(1, b"two"))
+file.append(pack([b"two"]))
 """
 
 

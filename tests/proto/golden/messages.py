@@ -44,6 +44,7 @@ from logitport_proto.processing_pb2 import (
     SessionRequest,
     SessionResponse,
 )
+from logitport_proto.recording_pb2 import Recording
 from logitport_proto.registry_pb2 import (
     DeleteRequest,
     DeleteResponse,
@@ -205,7 +206,47 @@ def _reply(seq: int, **frame: Any) -> SessionResponse:
 
 
 # By file, then by name.
+BEST = {"ids": int32(5, 3), "logits": float32(2.0, -1.5), "log_sum": 2.5}
+
 GOLDEN: dict[str, dict[str, Message]] = {
+    "recording": {
+        "a session": Recording(
+            events=[
+                {"session_id": 7, "session_began": {"opening": OPEN, "time": 1.5, "sdk_version": "0.1.0"}},
+                {
+                    "session_id": 7,
+                    "request_began": {
+                        "key": 1,
+                        "request": COMPACT,
+                        "processors": [
+                            {"builtin": "disallowed_tokens", "params": b'{"token_ids":[3,5]}'},
+                            {"name": "team/ban:v1", "digest": DIGEST, "class_name": "Ban", "payload": PAYLOAD},
+                        ],
+                    },
+                },
+                {
+                    "session_id": 7,
+                    "request_stepped": {
+                        "key": 1,
+                        "index": 2,
+                        "base_length": 4,
+                        "new_token_ids": int32(9),
+                        "draft_token_ids": int32(3, 5),
+                        "rows": [{"draft_offset": 1, "edits": {}, "before": BEST, "after": BEST}, {}],
+                        "greedy": True,
+                        "unfinished": True,
+                        "error": "out of range",
+                    },
+                },
+                {"session_id": 7, "request_ended": {"key": 1}},
+                {"session_id": 7, "steps_dropped": {"steps": 3}},
+                {
+                    "session_id": 7,
+                    "recording_stopped": {"reason": "error", "message": "No space left on device", "dropped_steps": 3},
+                },
+            ]
+        ),
+    },
     "session": {
         "open": _frame(1, open=OPEN),
         "opened with a local transport": _reply(1, opened=OPENED),

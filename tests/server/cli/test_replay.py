@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, Request
-from logitport.recording import RecordOptions, chunks
-from logitport.recording.codec import encode
-from logitport.recording.events import RecordedProcessor, RequestBegan, RequestStepped, SessionOpened
+from logitport.recording import RecordOptions
+from logitport_proto.recording_pb2 import RecordedProcessor
 from logitport_server.cli.root import run
+from tests.client.recording.build import began, member, opened, stepped
 from tests.server.play.recordings import STORY, write_hostile_recording, write_recording
 
 if TYPE_CHECKING:
@@ -201,10 +201,9 @@ def test_a_version_that_refuses_the_parameters(client: Client, path: Path, tmp_p
 
 def write_without_steps(path: Path) -> None:
     """Add a request that has begun and of which no step is recorded."""
-    none, ban = np.empty(0, np.int32), RecordedProcessor("", "Ban", "0" * 64, "Ban")
-    events = [SessionOpened(VOCAB, "FP32"), RequestBegan(7, "without steps", none, none, (ban,), {})]
-    before = path.read_bytes() if path.exists() else chunks.FILE_HEADER
-    path.write_bytes(before + chunks.pack(2, b"".join(map(encode, events))))
+    ban = RecordedProcessor(name="Ban", digest="0" * 64, class_name="Ban")
+    with path.open("ab") as file:
+        file.write(member(opened(VOCAB), began(7, "without steps", chain=[ban])))
 
 
 def test_a_recording_without_a_row(path: Path, replay: Any) -> None:
@@ -307,12 +306,11 @@ def test_one_request(client: Client, path: Path, replay: Any) -> None:
 
 
 def test_a_recording_that_takes_too_much_memory(path: Path, replay: Any) -> None:
-    none = np.empty(0, np.int32)
-    events: list[Any] = [SessionOpened(VOCAB, "FP32")]
+    events = [opened(VOCAB)]
     for key in range(2):
-        events.append(RequestBegan(key, f"request {key}", none, none, (), {}))
-        events += [RequestStepped(key, index, 0, none, none, ()) for index in range(500)]
-    path.write_bytes(chunks.FILE_HEADER + chunks.pack(1, b"".join(map(encode, events))))
+        events.append(began(key, f"request {key}"))
+        events += [stepped(key, index) for index in range(6000)]
+    path.write_bytes(member(*events))
     refused = replay(None, "--max-memory", "1MiB")
     assert (refused.status, refused.output) == (2, "")
     assert "more than 1 MiB of memory" in refused.errors
@@ -342,10 +340,14 @@ def test_files_that_are_cut_or_damaged(client: Client, path: Path, replay: Any) 
     cut = replay(None)
     assert cut.status == 0
     assert "bytes are incomplete: a process ended while it wrote them" in cut.output
-    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    end = int.from_bytes(whole[16:20], "little") - 8  # of the first member's data; its checksum follows
+    path.write_bytes(whole[:end] + bytes([whole[end] ^ 1]) + whole[end + 1 :])
     damaged = replay(None)
     assert damaged.status == 2
-    assert damaged.errors == f"logitport: {path}: it is damaged: the chunk at byte 16 has another checksum\n"
+    assert damaged.errors == (
+        f"logitport: {path}: it is damaged: the member at byte 0 cannot be decompressed: Error -3 while "
+        "decompressing data: incorrect data check\n"
+    )
     path.write_bytes(b"notes")
     assert "this is no recording of logitport" in replay(None).errors
     path.unlink()

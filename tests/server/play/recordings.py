@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport.core.row_edits import EditKind
-from logitport.recording.chunks import FILE_HEADER, pack
-from logitport.recording.codec import encode
-from logitport.recording.events import (
-    RecordedProcessor,
-    RecordedRow,
-    RequestBegan,
-    RequestStepped,
-    SessionOpened,
-    TopLogits,
-)
 from logitport.recording.top_logits import log_sum
 from logitport.testing import StoryModel
+from logitport_proto.common_pb2 import Edits
+from logitport_proto.recording_pb2 import RecordedEvent, RecordedProcessor, RecordedRow, TopLogits
+from tests.client.recording.build import began, edits, member, opened, stepped, top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +54,24 @@ REFUSING = NEW.replace(
 
 def write_recording(path: Path) -> None:
     """Write three requests: edits, with logits in each third step; logits in each second step; a refused processor."""
-    shipped = {"digest": "ab" * 32, "params": {"strength": 1}}
-    edits = [RecordedProcessor(class_name="NoRepeat", **shipped)]
-    reads = [
-        RecordedProcessor(builtin="top_k", params={"top_k": 20}),
-        RecordedProcessor(class_name="Cooler", **shipped),
+    chains = [
+        [_shipped("NoRepeat")],
+        [RecordedProcessor(builtin="top_k", params=b'{"top_k":20}'), _shipped("Cooler")],
+        [_shipped("Lost")],
     ]
-    events: list[Any] = [SessionOpened(STORY.vocab_size, "FP32", "story", engine="test")]
-    events += _request(0, "chat-edits", edits, 3)
-    events += _request(1, "chat-reads", reads, 2)
-    events += _request(2, "chat-unknown", [RecordedProcessor(class_name="Lost", **shipped)], 3)
-    path.write_bytes(FILE_HEADER + pack(7, b"".join(map(encode, events))))
+    events = [_opened()]
+    events += _request(0, "chat-edits", chains[0], 3)
+    events += _request(1, "chat-reads", chains[1], 2)
+    events += _request(2, "chat-unknown", chains[2], 3)
+    path.write_bytes(member(*events))
+
+
+def _opened() -> RecordedEvent:
+    return opened(STORY.vocab_size, model_name="story", engine="test")
+
+
+def _shipped(name: str) -> RecordedProcessor:
+    return RecordedProcessor(class_name=name, digest="ab" * 32, params=b'{"strength":1}')
 
 
 class _MakesFolder:
@@ -95,37 +94,39 @@ def write_hostile_recording(path: Path, marker: Path, place: str = "payload") ->
     """
     code = json.dumps({"callable": pickle.dumps(_MakesFolder(marker)).hex()})
     chain = [RecordedProcessor(class_name="Ban"), RecordedProcessor(class_name="Halves", **{place: code})]
-    events: list[Any] = [SessionOpened(STORY.vocab_size, "FP32", "story", engine="test")]
-    events += _request(0, "chat-hostile", chain[:1], 1)
-    events[1] = replace(events[1], processors=tuple(chain))
-    path.write_bytes(FILE_HEADER + pack(7, b"".join(map(encode, events))))
+    events = [_opened(), *_request(0, "chat-hostile", chain[:1], 1)]
+    events[1].request_began.processors.append(chain[1])
+    path.write_bytes(member(*events))
 
 
-def _request(key: int, name: str, chain: Sequence[RecordedProcessor], sample_every: int) -> list[Any]:
+def _request(key: int, name: str, chain: Sequence[RecordedProcessor], sample_every: int) -> list[RecordedEvent]:
     prompt = STORY.encode("Once upon a time")
-    began = RequestBegan(key, name, np.array(prompt, np.int32), np.empty(0, np.int32), tuple(chain), {})
-    history, new, events = list(prompt), np.empty(0, np.int32), [began]
+    history, new, events = list(prompt), [], [began(key, name, prompt, chain)]
     for index in range(STEPS):
         raw = STORY(history)
         output = np.array(history[len(prompt) :], np.int32)
-        sampled = index % sample_every == 0
+        row = RecordedRow()
         if len(chain) == 1:
             after = raw.copy()
             after[output] = -np.inf
-            row_edits: Any = ((EditKind.DENY, output, None),) if output.size else ()
+            denied = [(EditKind.DENY, output, None)] if output.size else []
+            row.edits.CopyFrom(edits(*denied, vocab_size=STORY.vocab_size) if denied else Edits())
         else:
-            after, row_edits = np.where(raw >= np.sort(raw)[-20], 2 * raw, -np.inf).astype(np.float32), None
-        tops = (_top(raw), _top(after, _top(raw).ids)) if sampled else (None, None)
-        row = RecordedRow(0, row_edits, *tops)
-        events.append(RequestStepped(key, index, len(history) - len(new), new, np.empty(0, np.int32), (row,)))
-        new = np.array([int(after.argmax())], np.int32)
-        history += new.tolist()
+            after = np.where(raw >= np.sort(raw)[-20], 2 * raw, -np.inf).astype(np.float32)
+        if index % sample_every == 0:
+            best = _best(raw)
+            row.before.CopyFrom(_top(raw, best))
+            row.after.CopyFrom(_top(after, np.unique([*_best(after), *best])))
+        events.append(stepped(key, index, len(history) - len(new), new, [row]))
+        new = [int(after.argmax())]
+        history += new
     return events
 
 
-def _top(row: NDArray[np.float32], others: Sequence[int] = ()) -> TopLogits:
-    ids = np.unique(np.concatenate([np.argsort(-row, kind="stable")[:150], np.array(others, np.int64)])).astype(
-        np.int32
-    )
+def _best(row: NDArray[np.float32]) -> NDArray[np.intp]:
+    return np.argsort(-row, kind="stable")[:150]
+
+
+def _top(row: NDArray[np.float32], ids: NDArray[np.intp]) -> TopLogits:
     ids = ids[np.argsort(-row[ids], kind="stable")]
-    return TopLogits(ids, row[ids], log_sum(row))
+    return top(ids.tolist(), row[ids].tolist(), log_sum(row))

@@ -12,7 +12,7 @@ from logitport.recording.reader import Recording, read_recording
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.replay import replay
 from logitport_server.play.files import Files
-from logitport_server.play.replays import ReplayResult, Replays, ReplaySpec
+from logitport_server.play.replays import Replays, ReplaySpec, RequestReplay
 from logitport_server.play.serving import PlayServer
 from tests.server.play.conftest import running
 from tests.server.play.recordings import (
@@ -114,7 +114,7 @@ def test_the_same_rows_as_in_the_terminal(page: Client, folder: Path) -> None:
         replacement = Replacement(files.find(f"my.py:{name}"), name)
         (expected,) = replay(recording, [replacement], request_id=("chat-edits", "chat-reads")[request]).requests
         result = whole(page, request)
-        assert result["differ"] == [row.step for row in expected.rows]
+        assert result["differ"] == [row["step"] for row in expected.rows]
         assert ("without recorded edits or logits" in result["summary"]) == bool(expected.not_compared)
 
 
@@ -236,7 +236,7 @@ def test_code_of_the_recording_runs_on_request(tmp_path: Path) -> None:
     assert (tmp_path / "marker").exists()
 
 
-def _ended(replays: Replays) -> ReplayResult:
+def _ended(replays: Replays) -> RequestReplay:
     while not (result := replays.replay(ReplaySpec(0))).ended:
         pass
     return result

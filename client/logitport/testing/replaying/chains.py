@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from logitport.dialects import author_of
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload import root_of
+from logitport.recording.events import display_name, json_object
 from logitport.request import ProcessorRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.recording.events import RecordedProcessor
+    from logitport_proto.recording_pb2 import RecordedProcessor
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def named_replacements(
             named.append(replace(one, replaces=name))
             continue
         places = [] if one.replaces else [(chain, one.place_in(chain)) for chain in chains]
-        others = sorted({chain[place].display_name for chain, place in places if place is not None})
+        others = sorted({display_name(chain[place]) for chain, place in places if place is not None})
         if len(others) > 1:
             raise InvalidArgument(
                 f"{name} would replace several processors ({', '.join(others)}); name the one that it replaces, as in "
@@ -88,7 +89,7 @@ def recorded_processor(recorded: RecordedProcessor, *, run_payloads: bool) -> Pr
         return ProcessorRef("", (recorded.builtin,), builtin=True)
     if recorded.payload and not run_payloads:
         raise PayloadError(
-            f"{recorded.display_name} is code of the recording, which does not run by default: give a version of it, "
+            f"{display_name(recorded)} is code of the recording, which does not run by default: give a version of it, "
             "or, if you trust the recording, --run-payloads (run_payloads=True); the code then runs in this process, "
             "without a sandbox",
             code=PayloadError.NOT_ALLOWED,
@@ -121,12 +122,12 @@ def replaced_chain(
     for place, recorded in enumerate(chain):
         processor = new.get(place) or recorded_processor(recorded, run_payloads=run_payloads)
         if processor is None:
-            name = recorded.display_name
+            name = display_name(recorded)
             raise InvalidArgument(
                 f"the chain has {name}, which is not in the recording: record with payloads=True, or give a version of "
                 f"it, too: --with {name}=FILE.py:CLASS"
             )
-        pairs.append((processor, recorded.params))
+        pairs.append((processor, json_object(recorded.params)))
     return pairs
 
 

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.calls import unpack_int32
 from logitport.core.edits import Edits
-from logitport.core.row_edits import RowEdits
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from logitport.core.row_edits import Edit
-    from logitport.recording.events import TopLogits
+    from logitport_proto import common_pb2
+    from logitport_proto.recording_pb2 import RecordedRow, TopLogits
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +52,10 @@ class RowDifference:
         }
 
 
-def effect_of(edits: Sequence[Edit], vocab_size: int) -> NDArray[np.float32]:
-    """Apply edits to a row of zeros: float32[vocab_size]. Raises InvalidArgument if they do not fit it."""
-    row_edits = RowEdits()
-    for edit in edits:
-        row_edits.say(*edit)
+def effect_of(edits: common_pb2.Edits, vocab_size: int) -> NDArray[np.float32]:
+    """Apply edits of a row to zeros: float32[vocab_size]. Raises InvalidArgument if they do not fit it."""
     effect: NDArray[np.float32] = np.zeros(vocab_size, np.float32)
-    apply_edits(Edits.pack([(0, row_edits)], vocab_size), effect[None])
+    apply_edits(Edits.from_proto(edits, 1, vocab_size), effect[None])
     return effect
 
 
@@ -97,14 +92,20 @@ def difference(
 
 def row_of(top: TopLogits, vocab_size: int) -> NDArray[np.float32]:
     """Make a row, float32[vocab_size], of its best logits. The other ids share the rest of the probability evenly."""
-    others = vocab_size - len(top.ids)
+    ids, logits = unpack_int32(top.ids), np.frombuffer(top.logits, "<f4")
+    others = vocab_size - len(ids)
     row = np.full(vocab_size, -np.inf, np.float32)
     if others and np.isfinite(top.log_sum):
-        known = np.exp(top.logits.astype(np.float64) - top.log_sum).sum()
+        known = np.exp(logits.astype(np.float64) - top.log_sum).sum()
         if known < 1.0 - 1e-7:
             row[:] = np.log(1.0 - known) + top.log_sum - np.log(others)
-    row[top.ids] = top.logits
+    row[ids] = logits
     return row
+
+
+def known_ids(row: RecordedRow) -> NDArray[np.int32]:
+    """Return the ids, ascending, of which a row has recorded logits."""
+    return np.unique(np.concatenate([unpack_int32(row.before.ids), unpack_int32(row.after.ids)]))
 
 
 def best_of(row: NDArray[np.float32], ids: NDArray[np.int32], count: int) -> list[tuple[int, float]]:

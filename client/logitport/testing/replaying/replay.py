@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from logitport.errors import InvalidArgument, LogitportError
+from logitport.recording.events import display_name
 from logitport.testing.replaying.chains import named_replacements, replaced_chain
-from logitport.testing.replaying.effects import best_of
+from logitport.testing.replaying.effects import best_of, known_ids
 from logitport.testing.replaying.rows import PartPlayer
 from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
@@ -18,60 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from logitport.recording.events import SessionOpened
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.chains import Replacement
-    from logitport.testing.replaying.effects import RowDifference
     from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
+    from logitport_proto.processing_pb2 import OpenSession
 
 _BEST_IDS = 5
-
-
-@dataclass(frozen=True, eq=False)
-class ReplayedRow:
-    """A row where the new version differs.
-
-    Attributes:
-        step: number of the request's step.
-        offset: number of draft tokens that the row has seen.
-        length: length of the history that the row follows.
-        difference: the ids; None if one of both has failed.
-        chosen: the id that the engine chose after it; None if this is not known.
-        chosen_denied: whether the new version denies that id.
-        error: the error of the new version; "" if it has none.
-        recorded_error: the error in the recording.
-        before, recorded, new: the most probable ids before the chain, after it, and after the new one, as (id,
-            probability); None if the logits of the step were not recorded.
-    """
-
-    step: int
-    offset: int
-    length: int
-    difference: RowDifference | None
-    chosen: int | None = None
-    chosen_denied: bool = False
-    error: str = ""
-    recorded_error: str = ""
-    before: list[tuple[int, float]] | None = None
-    recorded: list[tuple[int, float]] | None = None
-    new: list[tuple[int, float]] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        return {
-            "step": self.step,
-            "offset": self.offset,
-            "length": self.length,
-            "chosen": self.chosen,
-            "chosen_denied": self.chosen_denied,
-            "error": self.error,
-            "recorded_error": self.recorded_error,
-            "difference": None if self.difference is None else self.difference.to_json(),
-            "before": self.before,
-            "recorded": self.recorded,
-            "new": self.new,
-        }
 
 
 @dataclass
@@ -81,7 +33,7 @@ class ReplayedRequest:
     Attributes:
         request_id: the engine's name for it.
         chain: the names of its processors, as they ran.
-        rows: the rows that differ.
+        rows: the rows that differ, as JSON data.
         compared: number of rows that were compared.
         not_compared: number of rows without recorded edits or logits.
         chosen_denied: number of rows where the new version denies the id that the engine chose.
@@ -90,7 +42,7 @@ class ReplayedRequest:
 
     request_id: str
     chain: tuple[str, ...] = ()
-    rows: list[ReplayedRow] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     compared: int = 0
     not_compared: int = 0
     chosen_denied: int = 0
@@ -121,7 +73,7 @@ class ReplayedRequest:
         self.chosen_denied += row.chosen_denied
         self.error = self.error or row.error
         if row.differs:
-            self.rows.append(_replayed(row))
+            self.rows.append(_row_to_json(row))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -132,7 +84,7 @@ class ReplayedRequest:
             "compared": self.compared,
             "not_compared": self.not_compared,
             "error": self.error,
-            "rows": [row.to_json() for row in self.rows],
+            "rows": self.rows,
         }
 
 
@@ -193,29 +145,29 @@ def replay(
         NotInstalled: the server is not installed.
     """
     chosen = [
-        (session.opened, request)
+        (session.began.opening, request)
         for session in recording.sessions
         for request in session.requests
-        if request_id is None or request.began.request_id == request_id
+        if request_id is None or request.began.request.request_id == request_id
     ]
     if not chosen:
         raise InvalidArgument("the recording has no request" + ("" if request_id is None else f" {request_id!r}"))
     replacements = named_replacements(replacements, [request.began.processors for _, request in chosen])
     result = Replay([])
-    tokenizers = session_tokenizers((opened for opened, _ in chosen), tokenizer)
+    tokenizers = session_tokenizers((opening for opening, _ in chosen), tokenizer)
     with load_backend().open_runner("here", None, tokenizers) as runner:
         for recorded, request in chosen:
-            opened = with_tokenizer(recorded) if tokenizers else recorded
+            opening = with_tokenizer(recorded) if tokenizers else recorded
             chain = replaced_chain(request.began.processors, replacements, run_payloads=run_payloads)
             if chain is None:
                 result.left_out += 1
             else:
-                replayed = ReplayedRequest(request.began.request_id)
+                replayed = ReplayedRequest(request.began.request.request_id)
                 result.requests.append(replayed)
-                for row in replay_rows(runner, opened, request, chain, replayed):
+                for row in replay_rows(runner, opening, request, chain, replayed):
                     replayed.add(row)
     if not result.requests:
-        chains = {", ".join(one.display_name for one in request.began.processors) for _, request in chosen}
+        chains = {", ".join(display_name(one) for one in request.began.processors) for _, request in chosen}
         raise InvalidArgument(
             "no recorded chain has one place for the new version; name the processor that it replaces, as in --with "
             f"NAME=FILE.py:CLASS. The chains are: {'; '.join(sorted(chains))}"
@@ -225,7 +177,7 @@ def replay(
 
 def replay_rows(
     runner: Runner,
-    opened: SessionOpened,
+    opening: OpenSession,
     request: RecordedRequest,
     chain: Sequence[tuple[Any, Any]],
     result: ReplayedRequest,
@@ -234,14 +186,14 @@ def replay_rows(
 
     Args:
         runner: runs the chain.
-        opened: the session.
+        opening: the session.
         request: the request.
         chain: (processor, parameters) pairs.
         result: gets the names of the chain, and the error of a version that refuses the request.
     """
     try:
         for part in request.parts:
-            player = PartPlayer(runner, opened, part, chain)
+            player = PartPlayer(runner, opening, part, chain)
             result.chain = player.chain
             for row in player.rows():
                 yield row
@@ -251,22 +203,20 @@ def replay_rows(
         result.error = str(error)
 
 
-def _replayed(row: ComparedRow) -> ReplayedRow:
-    step, recorded = row.step, row.row
-    known = [top.ids for top in (recorded.before, recorded.after) if top is not None]
-    tops: list[list[tuple[int, float]] | None] = [None, None, None]
-    if known and row.difference is not None:
-        ids = np.unique(np.concatenate(known))
-        tops = [None if one is None else best_of(one, ids, _BEST_IDS) for one in (row.before, row.recorded, row.new)]
-    failed = row.difference is None
-    return ReplayedRow(
-        step.index,
-        recorded.offset,
-        len(row.history),
-        row.difference,
-        row.chosen,
-        row.chosen_denied,
-        row.error,
-        step.error if failed else "",
-        *tops,
-    )
+def _row_to_json(row: ComparedRow) -> dict[str, Any]:
+    tops: dict[str, list[tuple[int, float]] | None] = dict.fromkeys(("before", "recorded", "new"))
+    ids = known_ids(row.row)
+    if ids.size and row.difference is not None:
+        rows = {"before": row.before, "recorded": row.recorded, "new": row.new}
+        tops = {name: None if one is None else best_of(one, ids, _BEST_IDS) for name, one in rows.items()}
+    return {
+        "step": row.step.index,
+        "offset": row.row.draft_offset,
+        "length": len(row.history),
+        "chosen": row.chosen,
+        "chosen_denied": row.chosen_denied,
+        "error": row.error,
+        "recorded_error": row.step.error if row.difference is None else "",
+        "difference": None if row.difference is None else row.difference.to_json(),
+        **tops,
+    }

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logitport.calls import unpack_int32
+from logitport.recording.events import history_of, json_object
 from logitport.request import Request
 from logitport.testing.replaying.effects import difference, effect_of, row_of
 from logitport.testing.runner import RowStep
+from logitport_proto.common_pb2 import ON_ERROR_SKIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from logitport.recording.events import RecordedRow, RequestStepped, SessionOpened
     from logitport.recording.reader import RequestPart
     from logitport.testing.replaying.effects import RowDifference
     from logitport.testing.runner import Runner
+    from logitport_proto.processing_pb2 import OpenSession
+    from logitport_proto.recording_pb2 import RecordedRow, RequestStepped
 
     Chain = Sequence[tuple[Any, Mapping[str, Any]]]
 
@@ -36,6 +40,7 @@ class ComparedRow:
         step: its step of the request.
         row: what was recorded of it.
         history: the ids that it follows.
+        kept: how many of them the row before it follows, too.
         chosen: the id that the engine chose after it; None if this is not known.
         compared: whether enough was recorded to compare it. If not, the new version did not run.
         difference: None if the row was not compared, or if one of both versions has failed.
@@ -48,6 +53,7 @@ class ComparedRow:
     step: RequestStepped
     row: RecordedRow
     history: Sequence[int]
+    kept: int
     chosen: int | None
     compared: bool = False
     difference: RowDifference | None = None
@@ -60,7 +66,7 @@ class ComparedRow:
     @property
     def has_logits(self) -> bool:
         """Whether the logits were recorded; otherwise the rows show the edits alone."""
-        return self.row.before is not None
+        return self.row.HasField("before")
 
     @property
     def differs(self) -> bool:
@@ -75,28 +81,54 @@ class ComparedRow:
         return bool(np.isneginf(self.new[self.chosen]))
 
 
-def recorded_rows(opened: SessionOpened, part: RequestPart, not_run: str) -> Iterator[ComparedRow]:
+def recorded_rows(opening: OpenSession, part: RequestPart, not_run: str) -> Iterator[ComparedRow]:
     """Yield the rows of a part as they were recorded, without running a processor.
 
     Args:
-        opened: the session.
+        opening: the session.
         part: the part.
         not_run: why no new version runs.
     """
-    history: list[int] = [*part.began.prompt.tolist(), *part.began.output.tolist()]
-    for place, step in enumerate(part.steps):
+    for row in _rows(part):
+        before, recorded = _known_logits(row.row, opening.vocab_size)
+        if row.row.HasField("edits"):
+            before = np.zeros(opening.vocab_size, np.float32) if before is None else before
+            recorded = before + effect_of(row.row.edits, opening.vocab_size)
+        yield replace(row, before=before, recorded=recorded, not_run=not_run)
+
+
+def _rows(part: RequestPart) -> Iterator[ComparedRow]:
+    """Yield the rows of a part in their order, with their histories."""
+    history = history_of(part.began)
+    kept = len(history)
+    for index, step in enumerate(part.steps):
+        kept = min(kept, step.base_length, len(history))
         del history[step.base_length :]
-        history += step.new_ids.tolist()
-        following = part.steps[place + 1] if place + 1 < len(part.steps) else None
-        for row in sorted(step.rows, key=lambda one: one.offset):
-            before = None if row.before is None else row_of(row.before, opened.vocab_size)
-            recorded = None if row.after is None else row_of(row.after, opened.vocab_size)
-            if row.edits is not None:
-                before = np.zeros(opened.vocab_size, np.float32) if before is None else before
-                recorded = before + effect_of(row.edits, opened.vocab_size)
-            chosen = _chosen(step, row, following, len(history))
-            seen = history + step.draft_ids[: row.offset].tolist()
-            yield ComparedRow(step, row, seen, chosen, before=before, recorded=recorded, not_run=not_run)
+        history += unpack_int32(step.new_token_ids).tolist()
+        drafts: list[int] = unpack_int32(step.draft_token_ids).tolist()
+        following = part.steps[index + 1] if index + 1 < len(part.steps) else None
+        for row in sorted(step.rows, key=lambda one: one.draft_offset):
+            seen = drafts[: row.draft_offset]
+            chosen = None if following is None else _chosen(following, len(history), row.draft_offset, seen)
+            yield ComparedRow(step, row, history + seen, kept, chosen)
+            kept = len(history) + len(seen)
+
+
+def _chosen(following: RequestStepped, length: int, offset: int, drafts: Sequence[int]) -> int | None:
+    """Return the id after a row: the first new one of the next step that continues there."""
+    new_ids = unpack_int32(following.new_token_ids).tolist()
+    if following.base_length != length or offset >= len(new_ids) or new_ids[:offset] != drafts:
+        return None
+    chosen: int = new_ids[offset]
+    return chosen
+
+
+def _known_logits(row: RecordedRow, vocab_size: int) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """Make the rows before and after the chain; None if they were not sampled."""
+    return (
+        row_of(row.before, vocab_size) if row.HasField("before") else None,
+        row_of(row.after, vocab_size) if row.HasField("after") else None,
+    )
 
 
 class PartPlayer:
@@ -104,7 +136,7 @@ class PartPlayer:
 
     Args:
         runner: runs them.
-        opened: the session.
+        opening: the session.
         part: the part.
         chain: (processor, parameters) pairs.
 
@@ -115,74 +147,64 @@ class PartPlayer:
         LogitportError: a processor is refused.
     """
 
-    def __init__(self, runner: Runner, opened: SessionOpened, part: RequestPart, chain: Chain) -> None:
-        began = part.began
-        self._vocab_size = opened.vocab_size
-        self._tolerance = _TOLERANCES.get(opened.datatype, 1e-4)
+    def __init__(self, runner: Runner, opening: OpenSession, part: RequestPart, chain: Chain) -> None:
+        recorded = part.began.request
+        self._vocab_size = opening.vocab_size
+        self._tolerance = _TOLERANCES.get(opening.datatype, 1e-4)
         self._part = part
         self._batch = runner.open(
-            opened.vocab_size, tokenizer_id=opened.tokenizer_id, eos_token_ids=opened.eos_token_ids
+            opening.vocab_size, tokenizer_id=opening.tokenizer_id, eos_token_ids=opening.eos_token_ids
         )
         request = Request(
-            began.prompt.tolist(),
-            began.output.tolist(),
+            unpack_int32(recorded.prompt_ids).tolist(),
+            unpack_int32(recorded.output_ids).tolist(),
             list(chain),
-            began.request_id,
-            began.sampling_params,
-            on_error="skip" if began.on_error == "skip" else "abort",
+            recorded.request_id,
+            json_object(recorded.sampling_params),
+            on_error="skip" if recorded.on_error == ON_ERROR_SKIP else "abort",
         )
         infos = self._batch.add(_SLOT, request)
         self.chain = tuple(info.name for info in infos)
         self._reads = any(info.reads_logits for info in infos)
         self._batch.add(_OTHER_SLOT, Request())  # not greedy
-        self._history: list[int] = [*began.prompt.tolist(), *began.output.tolist()]
-        self._shared = len(self._history)  # ids that the batch has in common with the history
+        self._shared = len(history_of(part.began))  # ids that the batch has in common with the history
 
     def rows(self) -> Iterator[ComparedRow]:
         """Yield the rows in their order. The first one with an error is the last one."""
-        steps = self._part.steps
-        for place, step in enumerate(steps):
-            del self._history[step.base_length :]
-            self._shared = min(self._shared, step.base_length)
-            self._history += step.new_ids.tolist()
-            following = steps[place + 1] if place + 1 < len(steps) else None
-            for row in sorted(step.rows, key=lambda one: one.offset):
-                compared = self._play(step, row, _chosen(step, row, following, len(self._history)))
-                yield compared
-                if compared.error:
-                    return
-            self._shared = min(self._shared, len(self._history))
+        for row in _rows(self._part):
+            self._shared = min(self._shared, row.kept)
+            compared = self._play(row)
+            yield compared
+            if compared.error:
+                return
 
-    def _play(self, step: RequestStepped, row: RecordedRow, chosen: int | None) -> ComparedRow:
-        raw = None if row.before is None else row_of(row.before, self._vocab_size)
-        by_logits = row.edits is None or self._reads
-        history = self._history + step.draft_ids[: row.offset].tolist()
-        if not step.finished or (by_logits and (raw is None or row.after is None) and not step.error):
-            recorded = None if row.after is None else row_of(row.after, self._vocab_size)
-            return ComparedRow(step, row, history, chosen, before=raw, recorded=recorded)
+    def _play(self, row: ComparedRow) -> ComparedRow:
+        step, has_edits = row.step, row.row.HasField("edits")
+        raw, after = _known_logits(row.row, self._vocab_size)
+        by_logits = not has_edits or self._reads
+        if step.unfinished or (by_logits and (raw is None or after is None) and not step.error):
+            return replace(row, before=raw, recorded=after)
         given = raw if by_logits and raw is not None else np.zeros(self._vocab_size, np.float32)
-        new, error = self._step(history, given, greedy=step.greedy)
+        new, error = self._step(row.history, given, greedy=step.greedy)
         if error or step.error:
-            return ComparedRow(step, row, history, chosen, compared=True, before=raw, error=error)
+            return replace(row, compared=True, before=raw, error=error)
         if not by_logits:
-            effect = effect_of(row.edits or (), self._vocab_size)
+            effect = effect_of(row.row.edits, self._vocab_size)
             found = difference(effect, new)
             if raw is not None:
-                return ComparedRow(step, row, history, chosen, True, found, raw, raw + effect, raw + new)
-            return ComparedRow(step, row, history, chosen, True, found, given, effect, new)
-        if row.edits is not None:  # the new version reads logits, the recorded one did not
-            recorded = given + effect_of(row.edits, self._vocab_size)
-            found = difference(recorded, new, tolerance=self._tolerance)
+                given, effect, new = raw, raw + effect, raw + new
+            return replace(row, compared=True, difference=found, before=given, recorded=effect, new=new)
+        if has_edits:  # the new version reads logits, the recorded one did not
+            after = given + effect_of(row.row.edits, self._vocab_size)
+            found = difference(after, new, tolerance=self._tolerance)
         else:
-            assert row.before is not None  # noqa: S101 - checked above
-            assert row.after is not None  # noqa: S101
-            recorded = row_of(row.after, self._vocab_size)
-            ids = row.before.ids  # the logits of other ids are not known before the chain
-            found = difference(recorded[ids], new[ids], ids, self._tolerance)
-        return ComparedRow(step, row, history, chosen, True, found, given, recorded, new)
+            assert after is not None  # noqa: S101 - checked above
+            ids = unpack_int32(row.row.before.ids)  # the logits of other ids are not known before the chain
+            found = difference(after[ids], new[ids], ids, self._tolerance)
+        return replace(row, compared=True, difference=found, before=given, recorded=after, new=new)
 
     def _step(
-        self, history: list[int], logits: NDArray[np.float32], *, greedy: bool
+        self, history: Sequence[int], logits: NDArray[np.float32], *, greedy: bool
     ) -> tuple[NDArray[np.float32], str]:
         """The row after the chain, and the request's error."""
         rows = [RowStep(_SLOT, self._shared, history[self._shared :])]
@@ -193,14 +215,3 @@ class PartPlayer:
         self._shared = len(history)
         result = self._batch.step(rows, np.stack(given))[0]
         return result.logits, "" if result.error is None else str(result.error)
-
-
-def _chosen(step: RequestStepped, row: RecordedRow, following: RequestStepped | None, length: int) -> int | None:
-    """The id after a row: the first new one of the next step that continues there."""
-    if following is None or not len(following.new_ids) or following.base_length != length:
-        return None
-    if row.offset >= len(following.new_ids) or not np.array_equal(
-        following.new_ids[: row.offset], step.draft_ids[: row.offset]
-    ):
-        return None
-    return int(following.new_ids[row.offset])

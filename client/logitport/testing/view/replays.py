@@ -9,6 +9,7 @@ import numpy as np
 
 from logitport.testing.recording import Stage, record_place
 from logitport.testing.records import Candidates, StepRecord
+from logitport.testing.replaying.effects import known_ids
 from logitport.testing.runner import PlaceResult, ProcessorInfo
 from logitport.testing.view.charts import differences
 from logitport.testing.view.effects import effects, listed_ids, own_frames
@@ -19,6 +20,8 @@ from logitport.testing.view.tiles import Tile, tiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from logitport.testing.records import ProcessorRecord
     from logitport.testing.replaying.effects import RowDifference
@@ -59,27 +62,34 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
         row: the row.
         texts: the texts of ids.
     """
-    offset = row.row.offset
+    offset = row.row.draft_offset
     title = f"step {row.step.index}" + (f" draft {offset}" if offset else "")
-    shown = _Stages(row)
     state = "differs" if row.differs else "no difference" if row.compared else "not compared"
-    facts = [state]
-    if shown.moved is not None:
-        facts.append(f"moved {percent(shown.moved)}")
-        facts.append(f"entropy {shown.stages[1].summary.entropy:.2f} \N{RIGHTWARDS ARROW} {shown.entropy:.2f} nats")
+    stages = [Stage(one, _TOP_K) for one in (row.before, row.recorded, row.new) if one is not None]
+    ids = _candidates(row, stages) if row.has_logits else np.empty(0, np.int32)
+    moved, facts = None, [state]
+    if row.has_logits and row.new is not None and row.recorded is not None:
+        moved = stages[1].moved_to(stages[2])
+        facts.append(f"moved {percent(moved)}")
+        entropies = stages[1].summary.entropy, stages[2].summary.entropy
+        facts.append(f"entropy {entropies[0]:.2f} \N{RIGHTWARDS ARROW} {entropies[1]:.2f} nats")
     elif not row.has_logits:
         facts.append(_NO_LOGITS)
-    records, best = shown.records(), shown.ids.tolist()
+    reads, best = not row.row.HasField("edits"), ids.tolist()
+    records = tuple(
+        record_place(place, ProcessorInfo(name, reads, False), stages[0], PlaceResult(stage.logits), stage)
+        for place, (name, stage) in enumerate(zip(_VERSIONS, stages[1:], strict=False))
+    )
     pane = join(
         heading(title.capitalize(), row.history[-1] if len(row.history) else None, facts, texts),
         _what(row, texts, best),
         tag("p", "The engine chose ", tag("code", token(row.chosen or 0, texts)), ", which the new version denies.")
         if row.chosen_denied
         else None,
-        candidates_table(shown.step(records), texts, final=False) if row.has_logits else None,
+        candidates_table(_step(row, stages, records, ids), texts, final=False) if row.has_logits else None,
         effects(records, texts, best, mass=row.has_logits),
     )
-    return ShownRow(title, shown.moved, state, row.differs, _tile(row, title, state, shown.moved, texts), pane)
+    return ShownRow(title, moved, state, row.differs, _tile(row, title, state, moved, texts), pane)
 
 
 def replay_tiles(
@@ -118,51 +128,18 @@ def _tile(row: ComparedRow, title: str, state: str, moved: float | None, texts: 
     return Tile(unknown if row.chosen is None else token(row.chosen, texts), notes, classes)
 
 
-class _Stages:
-    """The row before the chain, and after both versions where they are known.
-
-    Attributes:
-        stages: these rows.
-        ids: the candidates, the most probable first, int32[n]; none if no logits were recorded.
-        moved: the mass that is elsewhere; None if it is not known.
-    """
-
-    def __init__(self, row: ComparedRow) -> None:
-        self._row = row
-        rows = (row.before, row.recorded, row.new)
-        self.stages = [Stage(one, _TOP_K) for one in rows if one is not None]
-        self.ids = _candidates(row, self.stages) if row.has_logits else np.empty(0, np.int32)
-        complete = row.has_logits and row.new is not None and row.recorded is not None
-        self.moved = self.stages[1].moved_to(self.stages[2]) if complete else None
-        self.entropy = self.stages[-1].summary.entropy if self.stages else 0.0
-
-    def records(self) -> tuple[ProcessorRecord, ...]:
-        """Make the record of each version."""
-        reads = self._row.row.edits is None
-        return tuple(
-            record_place(place, ProcessorInfo(name, reads, False), self.stages[0], PlaceResult(stage.logits), stage)
-            for place, (name, stage) in enumerate(zip(_VERSIONS, self.stages[1:], strict=False))
-        )
-
-    def step(self, records: tuple[ProcessorRecord, ...]) -> StepRecord:
-        """Make a step of the candidates, for a table."""
-        first, last = self.stages[0], self.stages[-1]
-        columns = [stage.probabilities[self.ids] for stage in (*self.stages, last)]
-        return StepRecord(
-            self._row.step.index,
-            self._row.chosen,
-            0.0,
-            first.summary,
-            last.summary,
-            records,
-            self.moved or 0.0,
-            Candidates(self.ids, np.stack(columns, axis=1)),
-        )
+def _step(
+    row: ComparedRow, stages: Sequence[Stage], records: tuple[ProcessorRecord, ...], ids: NDArray[np.int32]
+) -> StepRecord:
+    """Make a step of the candidates, for a table."""
+    first, last = stages[0], stages[-1]
+    columns = [stage.probabilities[ids] for stage in (*stages, last)]
+    candidates = Candidates(ids, np.stack(columns, axis=1))
+    return StepRecord(row.step.index, row.chosen, 0.0, first.summary, last.summary, records, 0.0, candidates)
 
 
-def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    tops = [top.ids for top in (row.row.before, row.row.after) if top is not None]
-    ids = np.unique(np.concatenate(tops))
+def _candidates(row: ComparedRow, stages: Sequence[Stage]) -> NDArray[np.int32]:
+    ids = known_ids(row.row)
     highest = np.max([stage.probabilities[ids] for stage in stages], axis=0)
     ordered = ids[np.argsort(-highest, kind="stable")]
     best = ordered[:_TOP_K].tolist()
@@ -187,7 +164,7 @@ def _what(row: ComparedRow, texts: Mapping[int, str], best: Sequence[int]) -> Ma
     if row.differs and row.difference is None:
         return tag("p", "The recorded version has failed: ", tag("span", row.step.error, class_="lp-error"))
     if not row.compared:
-        why = "the engine has not used the result" if not row.step.finished else _NO_LOGITS
+        why = "the engine has not used the result" if row.step.unfinished else _NO_LOGITS
         return tag("p", f"Not compared: {why}.")
     if row.difference is None or not row.difference:
         return tag("p", "Both versions do the same.")
