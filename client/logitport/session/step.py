@@ -157,7 +157,10 @@ class PendingStep:
 
     def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None:
         """Keep the reply, on any thread. Raises LogitportError if it is wrong."""
-        self._answer = self._context.replies.read(reply, self._content)
+        if isinstance(reply, processing_pb2.StepEdits):
+            self._answer = self._context.replies.read(reply, self._content)
+        else:  # the core has checked it
+            self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
 
     def take_error(self, error: Exception) -> None:
         """Keep the error that replaced the reply, on any thread; `apply` raises it."""

@@ -73,10 +73,8 @@ class ReplyReader:
         self._vocab_size = vocab_size
         self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if uses_core() else None
 
-    def read(self, reply: core.StepReply | processing_pb2.StepEdits, content: StepContent) -> Answer:
-        """Read a reply, which the core may have checked. Raises LogitportError, InvalidArgument if it is wrong."""
-        if not isinstance(reply, processing_pb2.StepEdits):
-            return Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
+    def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> Answer:
+        """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""
         num_rows = len(content.rows)
         logits_rows = unpack_int32(reply.logits_rows).tolist() if reply.logits_rows else []
         ascending = logits_rows == sorted(set(logits_rows))
