@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import OrderedDict
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -19,12 +19,12 @@ from logitport.programs.cost.prices import NUMPY, TORCH
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
+from logitport.session.program_call import ProgramCall
 from logitport.session.program_trust import LeftToServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.programs.parameters import Checked
     from logitport.programs.verifier import Verified
     from logitport.session.frames import Handle
     from logitport.session.program_trust import ProgramTrust
@@ -42,22 +42,6 @@ _MAX_KEPT = 64
 _MAX_STEP_MS = 2000.0
 # Of digests of programs that take too long here.
 _MAX_EXPENSIVE = 1024
-
-
-class ProgramCall(NamedTuple):
-    """One program of a chain.
-
-    Attributes:
-        verified: the program.
-        values: the value of each of its parameters, checked.
-        milliseconds: the longest time that the program takes for a row here.
-        processor: the processor's key: a built-in's name, or the digest.
-    """
-
-    verified: Verified
-    values: tuple[Checked, ...]
-    milliseconds: float
-    processor: str
 
 
 class ChainPrograms:

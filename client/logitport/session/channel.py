@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakMethod
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from logitport.session.step import PendingStep
+    from logitport.compiled import core
     from logitport.session.transports.base import Transport
 
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 _OVERLAP_SECONDS = 0.001
 
 _clock = time.monotonic
+
+
+class BegunStep(Protocol):
+    """A step that gets its reply, or the error that replaced it, on any thread: `PendingStep`."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def reader(self) -> core.ReplyReader | None: ...
+    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None: ...
+    def take_error(self, error: Exception) -> None: ...
 
 
 class FrameChannel:
@@ -65,7 +76,7 @@ class FrameChannel:
         self._local = local
         # Held while waiting for a reply, by the engine's thread or by the transport's thread.
         self._receiving = threading.RLock()
-        self._begun: PendingStep | None = None  # the step without a reply
+        self._begun: BegunStep | None = None  # the step without a reply
         # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
         # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
@@ -146,7 +157,7 @@ class FrameChannel:
             self.send(frame)
             return self.receive()
 
-    def begin(self, serialize: Callable[[int], bytes], step: PendingStep) -> None:
+    def begin(self, serialize: Callable[[int], bytes], step: BegunStep) -> None:
         """Send a step and return at once.
 
         Args:
@@ -250,7 +261,7 @@ class FrameChannel:
         finally:
             self._receiving.release()
 
-    def _receive_begun(self, step: PendingStep) -> None:
+    def _receive_begun(self, step: BegunStep) -> None:
         self._begun = None
         try:
             reply = self.connection.receive_step(step.reader, step.num_rows)

@@ -11,7 +11,7 @@ import torch
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError, open_cuda
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
-from logitport.session.logits_buffer import Memory
+from logitport.session.memory import Memory
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

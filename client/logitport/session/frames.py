@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import Request
-    from logitport.session.chain_programs import ProgramCall
+    from logitport.session.program_call import ProgramCall
 
 
 # Requests beyond this size go into another frame. It is far below the default message limit of either end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import NotFound, ServerUnavailable
@@ -11,11 +11,19 @@ from logitport.errors import NotFound, ServerUnavailable
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
     from logitport.session.frames import Handle
-    from logitport.session.requests import SessionRequests
 
 # Between two frames of `result`.
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
+
+
+class Requests(Protocol):
+    """The requests of the session: `SessionRequests`."""
+
+    table: Any
+
+    def collect(self) -> None: ...
+    def cancel(self, pending: PendingRequest) -> None: ...
 
 
 class PendingRequest:
@@ -31,7 +39,7 @@ class PendingRequest:
         candidate: the handle, which cannot be used before the admission has ended.
     """
 
-    def __init__(self, requests: SessionRequests, candidate: Handle) -> None:
+    def __init__(self, requests: Requests, candidate: Handle) -> None:
         self._requests = requests
         self.candidate = candidate
         self.request_id = candidate.request_id
