@@ -11,7 +11,7 @@ from logitport.request import ProcessorRef
 from logitport_proto import admin_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from logitport.base_client import CallSender
     from logitport.payload.signing import PathLike
@@ -246,9 +246,8 @@ class ServerClient:
         """Yield the open sessions, in the order in which they were opened. Requests them page by page."""
         token = ""
         while True:
-            page = self._call(
-                Call("admin", "ListSessions", admin_pb2.ListSessionsRequest(page_token=token), lambda reply: reply)
-            )
+            request = admin_pb2.ListSessionsRequest(page_token=token)
+            page = self._call(Call("admin", "ListSessions", request, lambda reply: reply))
             yield from map(_session, page.sessions)
             if not (token := page.next_page_token):
                 return
@@ -259,12 +258,7 @@ class ServerClient:
         A repeated call returns the progress.
         """
         return self._call(
-            Call(
-                "admin",
-                "Drain",
-                admin_pb2.DrainRequest(),
-                lambda reply: DrainProgress(reply.sessions, reply.movable_sessions),
-            )
+            Call("admin", "Drain", admin_pb2.DrainRequest(), lambda reply: _converted(DrainProgress, reply))
         )
 
     def unquarantine(self, name: str) -> UnquarantineResult:
@@ -276,14 +270,12 @@ class ServerClient:
             AccessDenied: the caller lacks the scope "admin".
             NotFound: no processor has this name or digest.
         """
-        return self._call(
-            Call(
-                "admin",
-                "Unquarantine",
-                calls.message(admin_pb2.UnquarantineRequest, processor=name),
-                lambda reply: UnquarantineResult(ProcessorRef.from_proto(reply.processor), reply.was_quarantined),
-            )
-        )
+
+        def result(reply: admin_pb2.UnquarantineResponse) -> UnquarantineResult:
+            return UnquarantineResult(ProcessorRef.from_proto(reply.processor), reply.was_quarantined)
+
+        request = calls.message(admin_pb2.UnquarantineRequest, processor=name)
+        return self._call(Call("admin", "Unquarantine", request, result))
 
     def processors(self) -> list[ProcessorRef]:
         """List processors, as `Client.processors`. With the scope "admin", those of all owners."""
@@ -304,16 +296,8 @@ class ServerClient:
         lift: bool | None = None,
     ) -> ProcessorRef:
         """Register a processor, as `Client.register`, with this server alone. Needs the scope "register"."""
-        return self._call(
-            register_call(
-                processor,
-                name,
-                replace=replace,
-                shared=shared,
-                signing_key=signing_key,
-                lift=lift,
-            )
-        )
+        call = register_call(processor, name, replace=replace, shared=shared, signing_key=signing_key, lift=lift)
+        return self._call(call)
 
     def delete(self, name: str) -> tuple[str, ...]:
         """Delete a processor, as `Client.delete`."""
@@ -326,33 +310,25 @@ class ServerClient:
 
 
 def _status(reply: Any) -> ServerStatus:
-    """Convert the reply of GetStatus."""
-    fields = {name: getattr(reply, name) for name in ServerStatus.__dataclass_fields__}
     bounds = tuple(reply.time_bounds_seconds)
-    fields["workers"] = tuple(
-        WorkerInfo(
-            one.process_id,
-            one.state,
-            one.memory_bytes,
-            tuple(one.processors),
-            one.owner,
-            one.principal,
-            one.tenant,
-        )
-        for one in reply.workers
+    return _converted(
+        ServerStatus,
+        reply,
+        workers=tuple(_converted(WorkerInfo, one) for one in reply.workers),
+        quarantines=tuple(_converted(QuarantineInfo, one) for one in reply.quarantines),
+        processor_times=tuple(_converted(ProcessorTimes, one, bounds_seconds=bounds) for one in reply.processor_times),
     )
-    fields["quarantines"] = tuple(
-        QuarantineInfo(one.digest, tuple(one.names), one.owner, one.principal, one.tenant, one.reason)
-        for one in reply.quarantines
-    )
-    fields["processor_times"] = tuple(
-        ProcessorTimes(one.processor, bounds, tuple(one.counts), one.total_seconds, one.rows)
-        for one in reply.processor_times
-    )
-    return ServerStatus(**fields)
 
 
 def _session(message: admin_pb2.SessionInfo) -> SessionInfo:
-    fields = {name: getattr(message, name) for name in SessionInfo.__dataclass_fields__}
-    fields["last_step_age_seconds"] = message.last_step_age_seconds if message.steps else None
-    return SessionInfo(**fields)
+    return _converted(
+        SessionInfo, message, last_step_age_seconds=message.last_step_age_seconds if message.steps else None
+    )
+
+
+def _converted(kind: Callable[..., _Result], message: Any, **others: Any) -> _Result:
+    """Make a dataclass of the fields of a message with the same names, and of others. Repeated ones become tuples."""
+    for name in kind.__annotations__.keys() - others.keys():
+        value = getattr(message, name)
+        others[name] = value if isinstance(value, str | int | float) else tuple(value)
+    return kind(**others)

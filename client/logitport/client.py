@@ -129,14 +129,7 @@ class Client:
             InvalidArgument, NameTaken: the name cannot be bound.
             LimitExceeded: the registry is full, or the payload too large.
         """
-        call = register_call(
-            processor,
-            name,
-            replace=replace,
-            shared=shared,
-            signing_key=signing_key,
-            lift=lift,
-        )
+        call = register_call(processor, name, replace=replace, shared=shared, signing_key=signing_key, lift=lift)
         reply = self._sender.reply(call)
         registered = call.decode(reply)
         self._registrations.remember(call.message, registered, reply.registry_id)
@@ -169,12 +162,8 @@ class Client:
             NotFound: there is none that this client may use.
         """
         name = processor if isinstance(processor, str) else processor.digest
-        call = Call(
-            "registry",
-            "GetOutput",
-            calls.message(registry_pb2.GetOutputRequest, processor=name),
-            lambda reply: list(ProcessorOutput.all_from_proto(reply.outputs)),
-        )
+        message = calls.message(registry_pb2.GetOutputRequest, processor=name)
+        call = Call("registry", "GetOutput", message, lambda reply: list(ProcessorOutput.all_from_proto(reply.outputs)))
         servers = self._session_servers()
         if not servers:
             return self._sender.result(call)

@@ -250,7 +250,6 @@ class Server:
             self._trusted_keys.refresh()
 
     async def _watch_files(self) -> None:
-        """Refresh once a second until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
             self.refresh()

@@ -15,7 +15,6 @@ from logitport.session import Handle, step_content
 from logitport.session.request_table import RequestTable
 from logitport.session.step_content import StepReader
 from logitport.session.transports.base import LENGTH
-from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from tests.core.implementations import Implementation
@@ -65,11 +64,8 @@ class Requests:
         self.failed: dict[Handle, str] = {}
         for slot, ids in enumerate(histories):
             handle = Handle(slot, 7 * slot, Request(ids[: len(ids) // 2], ids[len(ids) // 2 :], []))
-            self.table.hold(handle, reads_logits=False, chain=processing_pb2.AdmittedChain())
+            self.table.hold(handle)
         self.handles = list(self.table.handles.values())
-
-    def check(self, handle: Handle) -> None:
-        self.table.check(handle)
 
     def fail(self, errors: dict[Handle, LogitportError]) -> None:
         self.failed = {handle: repr(error) for handle, error in errors.items()}
@@ -185,7 +181,7 @@ def test_the_writer_is_kept_until_the_requests_change(monkeypatch: pytest.Monkey
     assert made == [[0, 1]]
     reader.read({second: [1], first: []}, None, None)
     assert made == [[0, 1], [1, 0]]
-    requests.table.remove(third)
+    requests.table.remove([third])
     reader.read({second: [1], first: []}, None, None)
     assert made == [[0, 1], [1, 0], [1, 0]]
 
@@ -195,7 +191,7 @@ def test_a_removed_request_is_refused(both: tuple[Implementation, Implementation
     reader = StepReader(requests, VOCAB)  # type: ignore[arg-type]
     step = {handle: [1] for handle in requests.handles}
     reader.read(step, None, None)
-    requests.table.remove(requests.handles[0])
+    requests.table.remove(requests.handles[:1])
     with pytest.raises(LogitportError, match="is not in this session: it was removed"):
         reader.read(step, None, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -27,26 +26,14 @@ _clock = time.monotonic
 
 
 class BegunStep(Protocol):
-    """Takes the reply to a step, on any thread: one of these methods succeeds.
-
-    Attributes:
-        num_rows: number of rows of the step.
-        reader: reads the reply; None if the reply must be parsed.
-    """
+    """A step that gets its reply, or the error that replaced it, on any thread: `PendingStep`."""
 
     @property
     def num_rows(self) -> int: ...
     @property
     def reader(self) -> core.ReplyReader | None: ...
-
-    def take_compiled(self, reply: core.StepReply) -> None:
-        """Keep the reply that `reader` has read."""
-
-    def take_reply(self, reply: processing_pb2.StepEdits) -> None:
-        """Read the parsed reply. Raises LogitportError if it is wrong."""
-
-    def take_error(self, error: Exception) -> None:
-        """Keep the error that replaced the reply."""
+    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None: ...
+    def take_error(self, error: Exception) -> None: ...
 
 
 class FrameChannel:
@@ -64,6 +51,7 @@ class FrameChannel:
         refused: called when a server refuses to open the session because of a limit.
 
     Attributes:
+        connection: the present connection.
         connections: number of connections made so far; a region belongs to one connection.
         retirements: how often the server has retired the regions that it created.
         admissions: number of requests that the server has admitted in the background.
@@ -100,7 +88,7 @@ class FrameChannel:
         self.admissions = 0
         self.ended_admissions: int | None = None
         self.should_move = False
-        self._connection = self._new_connection(lambda: connect(0.0), math.inf)
+        self.connection = FrameConnection(lambda: connect(0.0), timeout=timeout, local=local)
         try:
             self._open()
         except ServerUnavailable as error:
@@ -109,24 +97,9 @@ class FrameChannel:
             self._lost = error
 
     @property
-    def opened(self) -> processing_pb2.SessionOpened:
-        """The server's reply to the opening frame."""
-        return self._connection.opened
-
-    @property
-    def transport(self) -> str:
-        """How frames travel: "grpc" or "local"."""
-        return self._connection.transport.name
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether logits can be in memory that the server can access."""
-        return self._connection.transport.shares_memory
-
-    @property
     def device_uuid(self) -> bytes:
         """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
-        return self.opened.local_transport.device_uuid if self._connection.transport.name == "local" else b""
+        return self.connection.opened.local_transport.device_uuid if self.connection.transport.name == "local" else b""
 
     def check(self) -> None:
         """Raise ServerUnavailable if the connection was lost while it was opened."""
@@ -135,7 +108,7 @@ class FrameChannel:
 
     def lose(self, error: LogitportError) -> ServerUnavailable:
         """Close the connection, because its session cannot be used. Returns the error of all calls until `reopen`."""
-        self._connection.close()
+        self.connection.close()
         self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
         return self._lost
 
@@ -151,13 +124,17 @@ class FrameChannel:
             LogitportError: the server refuses the session.
         """
         with self._receiving:
-            self._connection.close()
+            self.connection.close()
             self._opening.expected_requests = expected_requests
             try:
-                previous = self._connection
-                # While it is opened, the limit is that of the previous one.
-                self._connection = self._new_connection(lambda: self._connect(wait_seconds), previous.step_limit)
-                self._connection.opened = previous.opened
+                previous = self.connection
+                self.connection = FrameConnection(
+                    lambda: self._connect(wait_seconds),
+                    timeout=self._timeout,
+                    local=self._local,
+                    open_limit=previous.step_limit,
+                )
+                self.connection.opened = previous.opened
                 self._open()
             except LogitportError as error:
                 lost = self.lose(error)
@@ -165,29 +142,11 @@ class FrameChannel:
                     raise lost from None
                 raise
 
-    def connector(self) -> Callable[[Callable[[], Transport], int], FrameConnection]:
-        """Return a function that opens another session, for `adopt`. It can be called on any thread.
-
-        Its arguments are a function that makes the transport, and the number of requests that the caller adds then.
-        It raises LogitportError. It does not refer to this object.
-        """
-        opening = processing_pb2.OpenSession()
-        opening.CopyFrom(self._opening)
-        timeout, local = self._timeout, self._local
-
-        def opened(connect: Callable[[], Transport], expected_requests: int) -> FrameConnection:
-            connection = FrameConnection(connect, timeout=timeout, local=local)
-            opening.expected_requests = expected_requests
-            connection.open(opening)
-            return connection
-
-        return opened
-
     def adopt(self, connection: FrameConnection) -> None:
         """Continue with an open connection, and end the present one."""
         with self._receiving:
             self.drain_reply()
-            previous, self._connection = self._connection, connection
+            previous, self.connection = self.connection, connection
             self._connected()
             previous.close()
 
@@ -211,7 +170,7 @@ class FrameChannel:
         try:
             if self._lost is not None:
                 raise self._lost
-            self._connection.send_step(serialize)
+            self.connection.send_step(serialize)
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
@@ -220,7 +179,7 @@ class FrameChannel:
             self._begun = step
             self._begun_at = _clock()
             if self._overlaps:
-                self._connection.transport.leave_reply(step.reader, self._connection.seq, step.num_rows)
+                self.connection.transport.leave_reply(step.reader, self.connection.seq, step.num_rows)
 
     def drain_reply(self) -> None:
         """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
@@ -232,19 +191,19 @@ class FrameChannel:
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
         """The connection, and the number of the frame without a reply; None if there is none. For any thread."""
-        connection = self._connection
+        connection = self.connection
         transport = connection.transport
         return (transport, connection.seq) if connection.expected and not transport.has_ended else None
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
-        if not self.shares_memory:
+        if not self.connection.transport.shares_memory:
             return None
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
         with self._receiving:
             self.drain_reply()
             self.send(processing_pb2.SessionRequest(open_region=opening))
-            reply, memory = self._connection.receive_region(size_bytes)
+            reply, memory = self.connection.receive_region(size_bytes)
         if memory is None:
             raise LogitportError(
                 "the server opened a region, but no descriptor arrived; check this process's limit of open files "
@@ -256,11 +215,11 @@ class FrameChannel:
         """Send a frame. The caller must `receive` its reply before sending another frame."""
         if self._lost is not None:
             raise self._lost
-        self._connection.send(frame)
+        self.connection.send(frame)
 
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
-        reply = self._connection.receive()
+        reply = self.connection.receive()
         if reply.HasField("added"):
             self.retirements += reply.added.regions_retired
             self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
@@ -271,16 +230,13 @@ class FrameChannel:
     def close(self) -> None:
         """End the session. May be called twice."""
         self._lost = None
-        self._connection.close()
-
-    def _new_connection(self, connect: Callable[[], Transport], open_limit: float) -> FrameConnection:
-        return FrameConnection(connect, timeout=self._timeout, local=self._local, open_limit=open_limit)
+        self.connection.close()
 
     def _open(self) -> None:
         self._lost = None
         self._begun = None
         try:
-            self._connection.open(self._opening)
+            self.connection.open(self._opening)
         except LimitExceeded:
             self._refused()
             raise
@@ -291,7 +247,7 @@ class FrameChannel:
         self.should_move = False
         self.connections += 1
         take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
-        self._connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
+        self.connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
 
     def _take_early(self) -> bool:
         """Receive a reply that has arrived, unless the engine's thread is receiving. Returns whether it did."""
@@ -308,11 +264,8 @@ class FrameChannel:
     def _receive_begun(self, step: BegunStep) -> None:
         self._begun = None
         try:
-            reply = self._connection.receive_step(step.reader, step.num_rows)
+            reply = self.connection.receive_step(step.reader, step.num_rows)
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
-            if isinstance(reply, processing_pb2.StepEdits):
-                step.take_reply(reply)
-            else:
-                step.take_compiled(reply)
+            step.take_reply(reply)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
             step.take_error(error)

@@ -11,7 +11,7 @@ import torch
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError, open_cuda
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
-from logitport.session.memory import HostMemory, Memory
+from logitport.session.memory import Memory
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class DeviceMemory(Memory):
     name = "device"
 
     def __init__(self, channel: FrameChannel, device: torch.device, cuda: Cuda | None) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._device = device
         self._cuda = cuda
         self._refused_on = 0
@@ -177,7 +177,7 @@ class DeviceMemory(Memory):
             raise
 
 
-class PinnedMemory(HostMemory):
+class PinnedMemory(Memory):
     """Host memory that is pinned, so that the engine's GPU copies to and from it directly."""
 
     def __init__(self, channel: FrameChannel, cuda: Cuda) -> None:
@@ -212,7 +212,7 @@ class PinnedMemory(HostMemory):
 def memories(channel: FrameChannel, device: str) -> list[Memory]:
     """List the kinds of memory for logits on a GPU, the fastest first."""
     if not torch.cuda.is_available():  # the engine names a GPU that torch in this process cannot use
-        return [HostMemory(channel)]
+        return [Memory(channel)]
     cuda = open_cuda(torch.device(device))
-    host = HostMemory(channel) if cuda is None else PinnedMemory(channel, cuda)
+    host = Memory(channel) if cuda is None else PinnedMemory(channel, cuda)
     return [DeviceMemory(channel, torch.device(device), cuda), host]

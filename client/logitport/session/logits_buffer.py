@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.session.memory import HostMemory, Memory
+from logitport.session.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class LogitsBuffer:
         self._vocab_size = vocab_size
         self._datatype = datatype
         self._with_torch = with_torch
-        self._region_id = 0
+        self._region_id = 0  # 0: the server cannot access the present memory
         self._data: Any = None
         self._connection = 0
         self._logits: Any = None
@@ -111,7 +111,7 @@ class LogitsBuffer:
         if self._retirements == self._channel.retirements:
             return
         self._retirements = self._channel.retirements
-        if self._region_id and isinstance(self.memory, HostMemory) and self._connection == self._channel.connections:
+        if self._region_id and self.memory.name == "host" and self._connection == self._channel.connections:
             self._retired.append(self._span())
             self._region_id, self._logits, self._data = 0, None, None
 
@@ -125,7 +125,7 @@ class LogitsBuffer:
         opened = self.memory.open(self._size_bytes(rows), self._region_id)
         self._region_id = 0
         if opened is not None:
-            if self._data is not None and isinstance(self.memory, HostMemory):
+            if self._data is not None and self.memory.name == "host":
                 self._replaced = [*(span for span in self._replaced if span[2]() is not None), self._span()]
             self.is_used = True
             self._region_id, self._data = opened
@@ -174,10 +174,6 @@ class LogitsTransfer:
         self._staging: dict[object, list[LogitsBuffer]] = {}
         self.buffer = self._buffers(device, with_torch=with_torch)[0]
 
-    def check(self, logits: Any) -> None:
-        """Raise InvalidArgument for logits in retired memory."""
-        self.buffer.check(logits)
-
     def put(self, logits: Any, indices: Sequence[int], message: common_pb2.Tensor) -> Placement:
         """Make the message refer to these rows of the logits, or hold them.
 
@@ -204,13 +200,17 @@ class LogitsTransfer:
         tensors.write(message, rows)
         return self._placed(None, None)
 
-    @staticmethod
-    def fetch(logits: Any, indices: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
+    def fetch(self, logits: Any, indices: Sequence[int], placed: Placement, message: common_pb2.Tensor) -> None:
         """Copy the processed rows to the logits, from where `put` put them. Raises InvalidArgument if malformed."""
         if placed.buffer is not None:
             placed.buffer.memory.read(logits, indices, placed.staged)
-        elif message.datatype:
-            tensors.put_rows(logits, indices, tensors.like(message, logits))
+            return
+        shape = [len(indices), self._vocab_size]
+        if message.datatype != self.datatype or list(message.shape) != shape:
+            raise InvalidArgument(
+                f"the server returned {message.datatype}{list(message.shape)} instead of {self.datatype}{shape}"
+            )
+        tensors.put_rows(logits, indices, tensors.like(message, logits))
 
     @staticmethod
     def refuse(placed: Placement) -> bool:
@@ -226,7 +226,7 @@ class LogitsTransfer:
 
     def _stagings(self, rows: Any) -> list[LogitsBuffer]:
         """Return buffers for copies of these rows, the fastest first."""
-        if not self._channel.shares_memory:
+        if not self._channel.connection.transport.shares_memory:
             return []
         device = rows.device if tensors.is_torch(rows) else None
         if device not in self._staging:
@@ -243,7 +243,7 @@ class LogitsTransfer:
 def memories(channel: FrameChannel, device: object) -> list[Memory]:
     """List the kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
     if not str(device).startswith("cuda"):
-        return [HostMemory(channel)]
+        return [Memory(channel)]
     from logitport.session import device_memory  # imports torch
 
     return device_memory.memories(channel, str(device))

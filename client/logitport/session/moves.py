@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError
+from logitport.session.frame_connection import FrameConnection
+from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.session.frame_connection import FrameConnection
     from logitport.session.transports.base import Transport
 
 logger = logging.getLogger(__name__)
@@ -59,17 +60,22 @@ class Moves:
 
     Args:
         find: returns another server, or None. Raises LogitportError.
-        open_connection: opens a connection by a function that makes its transport, and a number of requests that
-            follow. Raises LogitportError.
+        opening: the opening frame of the session.
+        timeout, local: as those of `FrameConnection`.
     """
 
     def __init__(
         self,
         find: Callable[[], OtherServer | None],
-        open_connection: Callable[[Callable[[], Transport], int], FrameConnection],
+        opening: processing_pb2.OpenSession,
+        *,
+        timeout: float,
+        local: Literal["auto", "grpc", "local"],
     ) -> None:
         self._find = find
-        self._open_connection = open_connection
+        self._opening = opening
+        self._timeout = timeout
+        self._local = local
         self._lock = threading.Lock()
         # Changes when the present attempt is not wanted any more.
         self._attempt = 0
@@ -128,7 +134,11 @@ class Moves:
         other = self._find()
         if other is None:
             return None
-        connection = self._open_connection(other.connect, expected_requests)
+        opening = processing_pb2.OpenSession()
+        opening.CopyFrom(self._opening)  # the engine's thread may write to it
+        opening.expected_requests = expected_requests
+        connection = FrameConnection(other.connect, timeout=self._timeout, local=self._local)
+        connection.open(opening)
         try:
             return Candidate(connection, other.restore(), other.settle)
         except BaseException:

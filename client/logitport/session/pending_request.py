@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import NotFound, ServerUnavailable
@@ -18,16 +18,12 @@ _MAX_PAUSE_SECONDS = 0.05
 
 
 class Requests(Protocol):
-    """The requests of the session."""
+    """The requests of the session: `SessionRequests`."""
 
-    def collect(self) -> None:
-        """Receive the results of admissions in the background, if there are any."""
+    table: Any
 
-    def take_settled(self, pending: PendingRequest) -> None:
-        """Leave this request out of the result of `Session.poll`."""
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """End the admission of a request, or remove the request."""
+    def collect(self) -> None: ...
+    def cancel(self, pending: PendingRequest) -> None: ...
 
 
 class PendingRequest:
@@ -78,7 +74,7 @@ class PendingRequest:
                     f"{self!r} was not admitted within {timeout:g} s; wait again, or cancel it", timed_out=True
                 )
             self._requests.collect()
-        self._requests.take_settled(self)
+        self._requests.table.take_settled(self)
         if self.error is not None:
             raise self.error
         if self.handle is None or self.cancelled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import LogitportError, ProcessorFailed
@@ -14,27 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport.core.edits import Edits
-    from logitport.programs.request_tokens import RequestTokens
+    from logitport.programs.reference_runner import ReferenceRunner
+    from logitport.programs.runtime.runner import Runner as TorchRunner
     from logitport.programs.verifier import Verified
     from logitport.session.frames import Handle
     from logitport.session.program_call import ProgramCall
 
     # The request of each row, and the number of its draft tokens that the row has seen.
     Placed = Sequence[tuple[Handle, int]]
-
-
-class Runner(Protocol):
-    """Runs a program on rows of the logits, in place."""
-
-    def apply(
-        self,
-        verified: Verified,
-        logits: Any,
-        rows: Sequence[int],
-        params: Columns,
-        histories: Sequence[RequestTokens],
-    ) -> Mapping[int, LogitportError]:
-        """Return the failed rows."""
 
 
 class _Group(NamedTuple):
@@ -61,7 +48,7 @@ class ProgramRuns:
     """Groups the rows of a step by program, and keeps the groups while the requests of the rows stay the same."""
 
     def __init__(self) -> None:
-        self._runners: dict[bool, Runner] = {}
+        self._runners: dict[bool, TorchRunner | ReferenceRunner] = {}
         self._key: list[tuple[Handle, int, tuple[ProgramCall, ...]]] = []
         self._places: list[list[_Group]] = []
 
@@ -148,10 +135,18 @@ class ProgramRuns:
             for row, failure in errors.items():
                 failed.setdefault(by_row[row], failure)
 
-    def _runner(self, logits: Any) -> Runner:
+    def _runner(self, logits: Any) -> TorchRunner | ReferenceRunner:
         is_torch = tensors.is_torch(logits)
-        if is_torch not in self._runners:
-            self._runners[is_torch] = _torch_runner() if is_torch else _numpy_runner()
+        if is_torch in self._runners:
+            return self._runners[is_torch]
+        if is_torch:
+            from logitport.programs.runtime.runner import Runner as TorchRunner
+
+            self._runners[True] = TorchRunner()
+        else:
+            from logitport.programs.reference_runner import ReferenceRunner
+
+            self._runners[False] = ReferenceRunner()
         return self._runners[is_torch]
 
     def _grouped(self, rows: Placed) -> list[list[_Group]]:
@@ -191,15 +186,3 @@ def _without(group: _Group, failed: Mapping[Handle, LogitportError]) -> _Group:
         handles=[group.handles[at] for at in kept],
         columns=group.columns.select(kept),
     )
-
-
-def _torch_runner() -> Runner:
-    from logitport.programs.runtime.runner import Runner as TorchRunner
-
-    return TorchRunner()
-
-
-def _numpy_runner() -> Runner:
-    from logitport.programs.reference_runner import ReferenceRunner
-
-    return ReferenceRunner()

@@ -1,21 +1,20 @@
-"""The requests of a session: admission, removal, and failures."""
+"""The requests of a session: admission, removal, failures, and another connection after a lost one."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from logitport.errors import LogitportError, ServerUnavailable, from_proto
-from logitport.session.frames import add_frames, check_added, removal
+from logitport.core.backoff import Backoff
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
+from logitport.session.admissions import Admissions
+from logitport.session.frames import add_frames
 from logitport.session.pending_request import PendingRequest
-from logitport.session.program_binding import ProgramBinding
-from logitport.session.recovery import Recovery
 from logitport.session.request_table import RequestTable
-from logitport.session.session_move import SessionMove
-from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from logitport.request import Request
     from logitport.session.chain_programs import ChainPrograms
@@ -25,19 +24,29 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+logger = logging.getLogger(__name__)
+
+# Between two attempts to reconnect, with jitter: engines that lost one server must not all reconnect at once.
+FIRST_BACKOFF_SECONDS = 0.05
+MAX_BACKOFF_SECONDS = 2.0
+
+# Time for each frame with requests of a session that moves: its server could still process the step.
+_MOVE_SECONDS = 3.0
+
 
 class SessionRequests:
-    """The requests of a session, on its server.
+    """The requests of a session, on its server. If the connection is lost, they are sent to the next server.
 
     Args:
         channel: exchanges frames with the server.
         restore: registers the client's processors with a server that lacks them; see `Registrations.restore`.
         reconnect_seconds: how long to try to reconnect; with 0 there is one attempt.
-        programs: binds the programs that the engine runs.
+        programs: the programs that the engine runs.
         moves: opens connections to other servers; None if there are none.
 
     Attributes:
         table: the requests, by slot.
+        admissions: sends them. Its methods are called within `with_reconnect`.
         resyncs: how often a history was sent again because the server's history differed.
     """
 
@@ -49,54 +58,46 @@ class SessionRequests:
         programs: ChainPrograms,
         moves: Moves | None = None,
     ) -> None:
-        self._channel = channel
         self.table = RequestTable()
-        binding = ProgramBinding(programs, self.table)
-        self._recovery = Recovery(self.table, channel, binding, restore, reconnect_seconds, moves)
-        self._moves = moves
-        self._move = SessionMove(self.table, channel, binding, self._recovery, moves) if moves is not None else None
+        self.admissions = Admissions(self.table, channel, programs)
         self.resyncs = 0
-
-    def __len__(self) -> int:
-        return len(self.table.handles)
-
-    @property
-    def lost(self) -> Mapping[Handle, LogitportError]:
-        """The error of each request that the server does not hold any more and that is not sent again."""
-        return self.table.lost
-
-    def check(self, handle: Handle) -> None:
-        """Raise NotFound if the session does not hold the handle, SessionClosed after `clear`."""
-        self.table.check(handle)
+        self._channel = channel
+        self._restore = restore
+        self._reconnect_seconds = reconnect_seconds
+        self._moves = moves
+        # Whether the last server has refused another session. It may still hold the session that was lost, and another
+        # server may have room: so the next attempt may succeed. Not the error itself: its traceback refers to this
+        # object, and that cycle would keep a session that is dropped until the next garbage collection.
+        self._was_full = False
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        (handle,) = self._candidates([request])
-        (frame,) = add_frames([handle])
-        added = self._exchange_added(frame)
-        for failure in added.failures:
-            raise from_proto(failure.error)
-        chain = added.chains[0]
-        self.table.hold(handle, reads_logits=bool(added.reads_logits[0]), chain=chain)
-        self._bind({handle: chain})
-        if (error := self.table.take_error(handle)) is not None:
-            raise error
+        (handle,) = self.table.new_handles([request], self._channel.connection.opened.max_requests)
+        self.with_reconnect(lambda: self.admissions.add(handle))
+        self.table.hold(handle)
         return handle
 
     def begin_add(self, requests: Sequence[Request]) -> list[PendingRequest]:
         """Begin to admit requests. Raises as `Session.begin_add`."""
-        unsent = [PendingRequest(self, handle) for handle in self._candidates(requests)]
+        handles = self.table.new_handles(requests, self._channel.connection.opened.max_requests)
+        unsent = [PendingRequest(self, handle) for handle in handles]
         begun: list[PendingRequest] = []
         try:
-            for frame in add_frames([pending.candidate for pending in unsent], in_background=True):
-                added = self._exchange_added(frame)
+            for frame in add_frames(handles, in_background=True):
                 sent = unsent[len(begun) : len(begun) + len(frame.requests)]
                 for pending in sent:
                     self.table.hold_pending(pending)
                 begun += sent
-                self._settle(frame, added)
+                try:
+                    self.admissions.begin(frame)
+                except ServerUnavailable as error:
+                    if error.timed_out:
+                        raise
+                    self._reconnect(lambda: None)  # sends the pending requests, too
         except LogitportError:  # the caller does not receive them
-            self._withdraw(begun)
+            dropped = [pending.candidate for pending in begun if self.table.cancel(pending)]
+            with suppress(LogitportError):  # with one frame: each frame may wait for a server
+                self._drop(dropped)
             raise
         return begun
 
@@ -110,38 +111,28 @@ class SessionRequests:
 
     def collect(self) -> None:
         """Receive the results of admissions in the background, if there are any."""
-        if self.table.pending or self.table.restoring:
-            frame = processing_pb2.AddRequests(in_background=True)
-            self._settle(frame, self._exchange_added(frame))
-
-    def take_settled(self, pending: PendingRequest) -> None:
-        """Leave this request out of the result of `poll`."""
-        self.table.take_settled(pending)
+        self.with_reconnect(self.admissions.collect)
 
     def cancel(self, pending: PendingRequest) -> None:
         """End the admission of a request, or remove the request. Does nothing if it was refused or removed."""
-        handle = pending.candidate
-        if self.table.pending.get(handle.slot) is pending:
-            self.table.remove_pending(pending)
-            self._drop([handle])
-        elif self.table.handles.get(handle.slot) is handle:
-            pending.cancelled = True
-            self.take_settled(pending)
-            self.remove(handle)
+        if self.table.cancel(pending):
+            self._drop([pending.candidate])
 
     def remove(self, *handles: Handle) -> None:
-        """Drop requests. Raises NotFound as `Session.remove`."""
-        self.table.check_distinct(handles)
-        for handle in handles:
-            self.table.remove(handle)
-        if handles:
-            self._drop(handles)
+        """Drop requests. Raises as `RequestTable.remove`."""
+        self.table.remove(handles)
+        self._drop(handles)
 
     def fail(self, errors: Mapping[Handle, LogitportError]) -> None:
         """Fail requests: the server drops them; the session keeps their handles, and each step reports the error."""
-        self.table.lose(errors)
-        if errors:
-            self._drop(list(errors))
+        for handle, error in errors.items():
+            self.table.lose(handle, error)
+        self._drop(list(errors))
+
+    def resend(self, handles: Sequence[Handle]) -> None:
+        """Send these requests again with their present histories; refused ones become `lost`."""
+        self.resyncs += len(handles)
+        self.admissions.send(handles)
 
     def clear(self) -> None:
         """Drop all handles, cancel the pending requests, and mark the session as closed."""
@@ -149,95 +140,86 @@ class SessionRequests:
         if self._moves is not None:
             self._moves.cancel()
 
-    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """Call `FrameChannel.exchange`; if the connection is lost, repeat it on a new one."""
-        return self.with_reconnect(lambda: self._channel.exchange(frame))
-
     def with_reconnect(self, call: Callable[[], _T]) -> _T:
-        """See `Recovery.with_reconnect`."""
-        return self._recovery.with_reconnect(call)
-
-    def move(self) -> None:
-        """Move the session if its server states that it should; see `SessionMove.move`."""
-        if self._move is not None:
-            self._move.move()
-
-    def end_restoring(self, handles: Iterable[Handle]) -> None:
-        """See `Recovery.end_restoring`."""
-        self._recovery.end_restoring(handles)
-
-    def resend(self, handles: Sequence[Handle]) -> None:
-        """Send these requests again with their present histories; refused ones are added to `lost`."""
-        self.resyncs += len(handles)
-        self._recovery.send(handles)
-
-    def _candidates(self, requests: Sequence[Request]) -> list[Handle]:
-        return self.table.candidates(requests, self._channel.opened.max_requests)
-
-    def _withdraw(self, begun: Sequence[PendingRequest]) -> None:
-        """Drop requests whatever the state of their admissions, with one frame: each frame may wait for a server."""
-        dropped = []
-        for pending in begun:
-            handle = pending.candidate
-            self.take_settled(pending)
-            if self.table.pending.get(handle.slot) is pending:
-                self.table.remove_pending(pending)
-                dropped.append(handle)
-            elif self.table.handles.get(handle.slot) is handle:
-                self.table.remove(handle)
-                dropped.append(handle)
-        if dropped:
-            with suppress(LogitportError):
-                self._drop(dropped)
-
-    def _exchange_added(self, frame: processing_pb2.AddRequests) -> processing_pb2.RequestsAdded:
-        added = self.exchange(processing_pb2.SessionRequest(add=frame)).added
-        check_added(frame, added)
-        return added
-
-    def _settle(self, frame: processing_pb2.AddRequests, added: processing_pb2.RequestsAdded) -> None:
-        """Settle the requests of a frame, and bind the programs of those that were admitted, also of restored ones."""
-        admitted = self.table.settle(frame, added)
-        restored = self.table.take_restored(added)
-        # Last: a connection that is lost while programs are fetched is restored with all admitted requests.
-        try:
-            self._bind({pending.candidate: chain for pending, chain in admitted}, restored)
-        except LogitportError as error:
-            for pending, _ in admitted:
-                pending.handle, pending.error = None, error
-            raise
-        self.table.finish(admitted)
-
-    def _bind(
-        self,
-        chains: Mapping[Handle, processing_pb2.AdmittedChain],
-        restored: Sequence[tuple[Handle, processing_pb2.AdmittedChain]] = (),
-    ) -> None:
-        """Bind the programs of admitted requests that the engine runs. Those for which that fails become `lost`.
-
-        Args:
-            chains: those of new requests.
-            restored: those of requests that were admitted again.
+        """Return `call()`; if the connection is lost, reconnect and repeat it. Must not be nested.
 
         Raises:
-            ServerUnavailable: no server could be reached; the new requests are removed.
+            ServerUnavailable: no attempt succeeded within `reconnect_seconds`.
         """
         try:
-            try:
-                for handle, chain in (*restored, *chains.items()):
-                    self._recovery.bind(handle, chain)
-            except ServerUnavailable as error:
-                if error.timed_out:
-                    raise
-                # Sends the requests to the next server, and binds their programs.
-                self._recovery.reconnect(lambda: None)
+            return call()
+        except ServerUnavailable as error:
+            if error.timed_out:
+                raise
+        return self._reconnect(call)
+
+    def move(self) -> None:
+        """Move the session if its server states that it should, another one takes all requests, and no state is lost.
+
+        The present connection is kept until then. A step in which no other server is ready is not delayed.
+
+        Raises:
+            ServerUnavailable: the new connection was lost, and there is none now.
+        """
+        if self._moves is None or not self._channel.should_move:
+            return
+        self._channel.drain_reply()
+        if self.table.restoring:
+            return
+        if any(handle.processed for handle in self.table.handles.values()):
+            self._moves.cancel()
+            return
+        candidate = self._moves.take(len(self.table))
+        if candidate is None:
+            return
+        connection = candidate.connection
+        try:
+            settle = self.admissions.offer(lambda frame: connection.exchange(frame, _MOVE_SECONDS))
         except BaseException as error:
-            if not isinstance(error, ServerUnavailable) or error.timed_out:
-                with suppress(LogitportError):
-                    self._drop(list(chains))
-            for handle in chains:
-                self.table.remove(handle)
+            self._moves.settle(candidate, moved=False)
+            if not isinstance(error, LogitportError):
+                raise
+            target = connection.transport.target
+            logger.info("a session does not move to %s, which does not take all its requests: %s", target, error)
+            return
+        self._channel.adopt(connection)
+        self._moves.settle(candidate, moved=True)
+        self.table.refused = candidate.refused
+        settle()
+
+    def _reconnect(self, call: Callable[[], _T]) -> _T:
+        """Reconnect, and return `call()`. Raises as `with_reconnect`."""
+        # Not gRPC's retry policy: it repeats one RPC, and an attempt is several (connect, register, replay, call).
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, seconds=self._reconnect_seconds)
+        while True:
+            try:
+                self._recover(backoff.remaining)
+                return call()
+            except (ServerUnavailable, LimitExceeded) as error:
+                may_repeat = not error.timed_out if isinstance(error, ServerUnavailable) else self._was_full
+                if not may_repeat or not backoff.wait():
+                    raise
+
+    def _recover(self, wait_seconds: float) -> None:
+        """Reconnect, and send again every request with a state that follows from its history; others become `lost`."""
+        self._was_full = False
+        self.table.check_open()
+        if self._moves is not None:
+            self._moves.cancel()
+        try:
+            self._channel.reopen(wait_seconds, len(self.table))
+        except LimitExceeded:
+            self._was_full = True
+            raise
+        try:
+            self.table.refused = self._restore()
+            self.admissions.restore()
+        except ServerUnavailable as error:
+            raise self._channel.lose(error) from None  # a session that lacks requests must not be used
+        except LogitportError as error:
+            self._channel.lose(error)
             raise
 
     def _drop(self, handles: Sequence[Handle]) -> None:
-        self.exchange(removal(handles))
+        if handles:
+            self.with_reconnect(lambda: self.admissions.drop(handles))

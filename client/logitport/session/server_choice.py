@@ -30,6 +30,9 @@ class ServerChoice:
         stream: makes the stream to a server; the arguments are those of `GrpcStream` of the same names.
         registrations: those of the client.
         send: sends a message to a method of a server's registry. Raises LogitportError.
+
+    Attributes:
+        server: that of the present or else of the last connection; None before the first one.
     """
 
     def __init__(
@@ -43,18 +46,13 @@ class ServerChoice:
         self._stream = stream
         self._registrations = registrations
         self._send = send
-        self._server: Server | None = None
+        self.server: Server | None = None
         # The server that has refused the requests of the session when it was about to move there.
         self._refuser: Server | None = None
         # Whether an attempt to connect to another server has failed since the last connection.
         self._failed_elsewhere = False
         # Whether the server has refused to open the session because of a limit.
         self._is_full = False
-
-    @property
-    def server(self) -> Server | None:
-        """The server of the present or else of the last connection; None before the first one."""
-        return self._server
 
     def connect(self, wait_seconds: float) -> Transport:
         """Connect to a server. If there are several, the first attempt after a connection is to another one.
@@ -66,17 +64,17 @@ class ServerChoice:
             ServerUnavailable: none of several servers can be reached.
         """
         if self._servers.single:
-            self._server = self._servers.any()
-            return self._stream(self._server, wait_seconds, math.inf)
+            self.server = self._servers.any()
+            return self._stream(self.server, wait_seconds, math.inf)
         # Only once: the server may be back while the others cannot be reached.
-        excluded = None if self._failed_elsewhere else self._server
+        excluded = None if self._failed_elsewhere else self.server
         self._failed_elsewhere = True
         if excluded is not None and not self._is_full:
             self._servers.failed(excluded)
         self._is_full = False
-        self._server = self._servers.least_loaded(excluded)
+        self.server = self._servers.least_loaded(excluded)
         self._failed_elsewhere = False
-        return self._stream(self._server, 0.0, _OPEN_SECONDS)
+        return self._stream(self.server, 0.0, _OPEN_SECONDS)
 
     def refused(self) -> None:
         """Record that the server has refused to open the session because of a limit: the server works."""
@@ -90,7 +88,7 @@ class ServerChoice:
         Raises:
             ServerUnavailable: the client is closed.
         """
-        present = self._server
+        present = self.server
         if present is None:
             return None
         refuser = [] if self._refuser is None else [self._refuser]
@@ -100,7 +98,7 @@ class ServerChoice:
 
         def settle(moved: bool) -> None:
             if moved:
-                self._server, self._failed_elsewhere = server, False
+                self.server, self._failed_elsewhere = server, False
             self._refuser = None if moved else server
 
         return OtherServer(
@@ -124,9 +122,9 @@ class ServerChoice:
 
         Called for each connection that is used.
         """
-        if self._server is None:
+        if self.server is None:
             raise ServerUnavailable(f"the session with {self._servers.text} has no server")
-        return self._restore_on(self._server)
+        return self._restore_on(self.server)
 
     def _restore_on(self, server: Server) -> dict[str, LogitportError]:
         return self._registrations.restore(lambda method, message: self._send(server, method, message))

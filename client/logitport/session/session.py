@@ -76,7 +76,7 @@ class Session:
             rows=1 + opening.max_draft_tokens,
         )
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
-        moves = None if elsewhere is None else Moves(elsewhere, self._channel.connector())
+        moves = None if elsewhere is None else Moves(elsewhere, opening, timeout=timeout, local=local)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs, moves)
         try:
             self._requests.with_reconnect(self._channel.check)
@@ -101,7 +101,7 @@ class Session:
     @property
     def session_id(self) -> str:
         """The server's id of the session, for logs; it changes after a reconnect."""
-        return self._channel.opened.session_id
+        return self._channel.connection.opened.session_id
 
     @property
     def reconnects(self) -> int:
@@ -116,7 +116,7 @@ class Session:
     @property
     def transport(self) -> str:
         """How frames are sent: "grpc", or "local" over a Unix socket with shared memory."""
-        return self._channel.transport
+        return self._channel.connection.transport.name
 
     @property
     def logits_memory(self) -> str:
@@ -245,7 +245,7 @@ class Session:
             NotFound: the handle is not in this session.
             InvalidArgument: `length` is above the history's, or below the prompt's.
         """
-        self._requests.check(handle)
+        self._requests.table.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class Session:
         if any(map(self._requests.table.is_restoring, handles)):
             if not self._transfer.buffer.is_used:  # the engine may have written the logits to it already
                 self._requests.collect()
-            self._requests.with_reconnect(lambda: self._requests.end_restoring(handles))
+            self._requests.with_reconnect(lambda: self._requests.admissions.end_restoring(handles))
 
     def _end(self) -> None:
         if self._watch is not None:
@@ -274,7 +274,7 @@ class Session:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._requests.table.handles)
 
     def __bool__(self) -> bool:
         return True  # even without requests, where __len__ is 0

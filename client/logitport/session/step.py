@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from logitport.session.requests import SessionRequests
     from logitport.session.step_content import StepContent
     from logitport.session.step_reply import ReplyReader
-    from logitport_proto import common_pb2
 
 
 class StepContext(NamedTuple):
@@ -146,26 +145,25 @@ class PendingStep:
 
     @property
     def num_rows(self) -> int:
-        """See `BegunStep`."""
+        """Number of rows of the step."""
         return len(self._content.rows)
 
     @property
     def reader(self) -> core.ReplyReader | None:
-        """See `BegunStep`."""
+        """Reads the reply; None if it must be parsed."""
         if self._context.requests.table.has_programs and programs_of(self._content):
             return None
         return self._context.replies.core
 
-    def take_compiled(self, reply: core.StepReply) -> None:
-        """See `BegunStep`."""
-        self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
-
-    def take_reply(self, reply: processing_pb2.StepEdits) -> None:
-        """See `BegunStep`."""
-        self._answer = self._context.replies.read(reply, self._content)
+    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None:
+        """Keep the reply, on any thread. Raises LogitportError if it is wrong."""
+        if isinstance(reply, processing_pb2.StepEdits):
+            self._answer = self._context.replies.read(reply, self._content)
+        else:  # the core has checked it
+            self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
 
     def take_error(self, error: Exception) -> None:
-        """See `BegunStep`; `apply` raises the error."""
+        """Keep the error that replaced the reply, on any thread; `apply` raises it."""
         self._error = error
 
     def _synchronized_answer(self) -> Answer:
@@ -201,7 +199,7 @@ class PendingStep:
     def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> Answer:
         """Send the step again, without new ids, after the histories, which include them already."""
         self._context.requests.resend(out_of_sync)
-        self._context.requests.end_restoring(self._content.handles)
+        self._context.requests.admissions.end_restoring(self._content.handles)
         nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._content.handles, ())
         frame = step_frame(nothing_new, self._content.drafts, self._content.rows, self._context.vocab_size)
         reply = self._context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
@@ -238,8 +236,6 @@ class PendingStep:
                 if self._context.transfer.refuse(placed):
                     return self._receive_logits_rows(logits, logits_rows, self._send(logits, logits_rows))
                 raise
-            if placed.buffer is None:
-                self._check_edited(edited.logits, len(logits_rows))
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
@@ -277,15 +273,7 @@ class PendingStep:
                 f"logits are {datatype}[{rows}, {width}]; this step needs "
                 f"{expected}[{len(self._content.rows)}, {self._context.vocab_size}]"
             )
-        self._context.transfer.check(logits)
-
-    def _check_edited(self, edited: common_pb2.Tensor, rows: int) -> None:
-        datatype = self._context.transfer.datatype
-        if edited.datatype != datatype or list(edited.shape) != [rows, self._context.vocab_size]:
-            raise InvalidArgument(
-                f"the server returned {edited.datatype}{list(edited.shape)} instead of {datatype}"
-                f"[{rows}, {self._context.vocab_size}]"
-            )
+        self._context.transfer.buffer.check(logits)
 
 
 def _report(result: StepResult) -> None:

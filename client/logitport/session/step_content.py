@@ -99,7 +99,7 @@ class StepReader:
             added = listed_by_handle(new_token_ids, "new_token_ids")
             kept = _kept(drafts)
             for handle in added:
-                self._requests.check(handle)
+                self._table.check(handle)
             placed = place_rows(added, kept, rows)
             try:
                 frame = step_frame(added, kept, placed, self._vocab_size)

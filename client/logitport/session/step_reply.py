@@ -112,7 +112,7 @@ class ReplyReader:
         by_slot = {handle.slot: handle for handle in handles} if failures or skipped else {}
         if unknown := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
             raise LogitportError(f"the server reported failures of slots {unknown}, which are not in the step")
-        lost = self._requests.lost
+        lost = self._requests.table.lost
         for slot in [slot for slot in failures if self._requests.table.is_restoring(by_slot[slot])]:
             del failures[slot]
             skipped[slot] = late_error(by_slot[slot])

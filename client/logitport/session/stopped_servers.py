@@ -50,11 +50,9 @@ class StoppedServerWatch:
 def _watch(channel_ref: weakref.ref[FrameChannel], answers: Callable[[], bool], closed: threading.Event) -> None:
     waiting, since, unanswered_checks = None, 0.0, 0
     while not closed.wait(_INTERVAL_SECONDS):
-        channel = channel_ref()
-        if channel is None:
+        if channel_ref() is None:
             return
-        waits_for = channel.unanswered
-        del channel  # the thread must not keep a session alive
+        waits_for = _unanswered(channel_ref)
         if waits_for is None or waits_for != waiting:
             waiting, since, unanswered_checks = waits_for, time.monotonic(), 0
         elif time.monotonic() - since >= _QUIET_SECONDS:
@@ -63,7 +61,7 @@ def _watch(channel_ref: weakref.ref[FrameChannel], answers: Callable[[], bool], 
                 continue
             unanswered_checks += 1
             # The frame may have been answered during the check.
-            if unanswered_checks == _CHECKS and _still_waits(channel_ref, waiting):
+            if unanswered_checks == _CHECKS and _unanswered(channel_ref) == waiting:
                 connection, _ = waiting
                 logger.warning(
                     "%s has answered neither a frame nor %d calls for %.1f s: the session reconnects",
@@ -74,6 +72,7 @@ def _watch(channel_ref: weakref.ref[FrameChannel], answers: Callable[[], bool], 
                 connection.lose()
 
 
-def _still_waits(channel_ref: weakref.ref[FrameChannel], waiting: tuple[Transport, int]) -> bool:
+def _unanswered(channel_ref: weakref.ref[FrameChannel]) -> tuple[Transport, int] | None:
+    """See `FrameChannel.unanswered`. The thread must not keep a session alive: only this call refers to it."""
     channel = channel_ref()
-    return channel is not None and channel.unanswered == waiting
+    return None if channel is None else channel.unanswered

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
 from logitport.errors import METADATA_KEY, LogitportError, status_name, to_proto
-from logitport_server import descriptors
+from logitport_server import defects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
-logger = logging.getLogger(__name__)
 
 # Bytes. gRPC limits metadata to 8 KiB; it percent-encodes a status's details, and base64-encodes binary values.
 _MAX_TEXT_LENGTH = 1024
@@ -33,11 +30,8 @@ async def statuses(context: Context) -> AsyncIterator[None]:
             await _abort(context, error)
         except (grpc.aio.BaseError, asyncio.CancelledError):
             raise
-        except Exception as error:
-            if descriptors.is_shortage(error):
-                await _abort(context, descriptors.shortage())
-            logger.exception("a call failed because of a defect of the server")
-            await _abort(context, LogitportError(f"a defect of the server: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - `to_error` logs it
+            await _abort(context, defects.to_error(error, "a call"))
     except grpc.aio.InternalError as error:  # the connection is gone, so no status can be sent
         raise asyncio.CancelledError from error
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport.errors import AccessDenied, InvalidArgument, LogitportError
+from logitport.errors import AccessDenied, LogitportError
 from logitport_server.access import messages
 from logitport_server.access.grpc_errors import statuses
-from logitport_server.access.open_calls import OpenCalls
+from logitport_server.access.open_calls import OpenCalls, read_message
 from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
 from logitport_server.log_limit import LogLimit
@@ -229,10 +229,7 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler.stream_stream is not None:
             await _stream(handler.stream_stream, requests, context)
             return
-        with stall_limit("the call's message did not arrive"):
-            message = await context.read()
-        if message is grpc.aio.EOF:
-            raise InvalidArgument("the call has no message; send one")
+        message = await read_message(context)
         reply = await handler.unary_unary(message, context)
         with stall_limit("the reply was not received"):
             await context.write(reply)

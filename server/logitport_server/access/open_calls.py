@@ -40,7 +40,12 @@ class OpenCalls:
             LimitExceeded: there are too many such calls, or the message does not arrive.
         """
         with self._wait():
-            message = await _message(context)
+            message = await read_message(context, _MESSAGE_SECONDS)
+            length = len(message.service)
+            if length > _MAX_NAME_LENGTH:
+                raise InvalidArgument(
+                    f"the name of the service has {length} characters; send at most {_MAX_NAME_LENGTH} characters"
+                )
         reply = await handler.unary_unary(message, context)
         with stall_limit("the reply was not received", _MESSAGE_SECONDS):
             await context.write(reply)
@@ -66,15 +71,10 @@ class OpenCalls:
             self._replaced.discard(task)
 
 
-async def _message(context: Context) -> Any:
-    """Read a health call's only message."""
-    with stall_limit("the call's message did not arrive", _MESSAGE_SECONDS):
+async def read_message(context: Context, seconds: float | None = None) -> Any:
+    """Read the only message of a unary call. The time limit is that of `stall_limit`."""
+    with stall_limit("the call's message did not arrive", seconds):
         message = await context.read()
     if message is grpc.aio.EOF:
         raise InvalidArgument("the call has no message; send one")
-    length = len(message.service)
-    if length > _MAX_NAME_LENGTH:
-        raise InvalidArgument(
-            f"the name of the service has {length} characters; send at most {_MAX_NAME_LENGTH} characters"
-        )
     return message

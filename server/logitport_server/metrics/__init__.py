@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from logitport_server.metrics.codes import code_label
 from logitport_server.metrics.processors import ProcessorMetrics, StepTimes
+from logitport_server.metrics.refusals import code_label
 from logitport_server.metrics.server import Metrics
 
 __all__ = ["Metrics", "ProcessorMetrics", "StepTimes", "code_label"]

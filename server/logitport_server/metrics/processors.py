@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
-from logitport_server.metrics.codes import code_label
+from logitport_server.metrics.refusals import code_label
 from logitport_server.session.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
@@ -132,14 +132,20 @@ class ProcessorMetrics(Collector):
                 if any(processor.buckets)
             }
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values, so that a second one of these names is refused."""
-        return _families()
-
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
         self._refresh()
-        rows, failed, times = families = _families()
+        rows = CounterMetricFamily("logitport_rows_applied", "Rows by processor", labels=["processor"])
+        failed = CounterMetricFamily(
+            "logitport_requests_failed",
+            "Requests that failed in a step, by processor and error",
+            labels=["processor", "code"],
+        )
+        times = HistogramMetricFamily(
+            "logitport_processor_step_seconds",
+            "Seconds of a step in the calls of a processor, with the wait for its worker's replies",
+            labels=["processor"],
+        )
         with self._lock:
             for label, processor in self._labels.items():
                 if processor.rows:
@@ -149,20 +155,4 @@ class ProcessorMetrics(Collector):
                 if any(processor.buckets):
                     buckets = [*zip(_LE, accumulate(processor.buckets), strict=True)]
                     times.add_metric([label], buckets, processor.seconds)
-        return families
-
-
-def _families() -> tuple[CounterMetricFamily, CounterMetricFamily, HistogramMetricFamily]:
-    return (
-        CounterMetricFamily("logitport_rows_applied", "Rows by processor", labels=["processor"]),
-        CounterMetricFamily(
-            "logitport_requests_failed",
-            "Requests that failed in a step, by processor and error",
-            labels=["processor", "code"],
-        ),
-        HistogramMetricFamily(
-            "logitport_processor_step_seconds",
-            "Seconds of a step in the calls of a processor, with the wait for its worker's replies",
-            labels=["processor"],
-        ),
-    )
+        return rows, failed, times

@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
-from logitport_server.metrics.codes import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,33 +55,28 @@ class RefusalMetrics(Collector):
         with self._lock:
             self._labels.get(principal, principal).requests.update(failure.error.code for failure in failures)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values, so that a second one of these names is refused."""
-        return _families()
-
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
-        calls, requests = families = _families()
+        labels = ["code", "principal"]
+        calls = CounterMetricFamily(
+            "logitport_calls_refused",
+            "Calls refused before their message was read, by error and principal (empty without authentication)",
+            labels=labels,
+        )
+        requests = CounterMetricFamily(
+            "logitport_requests_refused",
+            "Requests that sessions and calls of Apply refused to add, by error and principal",
+            labels=labels,
+        )
         with self._lock:
             for label, principal in self._labels.items():
                 for code, count in principal.calls.items():
                     calls.add_metric([code_label(code), label], count)
                 for code, count in principal.requests.items():
                     requests.add_metric([code_label(code), label], count)
-        return families
+        return calls, requests
 
 
-def _families() -> tuple[CounterMetricFamily, CounterMetricFamily]:
-    labels = ["code", "principal"]
-    return (
-        CounterMetricFamily(
-            "logitport_calls_refused",
-            "Calls refused before their message was read, by error and principal (empty without authentication)",
-            labels=labels,
-        ),
-        CounterMetricFamily(
-            "logitport_requests_refused",
-            "Requests that sessions and calls of Apply refused to add, by error and principal",
-            labels=labels,
-        ),
-    )
+def code_label(code: int) -> str:
+    """The label of an error code, such as "INVALID_ARGUMENT"."""
+    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")

@@ -6,32 +6,25 @@ import importlib.metadata
 import platform
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from logitport import compiled
 from logitport_proto import processing_pb2
-from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
 from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
-from logitport_server.metrics.transferred_bytes import TransferredBytes
-from logitport_server.metrics.workers import add_worker_metrics
 from logitport_server.session.compiled_batch import STEP_BOUNDS
 from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from logitport_server.metrics.workers import Workers
+    from logitport_server.executors import Executor, ProcessExecutor
     from logitport_server.session.session import EngineSession
     from logitport_server.session.session_admissions import Admitted
 
@@ -47,23 +40,11 @@ _PARTS = {
 }
 
 
-class Loads(Protocol):
-    """Counts of loads of shipped processors, as a loader or an executor has them."""
-
-    @property
-    def hits(self) -> int:
-        """Loads from a cache."""
-
-    @property
-    def misses(self) -> int:
-        """Loads that unpickled."""
-
-
 class Metrics:
     """The metrics of one server.
 
     Args:
-        loads: counts of loads of shipped processors.
+        executor: counts the loads of shipped processors.
         installed: names of the installed processors. Each has a label of its own.
 
     Attributes:
@@ -73,8 +54,9 @@ class Metrics:
         received, sent: functions that count bytes of messages, by transport.
     """
 
-    def __init__(self, loads: Loads, installed: Collection[str] = ()) -> None:
-        self.registry = registry = CollectorRegistry()
+    def __init__(self, executor: Executor, installed: Collection[str] = ()) -> None:
+        # With auto_describe, the names of a collector are those of its first collection: a second one is refused.
+        self.registry = registry = CollectorRegistry(auto_describe=True)
         self._sessions: set[EngineSession] = set()
         self._adding = threading.Lock()
         self.gauge("logitport_sessions", "Sessions that are open", lambda: self.load()[0])
@@ -104,17 +86,10 @@ class Metrics:
         self._replayed_tokens = Counter(
             "logitport_tokens_replayed", "Token ids of the histories of replayed requests", registry=registry
         )
-        received = TransferredBytes(
-            "logitport_received_bytes", "Bytes of messages received", TRANSPORTS, self._add_compiled_steps
-        )
-        sent = TransferredBytes("logitport_sent_bytes", "Bytes of messages sent", TRANSPORTS, self._add_compiled_steps)
-        registry.register(received)
-        registry.register(sent)
-        self.received = {transport: partial(received.add, transport) for transport in TRANSPORTS}
-        self.sent = {transport: partial(sent.add, transport) for transport in TRANSPORTS}
-        hits, misses = {"": lambda: loads.hits}, {"": lambda: loads.misses}
-        registry.register(FunctionCounter("logitport_loader_hits", "Loads from the cache of classes", hits))
-        registry.register(FunctionCounter("logitport_loader_misses", "Loads that unpickled", misses))
+        self.received = {transport: partial(self._steps.received, transport) for transport in TRANSPORTS}
+        self.sent = {transport: partial(self._steps.sent, transport) for transport in TRANSPORTS}
+        self._counter("logitport_loader_hits", "Loads from the cache of classes", {"": lambda: executor.hits})
+        self._counter("logitport_loader_misses", "Loads that unpickled", {"": lambda: executor.misses})
         labels = {
             "version": VERSION,
             "python": platform.python_version(),
@@ -129,9 +104,39 @@ class Metrics:
         """Add a gauge that reads its value when the metrics are read."""
         Gauge(name, documentation, registry=self.registry).set_function(value)
 
-    def watch_workers(self, workers: Workers) -> None:
-        """Add the metrics of worker processes."""
-        add_worker_metrics(self.registry, workers)
+    def watch_workers(self, executor: ProcessExecutor) -> None:
+        """Add the metrics of worker processes, and of the GPU that they may use."""
+        self.gauge(
+            "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: executor.running
+        )
+        self.gauge(
+            "logitport_workers_resident_memory_bytes",
+            "Resident memory of all workers, in which pages that they share count once for each",
+            lambda: sum(worker.memory_bytes for worker in executor.workers()),
+        )
+        self._counter(
+            "logitport_workers_lost",
+            "Workers terminated because of a processor",
+            {"": lambda: executor.quarantine.failures},
+        )
+        self.gauge(
+            "logitport_processors_quarantined",
+            "Processors in quarantine, not called",
+            lambda: len(executor.quarantine),
+        )
+        if (gpu := executor.gpu) is None:
+            return
+        self._counter(
+            "logitport_worker_logits",
+            "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
+            {memory: partial(gpu.calls.__getitem__, memory) for memory in gpu.calls},
+            "memory",
+        )
+        self._counter(
+            "logitport_worker_gpus_refused",
+            "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
+            {"": lambda: gpu.refusals},
+        )
 
     def session_opened(self, session: EngineSession) -> None:
         """Add an open session."""
@@ -221,9 +226,9 @@ class Metrics:
             return
         self._steps.add_counts(counts.steps)
         self.processors.add_counts(session.principal.name, counts.processors)
-        for transport, steps in counts.steps.items():
-            self.received[transport](steps.received_bytes)
-            self.sent[transport](steps.sent_bytes)
+
+    def _counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+        self.registry.register(_FunctionCounter(name, documentation, values, label))
 
     def _add_waits(self) -> None:
         registry = self.registry
@@ -246,3 +251,27 @@ class Metrics:
             buckets=_ADMISSION_BUCKETS,
             registry=registry,
         )
+
+
+class _FunctionCounter(Collector):
+    """A counter that gets its values from functions. prometheus_client offers that for gauges only.
+
+    Args:
+        name: without `_total`.
+        documentation: one line.
+        values: a function for each value of the label; it returns a number that never falls.
+        label: name of the label; "" for a counter with one value, that of the key "".
+    """
+
+    def __init__(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+        self._name = name
+        self._documentation = documentation
+        self._values = values
+        self._labels = [label] if label else []
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counter with its values."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        for value, read in self._values.items():
+            family.add_metric([value] if self._labels else [], read())
+        return [family]

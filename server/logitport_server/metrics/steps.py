@@ -1,4 +1,4 @@
-"""Metrics of steps by transport: their number, their times, and how long they have waited."""
+"""Metrics by transport: the bytes of messages, the number and times of steps, and how long they have waited."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class _Times:
 
 
 class StepMetrics(Collector):
-    """The metrics of steps. Thread-safe.
+    """The metrics with the label `transport`. Thread-safe.
 
-    Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them.
+    Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them. Its
+    counters take several times as long for each message.
 
     Args:
         refresh: called before the metrics are read; it calls `add_counts`.
@@ -64,6 +65,18 @@ class StepMetrics(Collector):
         self._lock = threading.Lock()
         self._computed = {(transport, part): _Times() for transport in TRANSPORTS for part in _PARTS}
         self._queued = {transport: _Times() for transport in TRANSPORTS}
+        self._received = dict.fromkeys(TRANSPORTS, 0)
+        self._sent = dict.fromkeys(TRANSPORTS, 0)
+
+    def received(self, transport: str, size_bytes: int) -> None:
+        """Count a message that the server has received."""
+        with self._lock:
+            self._received[transport] += size_bytes
+
+    def sent(self, transport: str, size_bytes: int) -> None:
+        """Count a message that the server has sent."""
+        with self._lock:
+            self._sent[transport] += size_bytes
 
     def step(self, transport: str, part: str, seconds: float, queue_seconds: float) -> None:
         """Record a step, or a part of one.
@@ -79,11 +92,13 @@ class StepMetrics(Collector):
             self._queued[transport].add(queue_seconds)
 
     def add_counts(self, steps: Mapping[str, StepCounts]) -> None:
-        """Add counts of steps by transport."""
+        """Add counts of steps by transport, with their bytes."""
         with self._lock:
             for transport, counts in steps.items():
                 self._computed[transport, "edits"].add_counts(counts.computed)
                 self._queued[transport].add_counts(counts.queued)
+                self._received[transport] += counts.received_bytes
+                self._sent[transport] += counts.sent_bytes
 
     @property
     def num_steps(self) -> int:
@@ -96,34 +111,29 @@ class StepMetrics(Collector):
         """A step that reads logits is one step in two parts."""
         return sum(sum(self._computed[transport, part].buckets) for part in ("edits", "apply"))
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values, so that a second one of these names is refused."""
-        return _families()
-
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
         self._refresh()
-        steps, computed, queued = families = _families()
+        by_transport = ["transport"]
+        received = CounterMetricFamily("logitport_received_bytes", "Bytes of messages received", labels=by_transport)
+        sent = CounterMetricFamily("logitport_sent_bytes", "Bytes of messages sent", labels=by_transport)
+        steps = CounterMetricFamily("logitport_steps", "Steps answered, by transport", labels=by_transport)
+        computed = HistogramMetricFamily(
+            "logitport_step_seconds",
+            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
+            labels=["transport", "part"],
+        )
+        queued = HistogramMetricFamily(
+            "logitport_step_queue_seconds",
+            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
+            labels=by_transport,
+        )
         with self._lock:
             for transport in TRANSPORTS:
+                received.add_metric([transport], self._received[transport])
+                sent.add_metric([transport], self._sent[transport])
                 steps.add_metric([transport], self._count(transport))
                 queued.add_metric([transport], *self._queued[transport].samples)
             for labels, times in self._computed.items():
                 computed.add_metric(labels, *times.samples)
-        return families
-
-
-def _families() -> tuple[CounterMetricFamily, HistogramMetricFamily, HistogramMetricFamily]:
-    return (
-        CounterMetricFamily("logitport_steps", "Steps answered, by transport", labels=["transport"]),
-        HistogramMetricFamily(
-            "logitport_step_seconds",
-            "Seconds to compute a step, by part: edits, logits, or apply (a call of Apply)",
-            labels=["transport", "part"],
-        ),
-        HistogramMetricFamily(
-            "logitport_step_queue_seconds",
-            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
-            labels=["transport"],
-        ),
-    )
+        return received, sent, steps, computed, queued

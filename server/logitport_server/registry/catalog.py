@@ -80,7 +80,7 @@ class Catalog:
         self._version: str | None = None
         self._held: dict[str, Held] = {}
         self.outage = ""
-        with _as_internal_error():
+        with self._using_store():
             self._synchronize(math.inf)
 
     @property
@@ -90,8 +90,7 @@ class Catalog:
 
     def refresh(self) -> View:
         """Read all that other servers have changed. Returns the view. Raises LogitportError if that fails."""
-        self._check_reachable()
-        with self._changing, _as_internal_error():
+        with self._using_store():
             self._synchronize(math.inf)
             return self.view
 
@@ -104,8 +103,7 @@ class Catalog:
         Raises:
             LogitportError: the store cannot be read or written.
         """
-        self._check_reachable()
-        with self._changing, _as_internal_error():
+        with self._using_store():
             return self._change(plan)
 
     def lift(self, digest: str) -> bool:
@@ -114,12 +112,11 @@ class Catalog:
         Raises:
             LogitportError: the store cannot be read or written.
         """
-        self._check_reachable()
 
         def plan(_: View, change: Change) -> None:
             change.deleted.update(key for key, quarantined in self._quarantines() if quarantined.digest == digest)
 
-        with self._changing, _as_internal_error():
+        with self._using_store():
             self._change(plan)
             return self._quarantine.lift(digest)
 
@@ -141,12 +138,24 @@ class Catalog:
                 logger.info("the store can be used again")
             self.outage = ""
 
-    def _check_reachable(self) -> None:
-        """Raise LogitportError at once if the last poll failed: each attempt may wait for a timeout."""
+    @contextmanager
+    def _using_store(self) -> Iterator[None]:
+        """Context for one use of the store, with the errors for a client.
+
+        If the last poll failed, it fails at once: each attempt may wait for a timeout.
+        """
         if self.outage:
             raise LogitportError(
                 f"the server's store cannot be used: {self.outage}; nothing has changed, try again later"
             )
+        try:
+            with self._changing:
+                yield
+        except StoreError as error:
+            if descriptors.is_shortage(error):
+                raise descriptors.shortage() from error
+            happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
+            raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error
 
     def _change(self, plan: Callable[[View, Change], None]) -> View:
         for _ in range(_MAX_ATTEMPTS):
@@ -264,7 +273,6 @@ class Catalog:
             self._quarantine.adopt(now[key].trust_domain, now[key].digest, now[key].reason)
 
     def _store_quarantines(self) -> None:
-        """Store what this server has quarantined or forgotten since the last time."""
         changes = self._quarantine.take_changes()
         if not changes:
             return
@@ -301,15 +309,3 @@ def by_urgency(keys: Sequence[str], known: Container[str]) -> list[str]:
         return True, of_owner[owner]
 
     return sorted(keys, key=rank)
-
-
-@contextmanager
-def _as_internal_error() -> Iterator[None]:
-    """Context that turns StoreError into the error for a client."""
-    try:
-        yield
-    except StoreError as error:
-        if descriptors.is_shortage(error):
-            raise descriptors.shortage() from error
-        happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
-        raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error

@@ -73,7 +73,6 @@ class PayloadPolicy:
             self._trusted_keys.check_current(shipped, name)
 
     def _check_kind(self, is_program: bool) -> None:
-        """Raise PayloadError if the operator does not allow programs, or code."""
         if is_program and not self._allow_programs:
             raise PayloadError(
                 "this server does not accept programs (--no-programs); ask its operator to allow them, or use a "

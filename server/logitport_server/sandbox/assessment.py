@@ -44,20 +44,22 @@ class Assessment:
     @property
     def leaks(self) -> list[ProbeResult]:
         """The attempts that got through, although the layers that are not waived should stop them."""
-        expected = frozenset(LAYER_NAMES) - self.waived
-        return [result for result in self._through if _stops(expected, result.what)]
+        return [result for result in self._through if _stops(self._expected, result.what)]
 
     @property
     def accepted(self) -> list[ProbeResult]:
         """The attempts that got through because the operator waived the layers that stop them."""
-        expected = frozenset(LAYER_NAMES) - self.waived
-        return [result for result in self._through if not _stops(expected, result.what)]
+        return [result for result in self._through if not _stops(self._expected, result.what)]
 
     @property
     def relies_on_layers(self) -> bool:
         """Whether present layers stop each attempt that must be stopped. If not, a setting of the machine may do so."""
-        expected, present = frozenset(LAYER_NAMES) - self.waived, frozenset(LAYER_NAMES) - self.absent
-        return all(_stops(present, attempt.what) for attempt in ATTEMPTS if _stops(expected, attempt.what))
+        present = frozenset(LAYER_NAMES) - self.absent
+        return all(_stops(present, attempt.what) for attempt in ATTEMPTS if _stops(self._expected, attempt.what))
+
+    @property
+    def _expected(self) -> frozenset[str]:
+        return frozenset(LAYER_NAMES) - self.waived
 
     @property
     def _through(self) -> list[ProbeResult]:

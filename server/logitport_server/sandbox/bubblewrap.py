@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox.layer import Layer
@@ -85,10 +86,5 @@ def _error(bwrap: str, arguments: Iterable[str]) -> str | None:
 
 def _parents(paths: Iterable[str]) -> list[str]:
     """Return arguments that create the folders above the paths. Bubblewrap itself creates them for root only."""
-    folders = {parent for path in paths for parent in _above(path)}
+    folders = {str(parent) for path in paths for parent in PurePath(path).parents} - {"/"}
     return [argument for folder in sorted(folders) for argument in ("--dir", folder)]
-
-
-def _above(path: str) -> list[str]:
-    parent = os.path.dirname(path)
-    return [] if parent == "/" else [*_above(parent), parent]

@@ -142,7 +142,6 @@ def _end_with(channel: socket.socket, call: Callable[[], None]) -> NoReturn:
 
 
 def _use_null_streams() -> None:
-    """Use /dev/null for the three standard streams."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(null, stream)

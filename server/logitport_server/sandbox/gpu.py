@@ -43,8 +43,6 @@ def environment() -> dict[str, str]:
 def _library_folders() -> tuple[str, ...]:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         paths = {line.rstrip("\n").partition("/")[2] for line in maps}
-    return tuple(sorted({f"/{os.path.dirname(path)}" for path in paths if _belongs_to_driver(path)}))
-
-
-def _belongs_to_driver(path: str) -> bool:
-    return os.path.basename(path).startswith(_LIBRARIES)
+    return tuple(
+        sorted({f"/{os.path.dirname(path)}" for path in paths if os.path.basename(path).startswith(_LIBRARIES)})
+    )

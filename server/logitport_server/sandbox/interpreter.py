@@ -31,7 +31,7 @@ def readable_paths(python: str) -> tuple[str, ...]:
 
     Raises SandboxError if it cannot be run, or lacks a package that workers need.
     """
-    command = [python, "-I", "-c", f"from {__name__} import _print_paths; _print_paths()"]
+    command = [python, "-I", "-c", f"import json; from {__name__} import own_paths; print(json.dumps(own_paths()))"]
     try:
         printed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
@@ -43,10 +43,6 @@ def readable_paths(python: str) -> tuple[str, ...]:
             f"install logitport for it {how_to_install('server')}, or name another Python"
         ) from error
     return tuple(json.loads(printed.stdout))
-
-
-def _print_paths() -> None:
-    sys.stdout.write(json.dumps(own_paths()))
 
 
 def own_paths() -> list[str]:

@@ -66,7 +66,6 @@ def _known(rights: dict[int, int], version: int) -> int:
 
 
 def _exceptions(plan: Plan) -> dict[str, int]:
-    """Return the rights of a worker, by path."""
     read_folder, use_device = _READ_FILE | _READ_DIR, _READ_FILE | _WRITE_FILE
     allowed = {path: read_folder if os.path.isdir(path) else _READ_FILE for path in plan.readable}
     allowed |= dict.fromkeys(_DEVICES, use_device)

@@ -80,9 +80,8 @@ class Namespaces(Layer):
 
     def apply(self, plan: Plan, limits: Limits) -> None:
         linux.mount("", "/", "", linux.MS_REC | linux.MS_PRIVATE)
-        kept = [
-            (path, _handle(path)) for path in plan.readable if path.startswith(tuple(f"{top}/" for top in _PRIVATE))
-        ]
+        hidden = tuple(f"{folder}/" for folder in _PRIVATE)
+        kept = [(path, os.open(path, os.O_PATH)) for path in plan.readable if path.startswith(hidden)]
         for folder in _PRIVATE:
             _mount_empty(folder, f"mode=0700,size={limits.temporary_bytes},nr_inodes=4096")
         for path, handle in kept:
@@ -97,10 +96,6 @@ class Namespaces(Layer):
 def _mount_empty(folder: str, options: str, flags: int = 0) -> None:
     hardened = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", folder, "tmpfs", hardened | flags, options)
-
-
-def _handle(path: str) -> int:
-    return os.open(path, os.O_PATH)
 
 
 def _mount_again(path: str, handle: int) -> None:

@@ -100,7 +100,6 @@ def _make_attempts(forker: WorkerForker, port: int, abstract_socket: str) -> lis
 
 
 def _be_sibling(channel: socket.socket, path: str) -> None:
-    """Be the worker that the attempts attack."""
     with contextlib.suppress(OSError):  # without the namespaces layer it has no temporary folder
         Path(path).write_text("a secret", encoding="ascii")
     channel.send(b".")

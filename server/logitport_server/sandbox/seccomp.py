@@ -19,43 +19,13 @@ from logitport_server.sandbox import linux
 from logitport_server.sandbox.bpf import ALLOW, Match, assemble, fail_with
 from logitport_server.sandbox.layer import Layer
 from logitport_server.sandbox.plan import SandboxError
-from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
+from logitport_server.sandbox.system_calls import ALLOWED, AUDIT_ARCHITECTURES, DENIED, names, numbers
 
 if TYPE_CHECKING:
     from logitport_server.sandbox.plan import Limits, Plan
 
-_MEMORY = "brk madvise membarrier mincore mmap mprotect mremap msync munmap"
-_FILES = """
-    access close close_range dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate fchmod fcntl fdatasync flock fstat
-    fstatfs fsync ftruncate getcwd getdents64 lseek lstat mkdir mkdirat newfstatat open openat pread64 preadv pwrite64
-    pwritev read readlink readlinkat readv rename renameat renameat2 rmdir stat statfs statx umask unlink unlinkat
-    write writev
-"""
-_THREADS = """
-    exit exit_group futex futex_waitv get_robust_list getcpu gettid rseq sched_getaffinity sched_getparam
-    sched_getscheduler sched_yield set_robust_list set_tid_address
-"""
-_SIGNALS = """
-    restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait sigaltstack
-"""
-_TIME = "clock_getres clock_gettime clock_nanosleep gettimeofday nanosleep time times"
-_SELF = """
-    getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getuid
-    sysinfo uname
-"""
-# On descriptors that the server gave it: a worker can neither make nor connect a socket.
-_WAITING = """
-    epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2 getpeername getsockname getsockopt poll ppoll
-    pselect6 recvfrom recvmsg select sendmsg sendto shutdown
-"""
-_ALLOWED_CALLS = " ".join((_MEMORY, _FILES, _THREADS, _SIGNALS, _TIME, _SELF, _WAITING))
-_DENIED_CALLS = """
-    accept accept4 bind chmod chown chroot connect execve execveat fork link listen mount pipe pipe2 ptrace
-    sched_setaffinity setgid setgroups setpriority setregid setresgid setresuid setreuid setrlimit setsockopt setuid
-    socket socketpair symlink umount2 unshare vfork
-"""
-
-# Of those, what the CUDA driver needs, and what it makes for itself: sockets are Unix sockets, which lead nowhere.
+# What the CUDA driver needs of the denied calls, and what it makes for itself. Its sockets are Unix sockets, which lead
+# nowhere.
 _DRIVER = "bind memfd_create pipe pipe2 setsockopt"
 _AF_UNIX = 1
 
@@ -115,10 +85,9 @@ def compile_filter(*, in_pid_namespace: bool, devices: bool, machine: str | None
 
 
 def _verdicts(in_pid_namespace: bool, devices: bool) -> dict[str, int | Match]:
-    """Return the verdict for each call that the filter names."""
     signals = Match(0, (1,), _DENIED) if in_pid_namespace else _DENIED
-    verdicts: dict[str, int | Match] = dict.fromkeys(_ALLOWED_CALLS.split(), ALLOW)
-    verdicts |= dict.fromkeys(_DENIED_CALLS.split(), _DENIED)
+    verdicts: dict[str, int | Match] = dict.fromkeys(names(ALLOWED), ALLOW)
+    verdicts |= dict.fromkeys(names(DENIED), _DENIED)
     verdicts |= {
         "clone": Match(0, (_CLONE_THREAD,), _DENIED, mask=_CLONE_THREAD),
         "prlimit64": Match(2, (0,), _DENIED),  # to read limits, not to set them

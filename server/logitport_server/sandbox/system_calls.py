@@ -1,4 +1,4 @@
-"""Numbers of the system calls that the seccomp filter names, for each architecture.
+"""The system calls that the seccomp filter names: which are allowed, and their numbers for each architecture.
 
 From the kernel's headers: asm/unistd_64.h for x86_64, asm-generic/unistd.h for aarch64. A number never changes.
 """
@@ -10,35 +10,24 @@ from __future__ import annotations
 AUDIT_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 
 # Columns are in the order of AUDIT_ARCHITECTURES. A dash: the architecture does not have the call.
-_TABLE = """
-accept              43 202
-accept4            288 242
-access              21   -
-bind                49 200
+ALLOWED = """
+# memory
 brk                 12 214
-chmod               90   -
-chown               92   -
-chroot             161  51
-clock_getres       229 114
-clock_gettime      228 113
-clock_nanosleep    230 115
-clone               56 220
+madvise             28 233
+membarrier         324 283
+mincore             27 232
+mmap                 9 222
+mprotect            10 226
+mremap              25 216
+msync               26 227
+munmap              11 215
+# files
+access              21   -
 close                3  57
 close_range        436 436
-connect             42 203
 dup                 32  23
 dup2                33   -
 dup3               292  24
-epoll_create1      291  20
-epoll_ctl          233  21
-epoll_pwait        281  22
-epoll_pwait2       441 441
-epoll_wait         232   -
-eventfd2           290  19
-execve              59 221
-execveat           322 281
-exit                60  93
-exit_group         231  94
 faccessat          269  48
 faccessat2         439 439
 fadvise64          221 223
@@ -47,22 +36,76 @@ fchmod              91  52
 fcntl               72  25
 fdatasync           75  83
 flock               73  32
-fork                57   -
 fstat                5  80
 fstatfs            138  44
 fsync               74  82
 ftruncate           77  46
+getcwd              79  17
+getdents64         217  61
+lseek                8  62
+lstat                6   -
+mkdir               83   -
+mkdirat            258  34
+newfstatat         262  79
+open                 2   -
+openat             257  56
+pread64             17  67
+preadv             295  69
+pwrite64            18  68
+pwritev            296  70
+read                 0  63
+readlink            89   -
+readlinkat         267  78
+readv               19  65
+rename              82   -
+renameat           264  38
+renameat2          316 276
+rmdir               84   -
+stat                 4   -
+statfs             137  43
+statx              332 291
+umask               95 166
+unlink              87   -
+unlinkat           263  35
+write                1  64
+writev              20  66
+# threads
+exit                60  93
+exit_group         231  94
 futex              202  98
 futex_waitv        449 449
 get_robust_list    274 100
 getcpu             309 168
-getcwd              79  17
-getdents64         217  61
+gettid             186 178
+rseq               334 293
+sched_getaffinity  204 123
+sched_getparam     143 121
+sched_getscheduler 145 120
+sched_yield         24 124
+set_robust_list    273  99
+set_tid_address    218  96
+# signals
+restart_syscall    219 128
+rt_sigaction        13 134
+rt_sigpending      127 136
+rt_sigprocmask      14 135
+rt_sigreturn        15 139
+rt_sigsuspend      130 133
+rt_sigtimedwait    128 137
+sigaltstack        131 132
+# time
+clock_getres       229 114
+clock_gettime      228 113
+clock_nanosleep    230 115
+gettimeofday        96 169
+nanosleep           35 101
+time               201   -
+times              100 153
+# the process itself
 getegid            108 177
 geteuid            107 175
 getgid             104 176
 getgroups          115 158
-getpeername         52 205
 getpgrp            111   -
 getpid              39 172
 getppid            110 173
@@ -71,73 +114,47 @@ getresgid          120 150
 getresuid          118 148
 getrlimit           97 163
 getrusage           98 165
+getuid             102 174
+sysinfo             99 179
+uname               63 160
+# descriptors that the server gave it: a worker can neither make nor connect a socket
+epoll_create1      291  20
+epoll_ctl          233  21
+epoll_pwait        281  22
+epoll_pwait2       441 441
+epoll_wait         232   -
+eventfd2           290  19
+getpeername         52 205
 getsockname         51 204
 getsockopt          55 209
-gettid             186 178
-gettimeofday        96 169
-getuid             102 174
-ioctl               16  29
-kill                62 129
-link                86   -
-listen              50 201
-lseek                8  62
-lstat                6   -
-madvise             28 233
-membarrier         324 283
-memfd_create       319 279
-mincore             27 232
-mkdir               83   -
-mkdirat            258  34
-mmap                 9 222
-mount              165  40
-mprotect            10 226
-mremap              25 216
-msync               26 227
-munmap              11 215
-nanosleep           35 101
-newfstatat         262  79
-open                 2   -
-openat             257  56
-pipe                22   -
-pipe2              293  59
 poll                 7   -
 ppoll              271  73
-prctl              157 167
-pread64             17  67
-preadv             295  69
-prlimit64          302 261
 pselect6           270  72
-ptrace             101 117
-pwrite64            18  68
-pwritev            296  70
-read                 0  63
-readlink            89   -
-readlinkat         267  78
-readv               19  65
 recvfrom            45 207
 recvmsg             47 212
-rename              82   -
-renameat           264  38
-renameat2          316 276
-restart_syscall    219 128
-rmdir               84   -
-rseq               334 293
-rt_sigaction        13 134
-rt_sigpending      127 136
-rt_sigprocmask      14 135
-rt_sigreturn        15 139
-rt_sigsuspend      130 133
-rt_sigtimedwait    128 137
-sched_getaffinity  204 123
-sched_getparam     143 121
-sched_getscheduler 145 120
-sched_setaffinity  203 122
-sched_yield         24 124
 select              23   -
 sendmsg             46 211
 sendto              44 206
-set_robust_list    273  99
-set_tid_address    218  96
+shutdown            48 210
+"""
+DENIED = """
+accept              43 202
+accept4            288 242
+bind                49 200
+chmod               90   -
+chown               92   -
+chroot             161  51
+connect             42 203
+execve              59 221
+execveat           322 281
+fork                57   -
+link                86   -
+listen              50 201
+mount              165  40
+pipe                22   -
+pipe2              293  59
+ptrace             101 117
+sched_setaffinity  203 122
 setgid             106 144
 setgroups          116 159
 setpriority        141 140
@@ -148,32 +165,36 @@ setreuid           113 145
 setrlimit          160 164
 setsockopt          54 208
 setuid             105 146
-shutdown            48 210
-sigaltstack        131 132
 socket              41 198
 socketpair          53 199
-stat                 4   -
-statfs             137  43
-statx              332 291
 symlink             88   -
-sysinfo             99 179
-tgkill             234 131
-time               201   -
-times              100 153
-umask               95 166
 umount2            166  39
-uname               63 160
-unlink              87   -
-unlinkat           263  35
 unshare            272  97
 vfork               58   -
-write                1  64
-writev              20  66
 """
+# The verdict depends on an argument, or on whether the worker has a GPU.
+CONDITIONAL = """
+clone               56 220
+ioctl               16  29
+kill                62 129
+memfd_create       319 279
+prctl              157 167
+prlimit64          302 261
+tgkill             234 131
+"""
+
+
+def names(table: str) -> list[str]:
+    """Names of the calls in a table."""
+    return [row[0] for row in _rows(table)]
 
 
 def numbers(machine: str) -> dict[str, int | None]:
     """Numbers by name; None for a call that the architecture does not have."""
     column = 1 + list(AUDIT_ARCHITECTURES).index(machine)
-    rows = [line.split() for line in _TABLE.split("\n") if line]
+    rows = _rows(ALLOWED + DENIED + CONDITIONAL)
     return {row[0]: None if row[column] == "-" else int(row[column]) for row in rows}
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [line.split() for line in table.splitlines() if line and not line.startswith("#")]

@@ -62,7 +62,7 @@ class WatchedStep:
             for index, edits in _edits_of(outcome.succeeded[begin:end]):
                 self._note(index, place, logits[index], edits)
             begin = end
-        self._keep(rows, final)
+        self._final.update((row.index, _copied(final[row.index])) for row in rows)
 
     def run_logits_reading(self, rows: Rows, outcome: StepOutcome, time: StepTime) -> None:
         """Run the other chains on their logits, in place, as a server does."""
@@ -103,9 +103,6 @@ class WatchedStep:
 
     def _note(self, index: int, place: int, logits: torch.Tensor, edits: tuple[Edit, ...]) -> None:
         self._places.setdefault(index, {})[place] = PlaceResult(_copied(logits), edits)
-
-    def _keep(self, rows: Rows, final: torch.Tensor) -> None:
-        self._final.update((row.index, _copied(final[row.index])) for row in rows)
 
 
 def _by_place(places: dict[int, PlaceResult], request: ActiveRequest) -> tuple[PlaceResult | None, ...]:

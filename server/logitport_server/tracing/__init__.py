@@ -1,7 +1,6 @@
 """Traces of the server, by OpenTelemetry.
 
-OpenTelemetry's own variables turn traces on and configure them. Off, which is the default, OpenTelemetry is not
-imported, and `span` returns one object that does nothing. `configure` selects the tracer of the whole process, as
+OpenTelemetry's own variables turn traces on and configure them. `configure` selects the tracer of the whole process, as
 `logging` is configured for the whole process.
 
 A span has the fields of `scope` as attributes. It never has token ids, parameters, or the message of an error, which
@@ -54,6 +53,8 @@ _HEADERS = ("traceparent", "tracestate")
 
 logger = logging.getLogger(__name__)
 
+# None while traces are off, which is the default: then `span` returns one object that does nothing. The no-op spans of
+# opentelemetry-api lost: a bare start_span and end take 0.65 µs, start_as_current_span with one attribute 5.8 µs.
 _tracer: Tracer | None = None
 # Part of the steps that have spans.
 _steps = 0.0
@@ -175,5 +176,4 @@ def continued(traceparent: str, tracestate: str) -> object:
 
 def ids(of: Span | None = None) -> dict[str, str]:
     """`trace_id` and `span_id`, in hexadecimal, of a span, by default the active one; {} if it is not recorded."""
-    found = of or current()
-    return found.ids
+    return (of or current()).ids

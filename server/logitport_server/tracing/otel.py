@@ -39,12 +39,18 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class RecordedSpan(Span):
-    """A span of OpenTelemetry."""
+    """A span of OpenTelemetry.
 
-    __slots__ = ("_span", "_token")
+    Args:
+        span: the span.
+        ended: its end, for a span of the past, in nanoseconds since the epoch.
+    """
 
-    def __init__(self, span: trace.Span) -> None:
+    __slots__ = ("_ended", "_span", "_token")
+
+    def __init__(self, span: trace.Span, ended: int | None = None) -> None:
         self._span = span
+        self._ended = ended
 
     def __enter__(self) -> Self:
         self._token = contexts.attach(trace.set_span_in_context(self._span))
@@ -54,7 +60,7 @@ class RecordedSpan(Span):
         contexts.detach(self._token)
         if exc is not None:
             self.fail(exc)
-        self._span.end()
+        self.end()
 
     @property
     def is_recorded(self) -> bool:
@@ -90,7 +96,7 @@ class RecordedSpan(Span):
 
     def end(self) -> None:
         if self._span.is_recording():
-            self._span.end()
+            self._span.end(self._ended)
 
 
 class Tracer:
@@ -124,9 +130,7 @@ class Tracer:
             [trace.Link(link) for link in links if isinstance(link, trace.SpanContext)],
             start_time=None if times is None else times[0],
         )
-        if times is not None:
-            return PastSpan(began, times[1])
-        return RecordedSpan(began)
+        return RecordedSpan(began, None if times is None else times[1])
 
     def current(self) -> Span:
         """The active span."""
@@ -149,24 +153,6 @@ class Tracer:
         ending = threading.Thread(target=self._provider.shutdown, name="logitport-traces", daemon=True)
         ending.start()
         ending.join(seconds)
-
-
-class PastSpan(RecordedSpan):
-    """A span that ends at a time of the past."""
-
-    __slots__ = ("_ended",)
-
-    def __init__(self, span: trace.Span, ended: int) -> None:
-        super().__init__(span)
-        self._ended = ended
-
-    def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
-        contexts.detach(self._token)
-        self.end()
-
-    def end(self) -> None:
-        if self._span.is_recording():
-            self._span.end(self._ended)
 
 
 def code_of(error: BaseException) -> str:

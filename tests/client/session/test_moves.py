@@ -256,7 +256,8 @@ def test_steps_do_not_wait_for_another_server(fleet: Fleet, hangs: str) -> None:
 
 def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "_PAUSE_SECONDS", 1.0)
-    mover, pauses = moves.Moves(lambda: None, None), []  # type: ignore[arg-type]
+    opening = processing_pb2.OpenSession()
+    mover, pauses = moves.Moves(lambda: None, opening, timeout=1.0, local="grpc"), []
     record = mover._backoff.next
     monkeypatch.setattr(mover._backoff, "next", lambda: pauses.append(record()))
     for _ in range(7):

@@ -223,7 +223,7 @@ def test_failed_requests_that_were_removed_are_forgotten(opened_on: Any) -> None
     session.remove(handle)
     with pytest.raises(RequestsFailed):
         pending.apply(np.full((1, VOCAB), -4, np.float32))
-    assert session._requests.lost == {}
+    assert session._requests.table.lost == {}
 
 
 def test_a_request_that_is_skipped_remains_on_the_server(opened_on: Any) -> None:

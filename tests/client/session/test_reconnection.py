@@ -6,7 +6,6 @@ import gc
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport.session import Session
-from logitport.session.recovery import Recovery
+from logitport.session.requests import SessionRequests
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
@@ -393,14 +392,17 @@ def test_a_failed_reconnect_keeps_no_dropped_session(error: LogitportError) -> N
             attempts.append(wait_seconds)
             raise type(error)(error.message)
 
-    recovery = Recovery(MagicMock(), Channel(), None, dict, 0.1, None)  # type: ignore[arg-type]
-    kept = weakref.ref(recovery)
+    def lose() -> None:
+        raise ServerUnavailable("gone")
+
+    requests = SessionRequests(Channel(), dict, 0.1, None)  # type: ignore[arg-type]
+    kept = weakref.ref(requests)
     gc.disable()
     try:
         with suppress(type(error)):
-            recovery.reconnect(lambda: None)
+            requests.with_reconnect(lose)
         assert len(attempts) > 1
-        del recovery
+        del requests
         assert kept() is None
     finally:
         gc.enable()

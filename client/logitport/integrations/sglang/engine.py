@@ -53,15 +53,20 @@ def unsupported(option: Callable[[str], Any], *, delays_sampling: bool) -> str:
 
 def unsupported_here() -> str:
     """Return the same for the engine in this process."""
-    from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_context, get_parallel
+    try:
+        from sglang.srt.environ import envs
+        from sglang.srt.runtime_context import get_context, get_parallel
 
-    published = get_context().config_leaf
+        published = get_context().config_leaf
 
-    def option(name: str) -> Any:
-        return get_parallel().pp_size if name == "pp_size" else published(name)
+        def option(name: str) -> Any:
+            return get_parallel().pp_size if name == "pp_size" else published(name)
 
-    return unsupported(option, delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+        return unsupported(option, delays_sampling=envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+    except Exception as error:  # noqa: BLE001 - another version of SGLang may differ in any way
+        return (
+            f"the options of {engine_name()} cannot be read ({type(error).__name__}: {error}); 0.5.23 is known to work"
+        )
 
 
 def engine_name() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import PayloadError
@@ -63,9 +64,10 @@ class Refusal:
     ) -> torch.Tensor:
         """End every request of the batch; the logits, float[rows, vocab_size], are not modified."""
         for params in custom_param_list or ():
-            req = request_of(params)
-            if req is not None and not req.finished():
-                end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
+            with suppress(AttributeError, ImportError):  # of another version of SGLang
+                req = request_of(params)
+                if req is not None and not req.finished():
+                    end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
         return logits
 
 

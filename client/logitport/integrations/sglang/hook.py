@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -100,12 +101,22 @@ class Hook:
             custom_params: each row's parameters, with SGLang's request under "__req__".
         """
         reqs: dict[int, Any] = {}
-        for row, params in enumerate(custom_params):
-            req = request_of(params)
-            if req is not None and awaits_token(req):
-                reqs[row] = req
-        if not reqs:
-            return
+        try:
+            for row, params in enumerate(custom_params):
+                req = request_of(params)
+                if req is not None and awaits_token(req):
+                    reqs[row] = req
+            if reqs:
+                self._process(logits, reqs, custom_params)
+        except AttributeError as error:  # of another version of SGLang: an exception would end the engine
+            _log.exception("logitport ends %d requests: %s", len(reqs), _unreadable(error))
+            for req in reqs.values():
+                with suppress(AttributeError, ImportError):
+                    end(req, _unreadable(error))
+
+    def _process(
+        self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
+    ) -> None:
         result = self._ranks.share(
             self._process_on_leader(logits, reqs, custom_params) if self._ranks.is_leader else None
         )
@@ -131,8 +142,8 @@ class Hook:
                 tracked = self._tracked.track(req, cast("Mapping[str, Any]", custom_params[row]))
                 if tracked.chain and (why := refusal or (BEAMS if req.beam_group is not None else "")):
                     raise InvalidArgument(why)
-            except InvalidArgument as error:
-                result.failures[row] = error
+            except Exception as error:  # noqa: BLE001 - an exception would end the engine
+                result.failures[row] = error if isinstance(error, LogitportError) else _unreadable(error)
             else:
                 if tracked.chain:
                     active[row] = tracked
@@ -222,3 +233,8 @@ def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buff
     elif not all_rows:
         logits[rows] = selected
     return step_result
+
+
+def _unreadable(error: Exception) -> LogitportError:
+    """Make the error for a request of a version of SGLang whose requests have other attributes."""
+    return LogitportError(f"the request of this SGLang cannot be read ({error!r}); 0.5.23 is known to work")

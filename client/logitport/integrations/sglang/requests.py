@@ -29,18 +29,29 @@ plugin_installed = threading.Event()
 
 
 def request_of(params: Mapping[str, Any] | None) -> Any:
-    """Return SGLang's `Req` for a row's `custom_params`; None if SGLang passed none, or if it was dropped."""
+    """Return SGLang's `Req` for a row's `custom_params`; None if SGLang passed none, or if it was dropped.
+
+    From a version of SGLang with other requests, the weak proxy that SGLang passed.
+    """
     proxy = params.get("__req__") if isinstance(params, dict) else None
     try:
         # A weak proxy has no identity of its own; a method bound through it has the request itself.
         return None if proxy is None else proxy.finished.__self__
     except ReferenceError:
         return None
+    except AttributeError:
+        return proxy
 
 
 def awaits_token(req: Any) -> bool:
-    """Return whether the sampled id joins the request's output: its prompt is read, and it has not ended."""
-    return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
+    """Return whether the sampled id joins the request's output: its prompt is read, and it has not ended.
+
+    Also for a request of another version, that does not show it: what cannot be processed then ends.
+    """
+    try:
+        return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
+    except AttributeError:
+        return True
 
 
 def end_ids(req: Any) -> Collection[int]:

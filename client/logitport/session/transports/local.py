@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from logitport.session.transports.watch import ReplyWatch
     from logitport_proto import processing_pb2
 
 _WELCOME = b"\1"
@@ -58,7 +57,7 @@ class LocalTransport(Transport):
         # Also runs when a session is garbage-collected without `close`.
         self._end_both = weakref.finalize(self, _end_both, connection, stream, os.getpid())
         self.closed = False
-        self._watch: core.EarlyReceiver | ReplyWatch | None = None
+        self._early: core.EarlyReceiver | None = None
 
     @classmethod
     def connect(cls, local: processing_pb2.LocalTransport, stream: Transport, timeout: float) -> Self:
@@ -139,19 +138,15 @@ class LocalTransport(Transport):
                 os.close(descriptor)
         return reply, memory
 
-    def on_readable(self, take_early: Callable[[], object]) -> None:
-        # Both need epoll: they are Linux only, as the local transport.
+    def on_readable(self, take_early: Callable[[], object]) -> None:  # noqa: ARG002
+        # Without the core, no thread: one of Python would compete with the engine's other work for the GIL.
         if core is not None:
-            self._watch = core.EarlyReceiver(self._connection.fileno(), self._stream.max_message_bytes)
-            return
-        from logitport.session.transports.watch import ReplyWatch
-
-        self._watch = ReplyWatch(self._connection, take_early)
+            self._early = core.EarlyReceiver(self._connection.fileno(), self._stream.max_message_bytes)
 
     def leave_reply(self, reader: core.ReplyReader | None, seq: int, num_rows: int) -> None:
-        watch = self._watch  # read once: another thread may close the session
-        if watch is not None:
-            watch.leave(reader, seq, num_rows)
+        early = self._early  # read once: another thread may close the session
+        if early is not None:
+            early.leave(reader, seq, num_rows)
 
     def close(self) -> None:
         self._ended = SessionClosed("the session is closed; open another with Client.session")
@@ -164,8 +159,10 @@ class LocalTransport(Transport):
 
     def _claim_reply(self) -> core.StepReply | None:
         """Return the reply that was left, if it has been read. Otherwise, `_receive_frame` begins with what arrived."""
-        watch = self._watch  # as in `leave_reply`
-        received = b"" if watch is None else watch.claim()
+        early = self._early  # as in `leave_reply`
+        if early is None:
+            return None
+        received = early.claim()
         if not isinstance(received, bytes):
             return received
         self._incoming.received += received
@@ -211,9 +208,9 @@ class LocalTransport(Transport):
             self.closed = True
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
-            if self._watch is not None:
-                self._watch.join()
-                self._watch = None  # it has a descriptor of its own
+            if self._early is not None:
+                self._early.join()
+                self._early = None  # it has a descriptor of its own
             self._end_both()
 
     def _broken(self, error: OSError | ValueError) -> LogitportError:

@@ -188,7 +188,6 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> None:
-    """Create an empty database. Raises OSError, sqlite3.Error."""
     temporary = path.with_name(f".new-{path.name}")
     for leftover in (temporary, temporary.with_name(f"{temporary.name}-journal")):
         leftover.unlink(missing_ok=True)

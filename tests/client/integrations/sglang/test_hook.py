@@ -17,6 +17,7 @@ import torch
 from logitport import Client
 from logitport.errors import InvalidArgument, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
+from logitport.integrations.sglang.engine import unsupported_here
 from logitport.integrations.sglang.hook import Hook
 from tests.client.integrations.admission_frames import admission_frames
 from tests.conftest import free_address
@@ -410,3 +411,39 @@ def test_one_rank_calls_the_service_and_all_ranks_agree(client: Client, chain: A
     assert connects in ([0], [])
     assert torch.equal(rows[0], rows[1])
     assert str(reqs[0].to_finish) == str(reqs[1].to_finish)
+
+
+ATTRIBUTES = (
+    *("inflight_middle_chunks", "to_finish", "beam_group", "finished", "eos_token_ids", "rid", "output_ids"),
+    *("origin_input_ids", "origin_input_ids_unpadded"),
+)
+
+
+class OfAnotherVersion(Req):
+    """A request of a version of SGLang that lacks an attribute."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__([2])
+        self.missing = missing
+
+    def __getattribute__(self, name: str) -> Any:
+        attributes = object.__getattribute__(self, "__dict__")
+        if name == attributes.get("missing"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("missing", ATTRIBUTES)
+def test_a_request_of_another_version_does_not_end_the_engine(client: Client, missing: str) -> None:
+    hook = Hook(lambda: client, tuple, Ranks(), "")
+    plain, strange = Req([2]), OfAnotherVersion(missing)
+    logits = step(hook, params_of(plain, ban(31)), params_of(strange, ban(31)))
+    # Some attributes are needed only to find the request, or not at all.
+    is_processed = logits[1, 31] == -torch.inf
+    assert vars(strange)["to_finish"] is not None or is_processed
+    hook._holder.close()
+
+
+def test_options_that_cannot_be_read_are_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sglang.srt.environ", None)
+    assert "0.5.23 is known to work" in unsupported_here()
