@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from logitport import tokenizers as shared
 from logitport.errors import PayloadError
-from logitport.tokenizers import Tokenizer, TokenizerFile, Unread
+from logitport.tokenizers import Tokenizer, TokenizerFile
 from logitport_builtins.grammar import tokenizers as of_grammars
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_tokenizers(paths: Mapping[str, Path]) -> None:
     for name, path in paths.items():
         if not _added[name]:
             of_grammars.add(name, path)
-            shared.add(name, Unread(partial(_read, name, path)))
+            shared.add(name, partial(_read, name, path))
         _added[name] += 1
 
 

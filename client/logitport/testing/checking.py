@@ -12,19 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import dialects
 from logitport.core.history import listed_ids
-from logitport.errors import (
-    InvalidArgument,
-    LogitportError,
-    NotInstalled,
-    ProcessorFailed,
-    ProcessorWarning,
-)
+from logitport.errors import InvalidArgument, LogitportError, NotInstalled, ProcessorFailed, ProcessorWarning
 from logitport.installation import how_to_install
 from logitport.source_checks import DISCARD, find
 from logitport.testing.captured_output import CapturedOutput
-from logitport.testing.runner import load_backend
+from logitport.testing.runner import load_backend, with_tokenizer
 from logitport.testing.stopwatch import Limits
-from logitport.testing.tokenizer_option import with_tokenizer
 from logitport.tokenizers import operator_tokenizer
 
 try:
@@ -34,7 +27,7 @@ except ImportError as error:
 
 from logitport.testing import laws as of_processors
 from logitport.testing.playing import Subject, play
-from logitport.testing.search import Budget
+from logitport.testing.search import Budget, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,8 +35,9 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
-    from logitport.testing.laws import Broken, Law
+    from logitport.testing.laws import Law
     from logitport.testing.runner import Place, Runner
+    from logitport.testing.search import Broken
 
 LAWS = tuple(law.name for law in of_processors.LAWS)
 
@@ -127,9 +121,7 @@ def check(
         def open_runner(place: Place) -> Runner:
             return _worker_runner(json.dumps(options)) if place == "worker" else backend.open_runner(place, options)
 
-        trial = of_processors.Trial(
-            subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance, output
-        )
+        trial = Trial(subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance, output)
         end = time.monotonic() + _MAX_SECONDS
         for number, law in enumerate(chosen):
             budget = Budget((end - time.monotonic()) / (len(chosen) - number))

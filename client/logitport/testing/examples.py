@@ -73,12 +73,7 @@ class Run:
         return replace(self, admitted=len(self.output))
 
     def lengthened(self, length: int, *, in_output: bool) -> Run:
-        """The same request after a history of this length, in which its ids are repeated.
-
-        Args:
-            length: number of ids that come before its own.
-            in_output: whether they are in its output, with which it is admitted; otherwise they are in its prompt.
-        """
+        """The same request after so many more ids: its own ones, repeated, in its output or in its prompt."""
         ids = (*self.prompt, *self.output) or (0,)
         history = (ids * (length // len(ids) + 1))[:length]
         if in_output:
@@ -154,9 +149,6 @@ class Examples:
     Args:
         params: parameters that the processor accepts.
         vocab_size: width of the logits; larger than all ids in the parameters.
-
-    Attributes:
-        params: as above.
     """
 
     def __init__(self, params: Sequence[Mapping[str, Any]], vocab_size: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,38 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.request import ProcessorLike, Request
-    from logitport.testing.runner import Batch, PlaceResult
+    from logitport.testing.runner import Batch
 
-
-@dataclass(frozen=True)
-class ChainResult:
-    """The result of one step.
-
-    Attributes:
-        row: its result; `row.places` has one element for each processor of the chain.
-        errors: the errors of processors that were left out, by place.
-    """
-
-    row: RowResult
-    errors: Mapping[int, LogitportError]
-
-
-class Chain(Protocol):
-    """The chain of one request.
-
-    Attributes:
-        infos: its processors.
-    """
-
-    infos: tuple[ProcessorInfo, ...]
-
-    def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
-        """Run one step.
-
-        Args:
-            history: the ids of prompt and output. It begins with that of the step before.
-            logits: the model's, float32[vocab_size].
-        """
+    # The row, with an element of `places` for each processor; and the errors of those that were left out, by place.
+    ChainResult = tuple[RowResult, Mapping[int, LogitportError]]
 
 
 class WholeChain:
@@ -57,6 +29,9 @@ class WholeChain:
     Args:
         batch: an empty one.
         request: the request, without output.
+
+    Attributes:
+        infos: the processors.
 
     Raises:
         LogitportError: a server would refuse the request.
@@ -67,18 +42,20 @@ class WholeChain:
         self.infos = self._slot.infos
 
     def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
-        return ChainResult(self._slot.step(history, logits), {})
+        """Run one step.
+
+        Args:
+            history: the ids of prompt and output. It begins with that of the step before.
+            logits: the model's, float32[vocab_size].
+        """
+        return self._slot.step(history, logits), {}
 
 
 class IsolatedChain:
     """Leaves a processor out of the steps in which it fails; the others run. It is called again in the next step.
 
     A processor that a server would not admit is left out of all steps. The chain runs as on a server in each step in
-    which none fails.
-
-    Args:
-        batch: an empty one.
-        request: the request, without output.
+    which none fails. Its interface is that of `WholeChain`.
 
     Raises:
         LogitportError: a server would refuse the request without processors.
@@ -90,7 +67,7 @@ class IsolatedChain:
         self._refused: dict[int, LogitportError] = {}
         self._slots: dict[tuple[int, ...], _Slot] = {}  # by the places of the processors that run
         self._next_slot = 0
-        self._remove(self._admit((), listed_ids(request.prompt_token_ids)))
+        self._admit((), listed_ids(request.prompt_token_ids)).remove()
         self.infos = tuple(self._info(place, processor) for place, (processor, _) in enumerate(request.processors))
 
     def step(self, history: Sequence[int], logits: NDArray[np.float32]) -> ChainResult:
@@ -98,11 +75,15 @@ class IsolatedChain:
         while True:
             running = tuple(place for place in range(len(self.infos)) if place not in errors)
             try:
-                row = self._slot_of(running, history).step(history, logits)
+                if running not in self._slots:
+                    self._slots[running] = self._admit(running, history)
+                row = self._slots[running].step(history, logits)
             except LogitportError as error:  # of the admission with these ids
                 row = RowResult(logits, (None,) * len(running), error)
             if row.error is None:
-                return ChainResult(RowResult(row.logits, self._spread(running, row)), errors)
+                by_place = dict(zip(running, row.places, strict=True))
+                places = tuple(by_place.get(place) for place in range(len(self.infos)))
+                return RowResult(row.logits, places), errors
             errors |= self._failing(running, row, history, logits)
 
     def _info(self, place: int, processor: ProcessorLike) -> ProcessorInfo:
@@ -113,13 +94,8 @@ class IsolatedChain:
             self._refused[place] = error
             named = processor if isinstance(processor, str) else getattr(processor, "__qualname__", type(processor))
             return ProcessorInfo(str(named).rpartition(".<locals>.")[2], reads_logits=False, is_program=False)
-        self._remove(slot)
+        slot.remove()
         return slot.infos[0]
-
-    def _slot_of(self, places: tuple[int, ...], history: Sequence[int]) -> _Slot:
-        if places not in self._slots:
-            self._slots[places] = self._admit(places, history)
-        return self._slots[places]
 
     def _failing(
         self, places: tuple[int, ...], row: RowResult, history: Sequence[int], logits: NDArray[np.float32]
@@ -141,20 +117,13 @@ class IsolatedChain:
         except LogitportError as error:
             return error
         failure = slot.step(history, logits).error
-        self._remove(slot)
+        slot.remove()
         return failure
 
     def _admit(self, places: tuple[int, ...], history: Sequence[int]) -> _Slot:
         processors = [self._request.processors[place] for place in places]
         self._next_slot += 1
         return _Slot(self._batch, self._next_slot, replace(self._request, processors=processors), history)
-
-    def _remove(self, slot: _Slot) -> None:
-        slot.remove()
-
-    def _spread(self, running: tuple[int, ...], row: RowResult) -> tuple[PlaceResult | None, ...]:
-        by_place = dict(zip(running, row.places, strict=True))
-        return tuple(by_place.get(place) for place in range(len(self.infos)))
 
 
 # The number of a slot's twin is larger by this.

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
 from logitport.programs.program import Program
 from logitport.request import ProcessorRef
-from logitport.source_checks import CHANGES, DRAW, SHARED, find
-from logitport.testing.captured_output import CapturedOutput
+from logitport.source_checks import CHANGES, DRAW, SHARED
 from logitport.testing.examples import LENGTHS, Logits, Run, changes_of
-from logitport.testing.outcomes import difference
 from logitport.testing.playing import play, play_crowd, play_rewind
-from logitport.testing.search import Budget, smallest
+from logitport.testing.search import Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
-    from hypothesis.strategies import SearchStrategy
-
-    from logitport.testing.examples import Crowd, Examples, Rewind
+    from logitport.testing.examples import Crowd, Rewind
     from logitport.testing.outcomes import Outcome
-    from logitport.testing.playing import Subject
     from logitport.testing.runner import Runner
+    from logitport.testing.search import Trial
 
 # The admission refuses the request, and nothing else happens.
 _REFUSALS = (InvalidArgument, LimitExceeded, PayloadError)
@@ -40,20 +36,6 @@ _TIMES_TOO_SLOW = 3
 _MAX_WORKER_EXAMPLES = 10
 
 
-class Broken(NamedTuple):
-    """An example that breaks a law.
-
-    Attributes:
-        problem: description of the violation.
-        example: the example as JSON data; empty if the law needs none.
-        output: what the processor printed then.
-    """
-
-    problem: str
-    example: Mapping[str, Any]
-    output: str = ""
-
-
 class LawBroken(LogitportError, AssertionError):
     """A processor breaks a law of `logitport.testing`. Raised by `logitport.testing.check`.
 
@@ -66,57 +48,6 @@ class LawBroken(LogitportError, AssertionError):
         super().__init__(message, output=output)
         self.law = law
         self.example = dict(example)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Arguments of the tests of laws.
-
-    Attributes:
-        subject: the processor.
-        examples: strategies for examples.
-        vocab_size: width of the logits.
-        here: runs processors in this process.
-        open_runner: opens a runner at another place.
-        max_examples: number of examples of each law.
-        seed: of the examples.
-        tolerance: how far two logits may differ.
-        output: captures what the processor prints.
-        budget: the time of the search for one law.
-    """
-
-    subject: Subject
-    examples: Examples
-    vocab_size: int
-    here: Runner
-    open_runner: Callable[[Any], Runner]
-    max_examples: int
-    seed: int
-    tolerance: float
-    output: CapturedOutput = field(default_factory=CapturedOutput)
-    budget: Budget = field(default_factory=Budget)
-
-    def search(
-        self, strategy: SearchStrategy[Any], problem_of: Callable[[Any], str], max_examples: int = 0
-    ) -> Broken | None:
-        """Search for the smallest example with a problem."""
-        found = smallest(
-            strategy,
-            problem_of,
-            max_examples=max_examples or self.max_examples,
-            seed=self.seed,
-            output=self.output,
-            budget=self.budget,
-        )
-        return None if found is None else Broken(found.problem, found.example.describe(), found.output)
-
-    def suspects(self, kinds: Collection[str]) -> str:
-        """Lines of the processor that may be the cause, each on a line; "" if none is found."""
-        return "".join(f"\n    suspect: {one}" for one in find(self.subject.processor, kinds))
-
-    def difference(self, first: Outcome, second: Outcome, names: tuple[str, str]) -> str:
-        """Describe the difference of two outcomes; "" if there is none."""
-        return difference(first, second, names, self.tolerance)
 
 
 def calls_are_fast(trial: Trial) -> Broken | None:
@@ -219,38 +150,22 @@ def rows_are_independent(trial: Trial) -> Broken | None:
 def params_are_checked(trial: Trial) -> Broken | None:
     """`validate_params` refuses what `start`, `advance` and `edit` cannot use, with InvalidArgument or a ValueError."""
 
-    def first_failure(run: Run) -> tuple[str, Run, str] | None:
-        """The first change of the run's parameters that fails, the run with it, and its problem."""
+    def first_failure(run: Run) -> tuple[str, Mapping[str, Any]]:
+        """The problem of the first change of the run's parameters that fails, and the run with the change."""
         original = play(trial.subject, trial.here, run)[-1]
         if original.error is not None and not original.state_lost:
-            return None  # another law's concern, whatever the parameters are
+            return "", {}  # another law's concern, whatever the parameters are
         for change, params in changes_of(run.params):
             changed = replace(run, params=params)
             last = play(trial.subject, trial.here, changed)[-1]
             refused = not last.admitted and isinstance(last.error, _REFUSALS)
             if last.error is not None and not refused and not last.state_lost and not last.too_slow:
-                return change, changed, _failure(last)
-        return None
-
-    def problem(run: Run) -> str:
-        failure = first_failure(run)
-        return "" if failure is None else failure[2]
+                return _failure(last), {"change": change, **changed.describe()}
+        return "", {}
 
     num_changes = max(len(changes_of(params)) for params in trial.examples.params)
     max_examples = max(_MIN_RUNS_FOR_PARAMS, trial.max_examples * _CHANGES_FOR_AN_EXAMPLE // num_changes)
-    found = smallest(
-        trial.examples.runs(),
-        problem,
-        max_examples=min(max_examples, trial.max_examples),
-        seed=trial.seed,
-        output=trial.output,
-        budget=trial.budget,
-    )
-    failure = None if found is None else first_failure(found.example)
-    if found is None or failure is None:
-        return None if found is None else Broken(found.problem, found.example.describe(), found.output)
-    change, run, text = failure
-    return Broken(text, {"change": change, **run.describe()}, found.output)
+    return trial.search_described(trial.examples.runs(), first_failure, min(max_examples, trial.max_examples))
 
 
 def _failure(outcome: Outcome) -> str:
@@ -316,12 +231,7 @@ def _is_shipped(processor: Any) -> bool:
 
 
 class Law(NamedTuple):
-    """A law.
-
-    Attributes:
-        name: its name, for `LawBroken.law` and for `check(laws=…)`.
-        search: searches for an example that breaks it. The docstring states the law.
-    """
+    """A law by its name. The docstring of its search for an example that breaks it states the law."""
 
     name: str
     search: Callable[[Trial], Broken | None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -15,26 +15,20 @@ if TYPE_CHECKING:
 
     # A function of a history, a causal model of transformers, or logits [steps, vocab_size].
     ModelLike = Union[Callable[[Sequence[int]], ArrayLike], ArrayLike, Any]
-
-
-class Model(Protocol):
-    """Returns the logits after a history."""
-
-    def __call__(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """The logits after these ids, float32[vocab_size]."""
+    # Returns the logits after a history, float32[vocab_size].
+    Model = Callable[[Sequence[int]], NDArray[np.float32]]
 
 
 def as_model(model_or_logits: ModelLike, steps: int | None) -> tuple[Model, int]:
     """Return a model, and the number of steps.
 
     Raises:
-        InvalidArgument: it is no model, or the number of steps is missing, or larger than that of recorded logits.
-        InvalidArgument: recorded logits are not a matrix.
+        InvalidArgument: it is no model, recorded logits are no matrix, or the number of steps is missing or too large.
     """
     if hasattr(model_or_logits, "config") and hasattr(model_or_logits, "forward"):
         return TransformersModel(model_or_logits), _checked(steps)
     if callable(model_or_logits):
-        return _Function(model_or_logits), _checked(steps)
+        return _function(model_or_logits), _checked(steps)
     recorded = RecordedLogits(model_or_logits)
     if steps is not None and steps > len(recorded):
         raise InvalidArgument(f"{steps} steps, but logits of {len(recorded)}; record more, or leave out `steps`")
@@ -42,10 +36,7 @@ def as_model(model_or_logits: ModelLike, steps: int | None) -> tuple[Model, int]
 
 
 class RecordedLogits:
-    """Returns the recorded rows one after the other, whatever the history is.
-
-    Args:
-        logits: [steps, vocab_size], a numpy array, a torch tensor or lists.
+    """Returns the recorded rows, [steps, vocab_size], one after the other, whatever the history is.
 
     Raises:
         InvalidArgument: they are not such a matrix.
@@ -67,11 +58,7 @@ class RecordedLogits:
 
 
 class TransformersModel:
-    """Runs a causal model of transformers, with its cache of keys and values.
-
-    Args:
-        model: a `PreTrainedModel` with a head for the next token.
-    """
+    """Runs a `PreTrainedModel` with a head for the next token, with its cache of keys and values."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -94,15 +81,14 @@ class TransformersModel:
         return to_float32(output.logits[0, -1])
 
 
-class _Function:
-    def __init__(self, function: Callable[[Sequence[int]], ArrayLike]) -> None:
-        self._function = function
-
-    def __call__(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        row = to_float32(self._function(token_ids))
+def _function(function: Callable[[Sequence[int]], ArrayLike]) -> Model:
+    def logits(token_ids: Sequence[int]) -> NDArray[np.float32]:
+        row = to_float32(function(token_ids))
         if row.ndim != 1 or not row.size:
             raise InvalidArgument(f"the model returned logits of shape {list(row.shape)}; return [vocab_size]")
         return row
+
+    return logits
 
 
 def to_float32(values: Any) -> NDArray[np.float32]:

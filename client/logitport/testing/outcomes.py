@@ -70,11 +70,7 @@ class Outcome:
 def difference(first: Outcome, second: Outcome, names: tuple[str, str], tolerance: float) -> str:
     """Describe the difference of two outcomes; "" if there is none.
 
-    Args:
-        first: one outcome.
-        second: the other one.
-        names: their names in messages.
-        tolerance: how far two finite logits may differ, absolutely and relatively.
+    Two finite logits may differ by the tolerance, absolutely and relatively.
     """
     if (first.error is not None and second.error is not None) or first.too_slow or second.too_slow:
         return ""

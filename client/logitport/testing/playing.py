@@ -57,11 +57,7 @@ class Subject:
 
 
 class _Played:
-    """One request in a batch.
-
-    Attributes:
-        ended: the outcome with its error; None while it has none.
-    """
+    """One request in a batch. `ended` is the outcome with its error, if it has one."""
 
     def __init__(self, subject: Subject, batch: Batch, slot: int, run: Run) -> None:
         self._batch = batch

@@ -40,18 +40,16 @@ def logitport_server(
     place = pytestconfig.getini(_INI)
     if place not in _PLACES:
         raise pytest.UsageError(f"the setting {_INI} is {place!r}; write {' or '.join(_PLACES)}")
-    server = _start(place, logitport_server_options)
+    server: RunningServer
+    if place == "thread":
+        from logitport.testing.runner import load_backend
+
+        server = load_backend().serve_in_thread(logitport_server_options)
+    else:
+        from logitport.testing.server_process import ServerProcess
+
+        server = ServerProcess(logitport_server_options)
     try:
         yield server
     finally:
         server.stop()
-
-
-def _start(place: str, options: Mapping[str, Any]) -> RunningServer:
-    if place == "thread":
-        from logitport.testing.runner import load_backend
-
-        return load_backend().serve_in_thread(options)
-    from logitport.testing.server_process import ServerProcess
-
-    return ServerProcess(options)

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """A row at one place of the chain, with its softmax, which takes longest for wide rows.
-
-    Args:
-        logits: float32[vocab_size].
-        top_k: number of best ids to keep.
-    """
+    """A row at one place of the chain, with its best ids, and its softmax, which takes longest for wide rows."""
 
     def __init__(self, logits: NDArray[np.float32], top_k: int) -> None:
         self.logits = logits
@@ -51,24 +46,13 @@ def record_step(
     given: bool,
     keep_logits: bool,
 ) -> StepRecord:
-    """Record one step.
-
-    Args:
-        index: its number.
-        chosen: the id that was chosen, and its probability.
-        raw: the model's logits, float32[vocab_size].
-        result: the result of the step.
-        chain: the processors.
-        top_k: number of best ids to record.
-        given: whether the id was given.
-        keep_logits: whether to record whole rows.
-    """
-    row = result.row
+    """Record one step: the chosen id with its probability, the result of the chain, and the errors by place."""
+    row, errors = result
     stages, processors = [Stage(raw, top_k)], []
     for place, (info, effect) in enumerate(zip(chain, row.places, strict=True)):
         before = stages[-1]
         stages.append(before if effect is None else Stage(effect.logits, top_k))
-        processors.append(record_place(place, info, before, effect, stages[-1], result.errors.get(place)))
+        processors.append(record_place(place, info, before, effect, stages[-1], errors.get(place)))
     same = np.array_equal(row.logits, stages[-1].logits)
     stages.append(stages[-1] if same else Stage(row.logits, top_k))
     return StepRecord(
@@ -102,16 +86,7 @@ def record_place(
     after: Stage,
     error: LogitportError | None = None,
 ) -> ProcessorRecord:
-    """Record the effect of one processor.
-
-    Args:
-        place: its place in the chain.
-        info: the processor.
-        before: the row before it.
-        effect: its result; None if it was not called.
-        after: the row after it.
-        error: why it was left out; None if it was not.
-    """
+    """Record the effect of one processor on the row before it; None if it was not called."""
     logits, changed = before.logits, after.logits
     was_allowed, is_allowed = logits > -np.inf, changed > -np.inf
     is_forced = after.summary.allowed == 1 < before.summary.allowed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
@@ -76,18 +78,10 @@ class ProcessorRecord:
 
     def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
         """Convert to JSON data. Lists of ids end after `max_ids`; their lengths are in `counts`. None keeps all ids."""
-        lists = {name: getattr(self, name) for name in ("denied", "restored", "biased", "bias")}
+        lists = ids_to_json(self, ("denied", "restored", "biased", "bias"), max_ids)
         return {
-            "processor": self.processor,
-            "place": self.place,
-            "called": self.called,
-            "reads_logits": self.reads_logits,
-            **{name: values[:max_ids].tolist() for name, values in lists.items()},
-            "counts": {name: len(values) for name, values in lists.items() if name != "bias"},
-            "forced": self.forced,
-            "moved": self.moved,
-            "before": _to_json(self.before),
-            "after": _to_json(self.after),
+            **{name: _to_json(value) for name, value in vars(self).items() if name not in lists},
+            **lists,
             "edits": [
                 {
                     "kind": kind.name,
@@ -97,7 +91,6 @@ class ProcessorRecord:
                 }
                 for kind, ids, values in self.edits
             ],
-            "error": self.error,
         }
 
 
@@ -150,17 +143,23 @@ class StepRecord:
     def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
         """Convert to JSON data, without whole rows; `max_ids` as in `ProcessorRecord.to_json`."""
         others = "processors", "raw_logits", "final_logits"
-        names = [field.name for field in fields(self) if field.name not in others]
         return {
-            **{name: _to_json(getattr(self, name)) for name in names},
+            **{name: _to_json(value) for name, value in vars(self).items() if name not in others},
             "processors": [record.to_json(max_ids) for record in self.processors],
         }
+
+
+def ids_to_json(record: object, names: Sequence[str], max_ids: int | None) -> dict[str, Any]:
+    """Convert arrays of a record to lists that end after `max_ids`, with their lengths in `counts`."""
+    arrays = {name: getattr(record, name) for name in names}
+    counts = {name: len(values) for name, values in arrays.items() if name != "bias"}
+    return {**{name: values[:max_ids].tolist() for name, values in arrays.items()}, "counts": counts}
 
 
 def _to_json(record: Any) -> Any:
     """Convert a record, or a value of one, to JSON data, with all ids."""
     if is_dataclass(record):
-        return {field.name: _to_json(getattr(record, field.name)) for field in fields(record)}
+        return {name: _to_json(value) for name, value in vars(record).items()}
     return record.tolist() if isinstance(record, np.ndarray) else record
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from logitport.errors import NotInstalled
+from logitport.errors import InvalidArgument, NotInstalled
 from logitport.installation import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
     from pathlib import Path
     from types import TracebackType
 
@@ -161,6 +163,16 @@ class Backend(Protocol):
 
     def serve_in_thread(self, options: Mapping[str, Any] | None = None) -> RunningServer:
         """Start a server on a thread of this process."""
+
+
+def with_tokenizer(
+    path: str | PathLike[str], name: str, options: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the tokenizer's name, and the options with the tokenizer. Raises InvalidArgument."""
+    if "tokenizer" in (options or {}):
+        raise InvalidArgument("tokenizer is given, and options has a tokenizer, too: leave one of them out")
+    name = name or os.fspath(path).replace("=", "_")
+    return name, {**(options or {}), "tokenizer": [f"{name}={os.fspath(path)}"]}
 
 
 def load_backend() -> Backend:

@@ -10,8 +10,8 @@ from logitport.core.history import listed_ids
 from logitport.errors import ProcessorWarning
 from logitport.source_checks import DISCARD, find
 from logitport.testing.models import as_model
+from logitport.testing.runner import with_tokenizer
 from logitport.testing.stepper import Stepper
-from logitport.testing.tokenizer_option import with_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
-    from logitport.testing.isolation import Chain
     from logitport.testing.models import Model
     from logitport.testing.records import Ending, StepRecord
 
@@ -85,32 +84,30 @@ class Stepper:
             sampling_params=dict(sampling_params or {}),
             on_error="abort" if on_error == "isolate" else on_error,
         )
-        self._choose = _Chooser(temperature, seed)
+        self._temperature = temperature
+        self._random = np.random.Generator(np.random.PCG64(seed))
         self._history = [*self._request.prompt_token_ids]
         self._add_texts(self._history)
-        self._chain: Chain | None = None
+        self._chain: WholeChain | IsolatedChain | None = None
         self._vocab_size = 0
         self.steps: list[StepRecord] = []
         self.ended: Ending | None = None
         self._runner = load_backend().open_runner("here", options, tokenizers)
 
     def step(self, token_id: int | None = None) -> StepRecord:
-        """Run one step.
-
-        Args:
-            token_id: the id to choose; None chooses by the logits.
+        """Run one step, which chooses this id; None chooses by the logits.
 
         Raises:
-            InvalidArgument: the simulation has ended, or the id is outside the vocabulary.
-            InvalidArgument: the model's logits have another width than before.
+            InvalidArgument: the simulation has ended, or the id or the width of the logits does not fit the vocabulary.
             LogitportError: a processor was refused, or has failed; not with on_error="isolate".
         """
         if self.ended is not None:
             raise InvalidArgument(f"the simulation has ended ({self.ended}); it has no further step")
         index = len(self.steps)
         raw = self._model(self._history)
-        result = self._chain_for(raw).step(self._history, raw)
-        row = result.row
+        chain = self._chain_for(raw)
+        result = chain.step(self._history, raw)
+        row = result[0]
         if row.error is not None and self._on_error == "abort":
             raise row.error
         chosen = self._choose(index, row.logits, token_id)
@@ -119,7 +116,7 @@ class Stepper:
             chosen,
             raw,
             result,
-            self._chain_for(raw).infos,
+            chain.infos,
             self._top_k,
             given=token_id is not None,
             keep_logits=self._keep_logits,
@@ -166,7 +163,7 @@ class Stepper:
             new = {*token_ids} - self._texts.keys()
             self._texts.update((token_id, self._token_text(token_id)) for token_id in new)
 
-    def _chain_for(self, raw: NDArray[np.float32]) -> Chain:
+    def _chain_for(self, raw: NDArray[np.float32]) -> WholeChain | IsolatedChain:
         """The chain, which is admitted with the first logits, because their width is that of the vocabulary."""
         if self._chain is None:
             self._vocab_size = len(raw)
@@ -181,15 +178,7 @@ class Stepper:
             )
         return self._chain
 
-
-class _Chooser:
-    """Chooses the id of each step."""
-
-    def __init__(self, temperature: float, seed: int) -> None:
-        self._temperature = temperature
-        self._random = np.random.Generator(np.random.PCG64(seed))
-
-    def __call__(self, index: int, logits: NDArray[np.float32], given: int | None) -> tuple[int | None, float]:
+    def _choose(self, index: int, logits: NDArray[np.float32], given: int | None) -> tuple[int | None, float]:
         """The id, None if none is allowed, and its probability."""
         distribution = distributions.probabilities(logits)
         number = self._random.random()  # drawn in each step, so that a given id does not change the later ones

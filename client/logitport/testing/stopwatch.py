@@ -18,12 +18,7 @@ _MIN_SECONDS_TO_STOP, _LIMITS_TO_STOP = 10.0, 3.0
 
 
 class Limits(NamedTuple):
-    """How long calls may take, in seconds.
-
-    Attributes:
-        step: all calls of one step; the server's `--processor-timeout-seconds`.
-        load: loading and the start of a request; the server's `--load-timeout-seconds`.
-    """
+    """How long calls may take, in seconds: all of one step, and loading with the start of a request."""
 
     step: float
     load: float
@@ -34,13 +29,7 @@ class Stopped(BaseException):
 
 
 class Measured:
-    """A call.
-
-    Attributes:
-        limit: how long it may take, in seconds.
-        seconds: how long it took.
-        stopped: whether it was stopped.
-    """
+    """A call: its limit and its time in seconds, and whether it was stopped."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -59,9 +48,6 @@ def measured(limit: float | None) -> Iterator[Measured]:
     """Measure a block, and stop it if it takes very long. A block that is stopped ends early, without an exception.
 
     It is not stopped outside the main thread, and if another timer, such as that of pytest-timeout, ends sooner.
-
-    Args:
-        limit: how long it may take, in seconds; None for any time.
     """
     result = Measured(float("inf") if limit is None else limit)
     if limit is None:

@@ -3,16 +3,14 @@
 `operator_tokenizer` finds one by name. Nothing here imports the package `tokenizers` before it is needed.
 """
 
-from logitport.tokenizers.configured import add, configure, operator_tokenizer, remove
 from logitport.tokenizers.files import TokenizerFile
-from logitport.tokenizers.registry import Unread, shipped_tokenizer
-from logitport.tokenizers.tokenizer import MISSING, Tokenizer, vocabulary_digest
+from logitport.tokenizers.registry import add, configure, remove, shipped_tokenizer
+from logitport.tokenizers.tokenizer import MISSING, Tokenizer, operator_tokenizer, vocabulary_digest
 
 __all__ = [
     "MISSING",
     "Tokenizer",
     "TokenizerFile",
-    "Unread",
     "add",
     "configure",
     "operator_tokenizer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LogitportError, PayloadError
@@ -10,37 +10,26 @@ from logitport.errors import LogitportError, PayloadError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
-class Unread:
-    """A tokenizer that is read when it is used for the first time.
-
-    Args:
-        read: reads it. Raises LogitportError.
-    """
-
-    def __init__(self, read: Callable[[], Any]) -> None:
-        self._read = read
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer."""
-        return self._read()
-
-
 # Tokenizers, or an error in place of one that cannot be used in this process.
 configured: dict[str, Any] = {}
-# Further ones, which must be named: none of them is the default.
-added: dict[str, Unread] = {}
+# Further ones, which are read at their first use. They must be named: none of them is the default.
+added: dict[str, Callable[[], Any]] = {}
 
 
-def usable(name: str) -> Any:
-    """Return the tokenizer of a known name. Raises LogitportError if it cannot be used in this process."""
-    if name in added:
-        return added[name].tokenizer
-    tokenizer = configured[name]
-    if isinstance(tokenizer, LogitportError):
-        raise type(tokenizer)(tokenizer.message, code=tokenizer.code)
-    return tokenizer
+def configure(tokenizers: Mapping[str, Any]) -> None:
+    """Replace the tokenizers that processors of this process can use. An error is raised where its name is used."""
+    configured.clear()
+    configured.update(tokenizers)
+
+
+def add(name: str, read: Callable[[], Any]) -> None:
+    """Add a tokenizer that processors of this process can use by its name. It is read at its first use."""
+    added[name] = cache(read)
+
+
+def remove(name: str) -> None:
+    """Remove a tokenizer that was added."""
+    added.pop(name, None)
 
 
 def shipped_tokenizer(digest: str, vocab_size: int, name: str, special_tokens: Mapping[str, str]) -> Any:
@@ -71,3 +60,13 @@ def shipped_tokenizer(digest: str, vocab_size: int, name: str, special_tokens: M
         "NAME=FOLDER for a folder that save_pretrained of the author's tokenizer has written, or ship token ids "
         "instead of the tokenizer"
     )
+
+
+def usable(name: str) -> Any:
+    """Return the tokenizer of a known name. Raises LogitportError if it cannot be used in this process."""
+    if name in added:
+        return added[name]()
+    tokenizer = configured[name]
+    if isinstance(tokenizer, LogitportError):
+        raise type(tokenizer)(tokenizer.message, code=tokenizer.code)
+    return tokenizer

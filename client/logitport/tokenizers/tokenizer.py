@@ -11,7 +11,7 @@ import orjson
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.installation import how_to_install
 from logitport.tokenizers.files import unreadable
-from logitport.tokenizers.registry import shipped_tokenizer
+from logitport.tokenizers.registry import added, configured, shipped_tokenizer, usable
 from logitport.tokenizers.texts import UnknownDecoder, read_texts
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ MISSING = (
     "tokenizers need the package tokenizers, which is not installed where the processors run; "
     f"install it {how_to_install('tokenizers')}"
 )
-
+_HOW = (
+    "the server's option --tokenizer NAME=PATH configures one, the argument `tokenizer` that of `simulate` and "
+    "`check`, and the option --tokenizer PATH that of `logitport replay`"
+)
 _KINDS = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")}
 
 
@@ -208,6 +211,29 @@ class Encoding(dict[str, list[int]]):
     def input_ids(self) -> list[int]:
         """The ids."""
         return self["input_ids"]
+
+
+def operator_tokenizer(name: str = "") -> Tokenizer:
+    """Return the operator's tokenizer of this name, or for "" the only one.
+
+    Raises:
+        InvalidArgument: the name is unknown, or it is "" and not exactly one tokenizer is configured.
+        LogitportError: the tokenizer cannot be used here, for example because the package `tokenizers` is missing.
+    """
+    if not name and len(configured) == 1:
+        name = next(iter(configured))
+    if name in configured or name in added:
+        tokenizer: Tokenizer = usable(name)
+        return tokenizer
+    known = f"configured: {', '.join(map(repr, configured))}" if configured else "none is configured"
+    if name:
+        raise InvalidArgument(
+            f"tokenizer {name!r} is not configured ({known}): start the server with --tokenizer {name}=PATH, or "
+            "open the session with the tokenizer_id of a configured one"
+        )
+    raise InvalidArgument(
+        f"no tokenizer is named ({known}): name one as the session's tokenizer_id, or in the call; {_HOW}"
+    )
 
 
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class Quantile(NamedTuple):
-    """An estimate.
-
-    Attributes:
-        seconds: the estimate.
-        is_above: whether the quantile is above it by an unknown time, because it is in the last bucket.
-    """
+    """An estimate; `is_above` if the quantile is in the last bucket, above it by an unknown time."""
 
     seconds: float
     is_above: bool
@@ -30,11 +25,8 @@ def quantile(bounds: Sequence[float], counts: Sequence[float], part: float) -> Q
 
     Args:
         bounds: upper bounds of the buckets, ascending, without the last one, which has none.
-        counts: cumulative counts, one more than bounds.
+        counts: cumulative counts, one more than bounds. Without any, the result is None.
         part: from 0 to 1, for example 0.99.
-
-    Returns:
-        None if nothing was counted.
 
     Source: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile
     """
@@ -51,14 +43,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[float], part: float) -> Q
 
 @dataclass(frozen=True)
 class Look:
-    """A server at one moment.
-
-    Attributes:
-        server: its address.
-        status: its status; None if it did not answer.
-        sessions: its sessions.
-        error: why it did not answer.
-    """
+    """A server at one moment: its status, None with an error if it did not answer, and its sessions."""
 
     server: str
     status: ServerStatus | None = None
@@ -103,13 +88,7 @@ class ProcessorActivity:
 
 @dataclass(frozen=True)
 class Activity:
-    """Activity of servers between two looks.
-
-    Attributes:
-        servers: in the order of the target.
-        sessions: those with the most steps first.
-        processors: those that were called, the ones with the most time first.
-    """
+    """Activity of servers, of sessions with the most steps first, and of processors with the most time first."""
 
     servers: Sequence[ServerActivity]
     sessions: Sequence[SessionActivity]
@@ -123,7 +102,7 @@ def compare(earlier: Sequence[Look], later: Sequence[Look]) -> Activity:
     """
     before = {look.server: look for look in earlier if look.status is not None}
     servers, sessions = [], []
-    changes: defaultdict[str, list[_Change]] = defaultdict(list)
+    increases: defaultdict[str, list[tuple[ProcessorTimes, float]]] = defaultdict(list)
     for look in later:
         first = before.get(look.server)
         if look.status is None or first is None or first.status is None:
@@ -144,47 +123,34 @@ def compare(earlier: Sequence[Look], later: Sequence[Look]) -> Activity:
         ]
         times = {one.processor: one for one in start.status.processor_times} if start.status is not None else {}
         for one in look.status.processor_times:
-            changes[one.processor].append(_Change.between(times.get(one.processor), one, seconds))
+            increases[one.processor].append((_increase(times.get(one.processor), one), seconds))
     sessions.sort(key=lambda one: -(one.steps_per_second or 0.0))
-    processors = [found for name, parts in changes.items() if (found := _together(name, parts)) is not None]
+    processors = [found for name, parts in increases.items() if (found := _together(name, parts)) is not None]
     processors.sort(key=lambda one: -one.seconds_per_second)
     return Activity(servers, sessions, processors)
 
 
-@dataclass(frozen=True)
-class _Change:
-    """Increase of a processor's counts and times at one server."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    steps_per_second: float
-    rows_per_second: float
-    seconds_per_second: float
-
-    @classmethod
-    def between(cls, first: ProcessorTimes | None, last: ProcessorTimes, seconds: float) -> _Change:
-        """Return the change. The server may have dropped the processor in the meantime, and counted it from 0 again."""
-        if first is not None and (first.counts[-1] > last.counts[-1] or first.bounds_seconds != last.bounds_seconds):
-            first = None
-        counts, rows, total = last.counts, last.rows, last.total_seconds
-        if first is not None:
-            counts = tuple(new - old for new, old in zip(last.counts, first.counts, strict=True))
-            rows, total = rows - first.rows, total - first.total_seconds
-        return cls(last.bounds_seconds, counts, counts[-1] / seconds, rows / seconds, total / seconds)
+def _increase(first: ProcessorTimes | None, last: ProcessorTimes) -> ProcessorTimes:
+    """Return what was added. The server may have dropped the processor in the meantime, and counted it from 0 again."""
+    if first is None or first.counts[-1] > last.counts[-1] or first.bounds_seconds != last.bounds_seconds:
+        return last
+    counts = tuple(new - old for new, old in zip(last.counts, first.counts, strict=True))
+    total_seconds = last.total_seconds - first.total_seconds
+    return replace(last, counts=counts, rows=last.rows - first.rows, total_seconds=total_seconds)
 
 
-def _together(processor: str, changes: Sequence[_Change]) -> ProcessorActivity | None:
-    """Add up the changes at all servers. None if the processor was not called."""
-    if not any(change.counts[-1] for change in changes):
+def _together(processor: str, increases: Sequence[tuple[ProcessorTimes, float]]) -> ProcessorActivity | None:
+    """Add up the increases at all servers, each with its seconds. None if the processor was not called."""
+    if not any(times.counts[-1] for times, _ in increases):
         return None
-    bounds = changes[0].bounds
-    same = [change.counts for change in changes if change.bounds == bounds]  # others are of another version
+    bounds = increases[0][0].bounds_seconds
+    same = [times.counts for times, _ in increases if times.bounds_seconds == bounds]  # others are of another version
     counts = [sum(column) for column in zip(*same, strict=True)]
     return ProcessorActivity(
         processor,
-        sum(change.steps_per_second for change in changes),
-        sum(change.rows_per_second for change in changes),
+        sum(times.counts[-1] / seconds for times, seconds in increases),
+        sum(times.rows / seconds for times, seconds in increases),
         quantile(bounds, counts, 0.5),
         quantile(bounds, counts, 0.99),
-        sum(change.seconds_per_second for change in changes),
+        sum(times.total_seconds / seconds for times, seconds in increases),
     )

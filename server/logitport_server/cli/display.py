@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 NOTHING = "-"
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -39,18 +40,26 @@ class Column:
 
     Attributes:
         heading: in capital letters.
+        value: what the cell shows of a row's object: the name of an attribute, with dots, or a function of the object.
         max_cells: a longer text is shortened to this width.
         right: whether the cells are aligned to the right, for numbers.
     """
 
     heading: str
+    value: Callable[[Any], object] | str = ""
     max_cells: int = _MAX_CELLS
     right: bool = False
 
 
-def number(heading: str) -> Column:
+def number(heading: str, value: Callable[[Any], object] | str = "") -> Column:
     """Make a column of numbers."""
-    return Column(heading, right=True)
+    return Column(heading, value, right=True)
+
+
+def row_of(columns: Sequence[Column], item: object) -> list[object]:
+    """Return the cells of an object; "-" for an empty text and for None."""
+    getters = [attrgetter(column.value) if isinstance(column.value, str) else column.value for column in columns]
+    return [NOTHING if shown in ("", None) else shown for shown in (get(item) for get in getters)]
 
 
 def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Iterator[Text]:
@@ -105,8 +114,10 @@ def show(lines: Iterable[Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def age(seconds: float) -> str:
+def age(seconds: float | None) -> str:
     """Write a time span with its two largest units, for example "2h13m"; below a second in milliseconds."""
+    if seconds is None:
+        return NOTHING
     if seconds < 1:
         return f"{max(0.0, seconds) * 1000:.0f}ms"
     rest = int(seconds)
@@ -138,6 +149,8 @@ def size(num_bytes: int) -> str:
     return f"{value:.4g}{_SIZES[-1]}"
 
 
-def rate(per_second: float) -> str:
+def rate(per_second: float | None) -> str:
     """Write a number per second with one decimal; large ones without."""
+    if per_second is None:
+        return NOTHING
     return f"{per_second:.1f}" if per_second < 9999.95 else f"{per_second:.0f}"

@@ -28,16 +28,31 @@ if TYPE_CHECKING:
 _DIGEST_LENGTH = 12
 # Time for a payload of megabytes, and for its verification.
 _REGISTER_SECONDS = 60.0
+
+
+def _state(ref: ProcessorRef) -> str:
+    if ref.quarantined:
+        return "quarantined"
+    return "installed" if ref.builtin else "registered"
+
+
 _COLUMNS = (
-    Column("NAME", max_cells=120),
-    Column("CLASS"),
-    Column("DIALECT"),
-    Column("DIGEST", max_cells=64),
-    Column("OWNER"),
-    Column("STATE"),
-    Column("AGE"),
+    Column("NAME", lambda ref: ",".join(ref.names), max_cells=120),
+    Column("CLASS", "class_name"),
+    Column("DIALECT", "dialect"),
+    Column("DIGEST", lambda ref: ref.digest[:_DIGEST_LENGTH]),
+    Column("OWNER", "owner"),
+    Column("STATE", _state),
+    Column("AGE", lambda ref: None if ref.builtin else age(max(0.0, time.time() - ref.registered_at))),
 )
-_WIDE_COLUMNS = (Column("SHARED"), Column("PYTHON"), number("SIZE"))
+_WIDE_COLUMNS = (
+    *_COLUMNS[:3],
+    Column("DIGEST", "digest", max_cells=64),
+    *_COLUMNS[4:],
+    Column("SHARED", lambda ref: "yes" if ref.shared else "no"),
+    Column("PYTHON", "python"),
+    number("SIZE", lambda ref: None if ref.builtin else size(ref.size_bytes)),
+)
 _NAME = Field(description="a name or a digest")
 
 
@@ -60,9 +75,7 @@ class ListProcessors(TableCommand):
         if self.as_json:
             print_json([_described(server, ref) for server, ref in found])
         else:
-            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.wide else _COLUMNS
-            rows = ((server, _row(ref, wide=self.wide)) for server, ref in found)
-            self.show(columns, rows, answers)
+            self.show(_WIDE_COLUMNS if self.wide else _COLUMNS, found, answers)
         end(answers)
 
 
@@ -198,29 +211,3 @@ def _fields(server: str, ref: ProcessorRef) -> Iterator[Text]:
     if ref.not_lifted:
         pairs.append(("no program", ref.not_lifted))
     return fields(pairs)
-
-
-def _row(ref: ProcessorRef, *, wide: bool) -> tuple[object, ...]:
-    row: tuple[object, ...] = (
-        ",".join(ref.names) or NOTHING,
-        ref.class_name or NOTHING,
-        ref.dialect or NOTHING,
-        (ref.digest if wide else ref.digest[:_DIGEST_LENGTH]) or NOTHING,
-        ref.owner or NOTHING,
-        _state(ref),
-        NOTHING if ref.builtin else age(max(0.0, time.time() - ref.registered_at)),
-    )
-    if not wide:
-        return row
-    return (
-        *row,
-        "yes" if ref.shared else "no",
-        ref.python or NOTHING,
-        NOTHING if ref.builtin else size(ref.size_bytes),
-    )
-
-
-def _state(ref: ProcessorRef) -> str:
-    if ref.quarantined:
-        return "quarantined"
-    return "installed" if ref.builtin else "registered"

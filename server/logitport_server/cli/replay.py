@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 from pydantic import BaseModel, Field
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server import stubs
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
+from logitport_server.cli.servers import print_json
 from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
@@ -71,7 +71,7 @@ class Replay(BaseModel):
             differs = self._compare() if self.versions else self._list()
         except (LogitportError, StartupError) as error:
             raise UsageError(str(error)) from error
-        _end(differs=differs)
+        sys.exit(1 if differs else 0)
 
     def _compare(self) -> bool:
         from logitport.testing.replaying.replay import replay
@@ -96,7 +96,7 @@ class Replay(BaseModel):
                 "sample_every"
             )
         if self.as_json:
-            _print_json(result.to_json())
+            print_json(result.to_json())
         else:
             show(_replay_lines(result))
         return result.differs
@@ -111,7 +111,7 @@ class Replay(BaseModel):
             raise UsageError("--run-payloads is for a comparison: give --with [NAME=]FILE:CLASS, too")
         recording = self._read()
         if self.as_json:
-            _print_json(_content_of(recording))
+            print_json(_content_of(recording))
         else:
             show(_content_lines(recording))
         return False
@@ -124,14 +124,6 @@ def _replacement(version: str) -> Replacement:
     if separator and not name:
         raise UsageError(f"--with {version}: write NAME=FILE:CLASS, or FILE:CLASS")
     return Replacement(read_processor(source), name)
-
-
-def _print_json(content: object) -> None:
-    print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())  # noqa: T201
-
-
-def _end(*, differs: bool) -> NoReturn:
-    sys.exit(1 if differs else 0)
 
 
 def _content_lines(recording: Recording) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from logitport.connection import Tls
 from logitport.errors import InvalidArgument, LogitportError, NotFound
 from logitport.output import escaped
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display import Column, lines_of, show
+from logitport_server.cli.display import Column, lines_of, row_of, show
 from logitport_server.config import UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
@@ -33,13 +33,7 @@ _MAX_THREADS = 16
 
 
 class Answer(NamedTuple):
-    """The result of a call at one server, or its error.
-
-    Attributes:
-        server: its address.
-        value: the result; None after an error.
-        error: the error; None if there was none.
-    """
+    """The result of a call at one server, None after an error; or the error."""
 
     server: str
     value: Any
@@ -98,25 +92,15 @@ class TableCommand(JsonCommand):
 
     wide: Annotated[bool, Flag("--wide")] = Field(False, description="print more columns")
 
-    def show(
-        self,
-        columns: Sequence[Column],
-        rows: Iterable[tuple[str, Sequence[object]]],
-        answers: Sequence[Answer],
-    ) -> None:
-        """Print a table, unless no server has answered.
-
-        Args:
-            columns: without one for the server.
-            rows: the address of the server, and the cells.
-            answers: of the servers. With several, the first column has the server.
-        """
+    def show(self, columns: Sequence[Column], items: Iterable[tuple[str, Any]], answers: Sequence[Answer]) -> None:
+        """Print a table of (server, object), unless no server has answered. With several, it has a column SERVER."""
         if all(answer.error is not None for answer in answers):
             return
+        rows = ((server, *row_of(columns, item)) for server, item in items)
         if len(answers) > 1:
-            show(lines_of((Column("SERVER"), *columns), ((server, *cells) for server, cells in rows)))
+            show(lines_of((Column("SERVER"), *columns), rows))
         else:
-            show(lines_of(columns, (cells for _, cells in rows)))
+            show(lines_of(columns, (cells for _, *cells in rows)))
 
 
 def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T]) -> list[Answer]:

@@ -5,40 +5,38 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from logitport_server.cli.display import NOTHING, Column, age, number
+from logitport_server.cli.display import Column, age, number
 from logitport_server.cli.servers import ServersCommand, TableCommand, call_each, end, print_json
 from logitport_server.config.option import Argument
 from logitport_server.config.units import Seconds
 
-if TYPE_CHECKING:
-    from logitport.admin import SessionInfo
-
 ID_LENGTH = 12
 _POLL_SECONDS = 0.2
 _COLUMNS = (
-    Column("SESSION"),
-    Column("PRINCIPAL"),
-    Column("ENGINE"),
-    Column("TRANSPORT"),
-    Column("PEER"),
-    Column("STATE"),
-    number("REQUESTS"),
-    number("STEPS"),
-    Column("LAST STEP"),
-    Column("AGE"),
+    Column("SESSION", lambda session: session.session_id[:ID_LENGTH]),
+    Column("PRINCIPAL", "principal"),
+    Column("ENGINE", "engine"),
+    Column("TRANSPORT", "transport"),
+    Column("PEER", "peer"),
+    Column("STATE", lambda session: "moving" if session.should_move else "open"),
+    number("REQUESTS", "requests"),
+    number("STEPS", "steps"),
+    Column("LAST STEP", lambda session: age(session.last_step_age_seconds)),
+    Column("AGE", lambda session: age(session.age_seconds)),
 )
 _WIDE_COLUMNS = (
-    Column("MODEL"),
-    number("VOCABULARY"),
-    Column("DTYPE"),
-    Column("DEVICE"),
-    number("PENDING"),
-    number("LIMIT"),
-    Column("CAN MOVE"),
+    Column("SESSION", "session_id"),
+    *_COLUMNS[1:],
+    Column("MODEL", "model_name"),
+    number("VOCABULARY", "vocab_size"),
+    Column("DTYPE", "datatype"),
+    Column("DEVICE", "device"),
+    number("PENDING", "pending_requests"),
+    number("LIMIT", "max_requests"),
+    Column("CAN MOVE", lambda session: "yes" if session.can_move else "no"),
 )
 
 
@@ -54,9 +52,7 @@ class ListSessions(TableCommand):
         if self.as_json:
             print_json([{"server": server, **asdict(session)} for server, session in found])
         else:
-            columns = (*_COLUMNS, *_WIDE_COLUMNS) if self.wide else _COLUMNS
-            rows = ((server, _row(session, wide=self.wide)) for server, session in found)
-            self.show(columns, rows, answers)
+            self.show(_WIDE_COLUMNS if self.wide else _COLUMNS, found, answers)
         end(answers)
 
 
@@ -99,31 +95,3 @@ class Drain(ServersCommand):
         end(answers)
         if late:
             sys.exit(1)
-
-
-def _row(session: SessionInfo, *, wide: bool) -> tuple[object, ...]:
-    idle = session.last_step_age_seconds
-    row: tuple[object, ...] = (
-        session.session_id if wide else session.session_id[:ID_LENGTH],
-        session.principal or NOTHING,
-        session.engine or NOTHING,
-        session.transport,
-        session.peer,
-        "moving" if session.should_move else "open",
-        session.requests,
-        session.steps,
-        NOTHING if idle is None else age(idle),
-        age(session.age_seconds),
-    )
-    if not wide:
-        return row
-    return (
-        *row,
-        session.model_name or NOTHING,
-        session.vocab_size,
-        session.datatype,
-        session.device or NOTHING,
-        session.pending_requests,
-        session.max_requests,
-        "yes" if session.can_move else "no",
-    )

@@ -8,37 +8,45 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from logitport_server.cli.activity import Quantile, quantile
-from logitport_server.cli.display import NOTHING, Column, age, fields, latency, lines_of, number, show, size
+from logitport_server.cli.display import NOTHING, Column, age, fields, latency, lines_of, number, row_of, show, size
 from logitport_server.cli.servers import TableCommand, end, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.admin import ProcessorTimes, QuarantineInfo, ServerStatus, WorkerInfo
+    from logitport.admin import ServerStatus
+
+
+def latency_of(found: Quantile | None) -> str:
+    """Write a quantile; ">" precedes a value above the last bucket."""
+    if found is None:
+        return NOTHING
+    return f"{'>' if found.is_above else ''}{latency(found.seconds)}"
+
 
 WORKER_COLUMNS = (
-    Column("WORKER"),
-    Column("STATE"),
-    number("MEMORY"),
-    Column("OWNER"),
-    Column("PRINCIPAL"),
-    Column("TENANT"),
-    Column("PROCESSORS", max_cells=80),
+    Column("WORKER", lambda worker: worker.process_id or None),
+    Column("STATE", "state"),
+    number("MEMORY", lambda worker: size(worker.memory_bytes) if worker.memory_bytes else None),
+    Column("OWNER", "owner"),
+    Column("PRINCIPAL", "principal"),
+    Column("TENANT", "tenant"),
+    Column("PROCESSORS", lambda worker: ", ".join(worker.processors), max_cells=80),
 )
 QUARANTINE_COLUMNS = (
-    Column("QUARANTINED", max_cells=60),
-    Column("OWNER"),
-    Column("PRINCIPAL"),
-    Column("TENANT"),
-    Column("REASON", max_cells=80),
+    Column("QUARANTINED", lambda one: ", ".join(one.names) or one.digest[:_DIGEST_LENGTH], max_cells=60),
+    Column("OWNER", "owner"),
+    Column("PRINCIPAL", "principal"),
+    Column("TENANT", "tenant"),
+    Column("REASON", "reason", max_cells=80),
 )
 _TIMES_COLUMNS = (
-    Column("PROCESSOR", max_cells=60),
-    number("STEPS"),
-    number("ROWS"),
-    number("MEAN"),
-    number("P50"),
-    number("P99"),
+    Column("PROCESSOR", "processor", max_cells=60),
+    number("STEPS", lambda times: times.counts[-1]),
+    number("ROWS", "rows"),
+    number("MEAN", lambda times: latency(times.total_seconds / times.counts[-1]) if times.counts[-1] else None),
+    number("P50", lambda times: latency_of(quantile(times.bounds_seconds, times.counts, 0.5))),
+    number("P99", lambda times: latency_of(quantile(times.bounds_seconds, times.counts, 0.99))),
 )
 _DIGEST_LENGTH = 12
 
@@ -73,37 +81,6 @@ def state_of(status: ServerStatus) -> str:
     return "draining" if status.draining else "serving"
 
 
-def worker_row(worker: WorkerInfo) -> tuple[object, ...]:
-    """Return the cells of a worker, for `WORKER_COLUMNS`."""
-    return (
-        worker.process_id or NOTHING,
-        worker.state,
-        size(worker.memory_bytes) if worker.memory_bytes else NOTHING,
-        worker.owner or NOTHING,
-        worker.principal or NOTHING,
-        worker.tenant or NOTHING,
-        ", ".join(worker.processors) or NOTHING,
-    )
-
-
-def quarantine_row(quarantine: QuarantineInfo) -> tuple[object, ...]:
-    """Return the cells of a quarantine, for `QUARANTINE_COLUMNS`."""
-    return (
-        ", ".join(quarantine.names) or quarantine.digest[:_DIGEST_LENGTH],
-        quarantine.owner or NOTHING,
-        quarantine.principal or NOTHING,
-        quarantine.tenant or NOTHING,
-        quarantine.reason,
-    )
-
-
-def latency_of(found: Quantile | None) -> str:
-    """Write a quantile; ">" precedes a value above the last bucket."""
-    if found is None:
-        return NOTHING
-    return f"{'>' if found.is_above else ''}{latency(found.seconds)}"
-
-
 def _lines(server: str, status: ServerStatus, *, wide: bool) -> Iterator[Text]:
     yield from fields(
         [
@@ -127,15 +104,12 @@ def _lines(server: str, status: ServerStatus, *, wide: bool) -> Iterator[Text]:
             ("quarantines", str(status.quarantine_count)),
         ]
     )
-    if status.workers:
-        yield Text()
-        yield from lines_of(WORKER_COLUMNS, map(worker_row, status.workers))
-    if status.quarantines:
-        yield Text()
-        yield from lines_of(QUARANTINE_COLUMNS, map(quarantine_row, status.quarantines))
-    if wide and status.processor_times:
-        yield Text()
-        yield from lines_of(_TIMES_COLUMNS, map(_times_row, status.processor_times))
+    times = status.processor_times if wide else ()
+    tables = (WORKER_COLUMNS, status.workers), (QUARANTINE_COLUMNS, status.quarantines), (_TIMES_COLUMNS, times)
+    for columns, items in tables:
+        if items:
+            yield Text()
+            yield from lines_of(columns, (row_of(columns, item) for item in items))
 
 
 def _access(status: ServerStatus) -> str:
@@ -147,14 +121,3 @@ def _code(status: ServerStatus) -> str:
         return "refused"
     where = "sandboxed processes" if status.isolation == "process" else "the server's process"
     return f"accepted{' if it is signed' if status.requires_signatures else ''}, and run in {where}"
-
-
-def _times_row(times: ProcessorTimes) -> tuple[object, ...]:
-    steps = times.counts[-1]
-    return (
-        times.processor,
-        steps,
-        times.rows,
-        latency(times.total_seconds / steps) if steps else NOTHING,
-        *(latency_of(quantile(times.bounds_seconds, times.counts, part)) for part in (0.5, 0.99)),
-    )

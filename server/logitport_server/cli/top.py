@@ -14,19 +14,12 @@ from rich.live import Live
 from rich.text import Text
 
 from logitport.errors import ServerUnavailable
-from logitport_server.cli.activity import Look, compare
+from logitport_server.cli.activity import Look, ServerActivity, compare
 from logitport_server.cli.advice import with_flags
-from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, show
+from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, row_of, show
 from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
 from logitport_server.cli.sessions import ID_LENGTH
-from logitport_server.cli.status import (
-    QUARANTINE_COLUMNS,
-    WORKER_COLUMNS,
-    latency_of,
-    quarantine_row,
-    state_of,
-    worker_row,
-)
+from logitport_server.cli.status import QUARANTINE_COLUMNS, WORKER_COLUMNS, latency_of, state_of
 from logitport_server.config.option import Flag
 from logitport_server.config.units import Seconds
 
@@ -35,38 +28,45 @@ if TYPE_CHECKING:
 
     from logitport.admin import ServerClient
     from logitport.client import Client
-    from logitport_server.cli.activity import Activity, ProcessorActivity, Quantile, ServerActivity, SessionActivity
+    from logitport_server.cli.activity import Activity, Quantile
+
+
+def _state(look: Look) -> str:
+    if look.status is not None:
+        return state_of(look.status)
+    return "unreachable" if isinstance(look.error, ServerUnavailable) else "failed"
+
 
 _SERVER_COLUMNS = (
-    Column("SERVER"),
-    Column("STATE"),
-    Column("UPTIME"),
-    number("SESSIONS"),
-    number("REQUESTS"),
-    number("STEPS/S"),
-    number("WORKERS"),
-    number("LOST"),
-    number("QUARANTINED"),
+    Column("SERVER", "look.server"),
+    Column("STATE", lambda one: _state(one.look)),
+    Column("UPTIME", lambda one: age(one.look.status.uptime_seconds)),
+    number("SESSIONS", "look.status.sessions"),
+    number("REQUESTS", "look.status.requests"),
+    number("STEPS/S", lambda one: rate(one.steps_per_second)),
+    number("WORKERS", lambda one: f"{one.look.status.worker_count}/{one.look.status.max_workers}"),
+    number("LOST", "look.status.workers_lost"),
+    number("QUARANTINED", "look.status.quarantine_count"),
 )
 _PROCESSOR_COLUMNS = (
-    Column("PROCESSOR", max_cells=60),
-    number("STEPS/S"),
-    number("ROWS/S"),
-    number("P50"),
-    number("P99"),
-    number("BUSY"),
+    Column("PROCESSOR", "processor", max_cells=60),
+    number("STEPS/S", lambda one: rate(one.steps_per_second)),
+    number("ROWS/S", lambda one: rate(one.rows_per_second)),
+    number("P50", lambda one: latency_of(one.p50)),
+    number("P99", lambda one: latency_of(one.p99)),
+    number("BUSY", lambda one: f"{one.seconds_per_second:.1%}"),
 )
 _SESSION_COLUMNS = (
-    Column("SESSION"),
-    Column("SERVER"),
-    Column("PRINCIPAL"),
-    Column("ENGINE"),
-    Column("TRANSPORT"),
-    number("REQUESTS"),
-    number("STEPS/S"),
-    Column("LAST STEP"),
+    Column("SESSION", lambda one: one.session.session_id[:ID_LENGTH]),
+    Column("SERVER", "server"),
+    Column("PRINCIPAL", "session.principal"),
+    Column("ENGINE", "session.engine"),
+    Column("TRANSPORT", "session.transport"),
+    number("REQUESTS", "session.requests"),
+    number("STEPS/S", lambda one: rate(one.steps_per_second)),
+    Column("LAST STEP", lambda one: age(one.session.last_step_age_seconds)),
 )
-_ERROR_COLUMNS = (Column("SERVER"), Column("ERROR", max_cells=100))
+_ERROR_COLUMNS = (Column("SERVER", "server"), Column("ERROR", lambda look: with_flags(str(look.error)), max_cells=100))
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 # A server that does not answer must not delay the others for long.
 _MIN_TIMEOUT_SECONDS = 2.0
@@ -130,38 +130,37 @@ def _look(client: Client) -> list[Look]:
 
 
 def _lines(activity: Activity, height: int | None = None) -> Iterator[Text]:
-    """Yield the tables.
-
-    Args:
-        activity: what they show.
-        height: number of lines that they may have together; None for no limit.
-    """
+    """Yield the tables, which may have `height` lines together; None for no limit."""
     looks = [one.look for one in activity.servers]
     statuses = [look.status for look in looks if look.status is not None]
-    tables: list[tuple[Sequence[Column], list[tuple[object, ...]]]] = [
-        (_SERVER_COLUMNS, list(map(_server_row, activity.servers))),
-        (_ERROR_COLUMNS, [(look.server, with_flags(str(look.error))) for look in looks if look.error is not None]),
-        (_PROCESSOR_COLUMNS, list(map(_processor_row, activity.processors))),
-        (QUARANTINE_COLUMNS, [quarantine_row(one) for status in statuses for one in status.quarantines]),
-        (_SESSION_COLUMNS, list(map(_session_row, activity.sessions))),
-        (WORKER_COLUMNS, [worker_row(one) for status in statuses for one in status.workers]),
+    tables: list[tuple[Sequence[Column], Sequence[object]]] = [
+        (_SERVER_COLUMNS, activity.servers),
+        (_ERROR_COLUMNS, [look for look in looks if look.error is not None]),
+        (_PROCESSOR_COLUMNS, activity.processors),
+        (QUARANTINE_COLUMNS, [one for status in statuses for one in status.quarantines]),
+        (_SESSION_COLUMNS, activity.sessions),
+        (WORKER_COLUMNS, [one for status in statuses for one in status.workers]),
     ]
-    shown = [(columns, rows) for columns, rows in tables if rows]
-    limits = _share(height, [len(rows) for _, rows in shown])
-    for index, ((columns, rows), limit) in enumerate(zip(shown, limits, strict=True)):
+    shown = [(columns, items) for columns, items in tables if items]
+    limits = _share(height, [len(items) for _, items in shown])
+    for index, ((columns, items), limit) in enumerate(zip(shown, limits, strict=True)):
         if index:
             yield Text()
-        yield from lines_of(columns, rows[:limit])
-        if len(rows) > limit:
-            yield Text(f"... {len(rows) - limit} more", style="dim")
+        yield from lines_of(columns, (_row(columns, item) for item in items[:limit]))
+        if len(items) > limit:
+            yield Text(f"... {len(items) - limit} more", style="dim")
+
+
+def _row(columns: Sequence[Column], item: object) -> list[object]:
+    if isinstance(item, ServerActivity) and item.look.status is None:
+        return [item.look.server, _state(item.look), *(NOTHING for _ in columns[2:])]
+    return row_of(columns, item)
 
 
 def _share(height: int | None, wanted: Sequence[int]) -> list[int]:
     """Divide the lines among tables: each gets some rows, and the first ones get what the others leave.
 
-    Args:
-        height: number of lines; None for no limit.
-        wanted: number of rows of each table. A table has two more lines, and one more if it is cut.
+    A table has two lines more than its wanted rows, and one more if it is cut.
     """
     if height is None:
         return list(wanted)
@@ -172,55 +171,6 @@ def _share(height: int | None, wanted: Sequence[int]) -> list[int]:
         granted[index] += more
         left -= more
     return granted
-
-
-def _state(look: Look) -> str:
-    if look.status is not None:
-        return state_of(look.status)
-    return "unreachable" if isinstance(look.error, ServerUnavailable) else "failed"
-
-
-def _server_row(one: ServerActivity) -> tuple[object, ...]:
-    status = one.look.status
-    if status is None:
-        return (one.look.server, _state(one.look), *(NOTHING for _ in _SERVER_COLUMNS[2:]))
-    return (
-        one.look.server,
-        _state(one.look),
-        age(status.uptime_seconds),
-        status.sessions,
-        status.requests,
-        NOTHING if one.steps_per_second is None else rate(one.steps_per_second),
-        f"{status.worker_count}/{status.max_workers}",
-        status.workers_lost,
-        status.quarantine_count,
-    )
-
-
-def _processor_row(one: ProcessorActivity) -> tuple[object, ...]:
-    return (
-        one.processor,
-        rate(one.steps_per_second),
-        rate(one.rows_per_second),
-        latency_of(one.p50),
-        latency_of(one.p99),
-        f"{one.seconds_per_second:.1%}",
-    )
-
-
-def _session_row(one: SessionActivity) -> tuple[object, ...]:
-    session = one.session
-    idle = session.last_step_age_seconds
-    return (
-        session.session_id[:ID_LENGTH],
-        one.server,
-        session.principal or NOTHING,
-        session.engine or NOTHING,
-        session.transport,
-        session.requests,
-        NOTHING if one.steps_per_second is None else rate(one.steps_per_second),
-        NOTHING if idle is None else age(idle),
-    )
 
 
 def _described(activity: Activity) -> dict[str, object]:

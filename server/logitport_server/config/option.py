@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -17,35 +16,20 @@ _OF_TYPES = {int: "COUNT", float: "NUMBER", str: "TEXT"}
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Metavar:
-    """Metadata of a type: how its values are written in the help.
-
-    Attributes:
-        text: for example "FILE".
-    """
+class Metavar(NamedTuple):
+    """Metadata of a type: how its values are written in the help, such as "FILE"."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Metadata of a type: the unit of a number without one.
-
-    Attributes:
-        name: "s", "ms" or "B".
-    """
+class Unit(NamedTuple):
+    """Metadata of a type: the unit of a number without one, "s", "ms" or "B"."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Flag:
-    """Metadata of a field: its flag. A bool has no --no-... then.
-
-    Attributes:
-        name: for example "--json".
-    """
+class Flag(NamedTuple):
+    """Metadata of a field: its flag, such as "--json". A bool has no --no-... then."""
 
     name: str
 

@@ -32,12 +32,7 @@ _T = TypeVar("_T")
 
 
 def format_duration(number: float, unit: str) -> str:
-    """Return a duration with a unit, for example "30s".
-
-    Args:
-        number: the duration.
-        unit: its unit, "s" or "ms".
-    """
+    """Return a duration in a unit, "s" or "ms", as text with the largest unit that divides it, for example "30s"."""
     milliseconds = number * _MILLISECONDS_OF[unit]
     if milliseconds < _MILLISECONDS_OF["s"]:
         return f"{_digits(milliseconds)}ms" if milliseconds else "0s"

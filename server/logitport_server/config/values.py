@@ -23,12 +23,7 @@ _PASSWORD_IN_QUERY = re.compile(r"([?&]password=)[^&]*")
 
 
 class Rate(NamedTuple):
-    """A number of calls per period.
-
-    Attributes:
-        calls: 1 or more.
-        seconds: the period.
-    """
+    """A number of calls per period of seconds."""
 
     calls: int
     seconds: int
@@ -80,24 +75,15 @@ def _rate(value: str) -> str:
     return value
 
 
-def _device(value: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        raise ValueError(f"{value!r} is not a device; write auto, cpu, cuda or cuda:INDEX")
-    return value
+def _matching(pattern: str, form: str) -> AfterValidator:
+    """Make a validator of texts. `form` says what a wrong text is not, and what to write."""
 
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} is not {form}")
+        return value
 
-def _worker_python(value: str) -> str:
-    version, separator, path = value.partition("=")
-    if not (separator and re.fullmatch(r"3\.\d+", version) and path.startswith("/")):
-        raise ValueError(f"{value!r} is not VERSION=PATH; write, for example, 3.12=/usr/bin/python3.12")
-    return value
-
-
-def _tokenizer(value: str) -> str:
-    name, separator, path = value.partition("=")
-    if not (separator and name and path):
-        raise ValueError(f"{value!r} is not NAME=PATH; write, for example, qwen3=/models/Qwen3-8B/tokenizer.json")
-    return value
+    return AfterValidator(check)
 
 
 def _processor_path(value: str) -> str:
@@ -135,10 +121,20 @@ Port = Annotated[int, Metavar("PORT")]
 Address = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked)]
 AddressOrSocket = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked_or_socket)]
 AdvertisedAddress = Annotated[str, Metavar("ADDRESS"), AfterValidator(addresses.checked_advertised)]
-Device = Annotated[str, Metavar("DEVICE"), AfterValidator(_device)]
+Device = Annotated[
+    str, Metavar("DEVICE"), _matching(r"auto|cpu|cuda(:\d+)?", "a device; write auto, cpu, cuda or cuda:INDEX")
+]
 ProcessorPath = Annotated[str, Metavar("MODULE:CLASS"), AfterValidator(_processor_path)]
-NamedTokenizer = Annotated[str, Metavar("NAME=FILE"), AfterValidator(_tokenizer)]
-WorkerPython = Annotated[str, Metavar("VERSION=FILE"), AfterValidator(_worker_python)]
+NamedTokenizer = Annotated[
+    str,
+    Metavar("NAME=FILE"),
+    _matching(r"(?s)[^=]+=.+", "NAME=PATH; write, for example, qwen3=/models/Qwen3-8B/tokenizer.json"),
+]
+WorkerPython = Annotated[
+    str,
+    Metavar("VERSION=FILE"),
+    _matching(r"(?s)3\.\d+=/.*", "VERSION=PATH; write, for example, 3.12=/usr/bin/python3.12"),
+]
 CallRate = Annotated[str, Metavar("RATE"), AfterValidator(_rate)]
 Store = Annotated[str, Metavar("DIR|URL"), AfterValidator(_store)]
 LayerState = Annotated[str, Metavar("LAYER=STATE"), AfterValidator(_layer)]

@@ -56,21 +56,23 @@ def export_test(spec: RunSpec, runs: Runs, files: Files) -> str:
     while len(result.simulation.steps) < spec.steps and not result.ended:
         result = runs.run(spec)
     simulation, model = result.simulation, runs.model(spec.model)
+    expression, imports = model.expression
     modules: dict[str, set[str]] = {}
     for entry in spec.chain:
         if entry.processor not in BUILTINS:
             _, _, name = entry.processor.partition(":")
             modules.setdefault(_module(files.path(entry.processor)), set()).add(name)
+    effects = [[(len(one.denied), len(one.biased), one.forced) for one in step.processors] for step in simulation.steps]
     failed = any(record.error for step in simulation.steps for record in step.processors)
     own = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())]
     sources = " and ".join(f"{module}.py" for module in sorted(modules))
     return _TEMPLATE.format(
         advice=f"Save it beside {sources}, and run it with pytest." if modules else "Run it with pytest.",
-        imports=_imports(own, model.imports),
+        imports=_imports(own, imports),
         chain=_chain(spec),
         output=_literal(_output(simulation.steps), 0),
         name="_then_".join(_identifier(entry.processor) for entry in spec.chain) or "no_processors",
-        model=model.expression,
+        model=expression,
         prompt=_literal(list(simulation.prompt_token_ids), 8),
         steps=len(simulation.steps),
         temperature=spec.temperature,
@@ -79,7 +81,7 @@ def export_test(spec: RunSpec, runs: Runs, files: Files) -> str:
         on_error="isolate" if failed else "abort",
         tokens=_literal(simulation.output_token_ids, 4),
         text=_text(simulation),
-        effects=_literal(_effects(simulation.steps), 4),
+        effects=_literal(effects, 4),
     )
 
 
@@ -114,10 +116,6 @@ def _output(steps: Sequence[StepRecord]) -> list[int | None]:
     while given and given[-1] is None:
         given.pop()
     return given
-
-
-def _effects(steps: Sequence[StepRecord]) -> list[list[tuple[int, int, int | None]]]:
-    return [[(len(one.denied), len(one.biased), one.forced) for one in step.processors] for step in steps]
 
 
 def _literal(value: Any, indent: int) -> str:

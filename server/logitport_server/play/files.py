@@ -25,9 +25,6 @@ _versions = count(1)
 class WatchedFile:
     """A Python file. Loading it runs it, in this process.
 
-    Args:
-        path: of the file.
-
     Attributes:
         path: absolute.
         processors: those of the last version without an error, by the names of their variables.
@@ -98,9 +95,6 @@ class WatchedFile:
 class Files:
     """All files.
 
-    Args:
-        paths: of the files, with different names.
-
     Raises:
         InvalidArgument: there is no such file, or two have one name.
     """
@@ -143,11 +137,7 @@ class Files:
         }
 
     def find(self, name: str) -> Any:
-        """Return the processor `FILE.py:NAME`.
-
-        Raises:
-            InvalidArgument: there is none.
-        """
+        """Return the processor `FILE.py:NAME`. Raises InvalidArgument if there is none."""
         file_name, _, variable = name.partition(":")
         file = self._files.get(file_name)
         if file is None:

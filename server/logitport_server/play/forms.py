@@ -6,23 +6,21 @@ import inspect
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import DYNAMO, TRANSFORMERS, InDialect, recognise
 from logitport.programs.declarations import Declaration
 from logitport.programs.program import Program
 from logitport.programs.types import Element
 from logitport_builtins import BUILTINS
-from logitport_server.play.builtin_forms import BUILTIN_FIELDS, STARTERS
-from logitport_server.play.field import Field
+from logitport_server.play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from logitport.programs.program import Parameter
 
-Group = Literal["edits", "programs"]
 # Arguments of every call, before those that are parameters.
 _OF_CALLS = 2
 _KINDS: Mapping[object, str] = {bool: "boolean", int: "integer", float: "number", str: "text"}
@@ -30,7 +28,7 @@ _KINDS: Mapping[object, str] = {bool: "boolean", int: "integer", float: "number"
 
 @dataclass(frozen=True)
 class Form:
-    """Description of a processor for the page.
+    """Description of a processor for the page, which gets its attributes as JSON.
 
     Attributes:
         name: the processor's.
@@ -45,11 +43,6 @@ class Form:
     summary: str
     fields: tuple[Field, ...] | None
     params: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        fields = None if self.fields is None else [asdict(field) for field in self.fields]
-        return {**vars(self), "fields": fields, "params": dict(self.params)}
 
 
 def builtin_forms() -> list[Form]:
@@ -116,7 +109,7 @@ def _of_argument(argument: inspect.Parameter, hint: Any) -> Field | None:
     required = argument.default is argument.empty
     default = None if required else argument.default
     notes: Sequence[Any] = getattr(hint, "__metadata__", ())
-    name, text = argument.name, _text(notes)
+    name, text = argument.name, next((note for note in notes if isinstance(note, str)), "")
     for note in notes:
         if isinstance(note, Declaration):
             return replace(_of_parameter(note.parameter(name)), default=default, required=required, help=text)
@@ -129,10 +122,6 @@ def _of_argument(argument: inspect.Parameter, hint: Any) -> Field | None:
 
 def _is_rest(argument: inspect.Parameter) -> bool:
     return argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or argument.name == "device"
-
-
-def _text(notes: Iterable[Any]) -> str:
-    return next((note for note in notes if isinstance(note, str)), "")
 
 
 def _finite(number: float) -> float | None:

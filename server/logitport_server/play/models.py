@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logitport.core.bounded import BoundedTable
@@ -22,10 +23,11 @@ STORY = "story"
 _CACHED_BYTES = 256 << 20
 
 
+@dataclass(eq=False)
 class PlayModel:
     """A model with a cache of its logits, so that another chain, or another id, does not run it again.
 
-    Args:
+    Attributes:
         name: the name that the page shows.
         model: returns logits.
         encode: returns the ids of a prompt. Raises InvalidArgument.
@@ -36,33 +38,22 @@ class PlayModel:
         eos_token_ids: ids that end a sequence.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: Model,
-        encode: Callable[[str], list[int]],
-        token_text: Callable[[int], str] | None,
-        prompt: str,
-        expression: tuple[str, str],
-        tokenizer_path: Path,
-        eos_token_ids: tuple[int, ...] = (),
-    ) -> None:
-        self.name = name
-        self.encode = encode
-        self.token_text = token_text
-        self.prompt = prompt
-        self.expression, self.imports = expression
-        self.tokenizer_path = tokenizer_path
-        self.eos_token_ids = eos_token_ids
-        self._model = model
-        self._rows: BoundedTable[tuple[int, ...], NDArray[np.float32]] = BoundedTable(1)
+    name: str
+    model: Model
+    encode: Callable[[str], list[int]]
+    token_text: Callable[[int], str] | None
+    prompt: str
+    expression: tuple[str, str]
+    tokenizer_path: Path
+    eos_token_ids: tuple[int, ...] = ()
+    _rows: BoundedTable[tuple[int, ...], NDArray[np.float32]] = field(default_factory=lambda: BoundedTable(1))
 
     def __call__(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """The logits after these ids, float32[vocab_size]; not to be changed."""
         key = tuple(token_ids)
         row = self._rows.use(key)
         if row is None:
-            row = self._model(token_ids)
+            row = self.model(token_ids)
             self._rows.limit = max(1, _CACHED_BYTES // row.nbytes)
             self._rows[key] = row
         return row

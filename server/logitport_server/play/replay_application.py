@@ -22,13 +22,7 @@ _MAX_PARAMS = 300  # characters
 
 
 class ReplayPlay:
-    """The application.
-
-    Args:
-        name: of the recording.
-        files: new versions of processors.
-        replays: runs them.
-    """
+    """The application: a recording by its name, new versions of processors, and their replays."""
 
     def __init__(self, name: str, files: Files, replays: Replays) -> None:
         self._name = name

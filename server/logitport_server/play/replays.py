@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +13,9 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, PayloadError
-from logitport.recording.events import display_name, json_object
-from logitport.testing.replaying.chains import Replacement, recorded_processor
-from logitport.testing.replaying.replay import ReplayedRequest, replay_rows
+from logitport.testing.replaying.chains import Replacement, chain_of
+from logitport.testing.replaying.replay import ReplayedRequest, replay_rows, session_tokenizers, with_tokenizer
 from logitport.testing.replaying.rows import recorded_rows
-from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
 from logitport_server.play.token_texts import TokenTexts, read_tokenizer
@@ -64,11 +63,6 @@ class Replays:
         run_payloads: whether the code of recorded processors may run. Without it, chains that need this code show what
             was recorded.
 
-    Attributes:
-        requests: the requests with their sessions.
-        run_payloads: as given.
-        texts: the texts of ids; {} without a tokenizer.
-
     Raises:
         InvalidArgument: nothing was recorded.
         PayloadError: the tokenizer cannot be read.
@@ -111,7 +105,7 @@ class Replays:
             key = spec.request, (*versions,), self._files.version
             if self._run is None or self._run.key != key:
                 self._close()
-                run = RequestReplay(key, request, versions)
+                run = RequestReplay(key, request, versions, ReplayedRequest(request.began.request.request_id))
                 self._start(run, with_tokenizer(opening) if self._tokenizers else opening)
                 self._run = run
             run = self._run
@@ -120,7 +114,8 @@ class Replays:
 
     def _start(self, run: RequestReplay, opening: OpenSession) -> None:
         try:
-            chain = self._chain(run.request.began.processors, run.versions)
+            new = {place: self._files.find(version) for place, version in enumerate(run.versions) if version}
+            chain = chain_of(run.request.began.processors, new, run_payloads=self.run_payloads)
         except PayloadError as error:
             run.outcome.error = not_run = str(error)
             run.play = (row for part in run.request.parts for row in recorded_rows(opening, part, not_run))
@@ -172,49 +167,32 @@ class Replays:
             versions[place] = name
         return versions
 
-    def _chain(
-        self, recorded: Sequence[RecordedProcessor], versions: Sequence[str]
-    ) -> list[tuple[Any, Mapping[str, Any]]]:
-        chain: list[tuple[Any, Mapping[str, Any]]] = []
-        for one, version in zip(recorded, versions, strict=True):
-            processor = (
-                self._files.find(version) if version else recorded_processor(one, run_payloads=self.run_payloads)
-            )
-            if processor is None:
-                raise InvalidArgument(
-                    f"{display_name(one)} is not in the recording: choose a version of it, or record with payloads=True"
-                )
-            chain.append((processor, json_object(one.params)))
-        return chain
 
-
+@dataclass(eq=False)
 class RequestReplay:
     """The replay of a request, which can go on.
 
-    Args:
+    Attributes:
         key: identifies it: the index of the request, its versions, and the version of the files.
         request: the recorded request.
         versions: as in `ReplaySpec`, chosen.
-
-    Attributes:
-        rows: the rows so far.
-        earlier_rows: number of those that earlier calls have returned.
-        ended: whether there are no further rows.
         outcome: the counts of the rows so far, and why the chain cannot run, is refused or has failed.
         play: yields the rows.
         runner: runs the chain; None if it cannot run.
+        rows: the rows so far.
+        earlier_rows: number of those that earlier calls have returned.
+        ended: whether there are no further rows.
     """
 
-    def __init__(self, key: tuple[Any, ...], request: RecordedRequest, versions: Sequence[str]) -> None:
-        self.key = key
-        self.request = request
-        self.versions = versions
-        self.rows: list[ShownRow] = []
-        self.earlier_rows = 0
-        self.ended = False
-        self.outcome = ReplayedRequest(request.began.request.request_id)
-        self.play: Iterator[ComparedRow] = iter(())
-        self.runner: Runner | None = None
+    key: tuple[Any, ...]
+    request: RecordedRequest
+    versions: Sequence[str]
+    outcome: ReplayedRequest
+    play: Iterator[ComparedRow] = field(default_factory=lambda: iter(()))
+    runner: Runner | None = None
+    rows: list[ShownRow] = field(default_factory=list)
+    earlier_rows: int = 0
+    ended: bool = False
 
     def advance(self, deadline: float, texts: Mapping[int, str]) -> None:
         """Run until this time, and at least one row."""

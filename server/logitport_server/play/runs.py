@@ -86,7 +86,6 @@ class RunResult:
         simulation: the steps.
         ended: whether there can be no further step.
         since: the first step that is new to the page.
-        milliseconds: time of the new steps.
         new_steps: number of steps that were computed for this call.
         stopped: whether a processor did not return in the last step. There is no further step then.
     """
@@ -94,18 +93,12 @@ class RunResult:
     simulation: Simulation
     ended: bool
     since: int
-    milliseconds: float
     new_steps: int
     stopped: bool = False
 
 
 class Runs:
-    """The present run of each lane. Thread-safe: one call runs at a time.
-
-    Args:
-        models: by name.
-        files: processors of the user.
-    """
+    """The present run of each lane. Thread-safe: one call runs at a time."""
 
     def __init__(self, models: Mapping[str, PlayModel], files: Files) -> None:
         self._models = models
@@ -124,7 +117,7 @@ class Runs:
         """
         with self._lock:
             self._files.refresh()
-            began = time.perf_counter()
+            deadline = time.perf_counter() + _BUDGET_SECONDS
             chain = msgspec.json.encode(spec.chain)
             key = (spec.model, spec.prompt, spec.seed, spec.temperature, chain, self._files.version)
             lane, since = self._lanes.get(spec.lane), spec.since
@@ -134,10 +127,9 @@ class Runs:
                     del self._lanes[spec.lane]
                 lane = self._lanes[spec.lane] = _Lane(key, self._open(spec))
                 since = 0
-            new_steps = self._advance(lane, spec, began + _BUDGET_SECONDS)
-            milliseconds = 1000 * (time.perf_counter() - began)
+            new_steps = self._advance(lane, spec, deadline)
             ended = lane.stepper.ended is not None or lane.stopped
-            return RunResult(lane.stepper.result(), ended, since, milliseconds, new_steps, lane.stopped)
+            return RunResult(lane.stepper.result(), ended, since, new_steps, lane.stopped)
 
     def model(self, name: str) -> PlayModel:
         """Return a model. Raises InvalidArgument if there is none with this name."""
@@ -145,13 +137,6 @@ class Runs:
             return self._models[name]
         except KeyError:
             raise InvalidArgument(f"there is no model {name!r}; choose one of the list") from None
-
-    def prompt_ids(self, spec: RunSpec) -> list[int]:
-        """Return the ids of the prompt. Raises InvalidArgument if it cannot be used."""
-        ids = self.model(spec.model).encode(spec.prompt)
-        if len(ids) > MAX_PROMPT_IDS:
-            raise InvalidArgument(f"the prompt has {len(ids)} ids; write one of at most {MAX_PROMPT_IDS}")
-        return ids
 
     def warm_up(self) -> None:
         """Import what the first run needs, which takes seconds."""
@@ -180,6 +165,9 @@ class Runs:
 
     def _open(self, spec: RunSpec) -> Stepper:
         model = self.model(spec.model)
+        prompt = model.encode(spec.prompt)
+        if len(prompt) > MAX_PROMPT_IDS:
+            raise InvalidArgument(f"the prompt has {len(prompt)} ids; write one of at most {MAX_PROMPT_IDS}")
         chain = [
             (one.processor if one.processor in BUILTINS else self._files.find(one.processor), one.params)
             for one in spec.chain
@@ -187,7 +175,7 @@ class Runs:
         return Stepper(
             chain,
             model,
-            self.prompt_ids(spec),
+            prompt,
             temperature=spec.temperature,
             seed=spec.seed,
             top_k=TOP_K,

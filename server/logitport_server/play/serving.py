@@ -26,25 +26,15 @@ _HOST = "127.0.0.1"
 
 
 class PlayServer:
-    """A server of the page, which listens.
+    """A server of the page, which listens. The arguments are the options of `logitport play`.
 
-    Args:
-        files: Python files with processors.
-        folders: of models of transformers.
-        prompt: the prompt to begin with; None for that of the model.
-        seed: the seed to begin with.
-        port: 0 chooses a free one.
-        recording: a recording; the page then shows its requests with new versions of processors, and no model.
-        tokenizer: of the recorded model, a tokenizer.json or a folder with one.
-        run_payloads: whether the code of recorded processors may run.
-        max_memory_bytes: for the events of the recording.
+    With a recording, the page shows its requests with new versions of processors, and no model.
 
     Attributes:
         url: address of the page, with its token.
 
     Raises:
-        InvalidArgument: a file or a folder cannot be used.
-        InvalidArgument, PayloadError: the recording or the tokenizer cannot be read.
+        InvalidArgument, PayloadError: a file, a folder, the recording or the tokenizer cannot be used.
         NotInstalled: a model needs a package that is not installed.
         ServerUnavailable: the port is taken.
     """
@@ -95,11 +85,7 @@ class PlayServer:
         self._server = uvicorn.Server(config)
 
     def run(self, started: Callable[[], object]) -> None:
-        """Serve until `stop`, SIGINT or SIGTERM.
-
-        Args:
-            started: called before the first request is served; the socket accepts connections.
-        """
+        """Serve until `stop`, SIGINT or SIGTERM. Calls `started` when the socket accepts connections."""
         Thread(target=self._runs.warm_up, daemon=True).start()
         started()
         try:

@@ -33,10 +33,6 @@ class _Stopped(ProcessorFailed):
 class Watched:
     """Runs a function on a thread of its own, and stops code of these files in it that does not return.
 
-    Args:
-        function: the function. `run` raises its exceptions.
-        files: paths of the user's files.
-
     Attributes:
         stopped: whether code was stopped.
     """

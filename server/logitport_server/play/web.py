@@ -38,13 +38,9 @@ _Spec = TypeVar("_Spec")
 
 
 def application(functions: Mapping[str, Function], index: str, token: str, port: int) -> ASGIApp:
-    """An application behind its guard.
+    """An application behind its guard. It shows the file `index`, and the page calls the functions at `api/NAME`.
 
-    Args:
-        functions: what the page calls at `api/NAME`, each with the body of the request; b"" for GET.
-        index: the file of the page that is shown first.
-        token: of its addresses.
-        port: of the server.
+    Each function gets the body of the request; b"" for GET.
     """
     page = _page()
     routes = [Route(f"/{name}", _static(name, content)) for name, content in page.items()]

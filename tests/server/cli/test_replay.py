@@ -260,7 +260,7 @@ def test_processors_that_are_not_recorded(client: Client, path: Path, replay: An
     record(client, path, {"one": [(Ban, {}), (Halves, {})]})
     result = replay(AS_RECORDED)
     assert result.status == 2
-    assert "Halves, which is not in the recording: record with payloads=True" in result.errors
+    assert "Halves is not in the recording: choose a version of it, as in --with Halves=FILE.py:CLASS" in result.errors
 
 
 def test_code_of_the_recording_runs_only_on_request(client: Client, path: Path, replay: Any) -> None:

@@ -75,7 +75,7 @@ def test_two_lanes_do_not_disturb_each_other(client: Client) -> None:
 
 def test_a_processor_that_raises_is_left_out(client: Client) -> None:
     answer = client.run(chain=[{"processor": "my.py:Fails"}, NGRAM], steps=3)
-    assert answer["failed_steps"] == [2]
+    assert answer["tiles"].count("lp-failed") == 1
     assert "at the third step" in answer["errors"]["0"]
     assert "my.py" in answer["panes"][2]
     assert "at the third step" in answer["panes"][2]
@@ -144,7 +144,7 @@ def test_a_processor_that_does_not_return(tmp_path: Path, monkeypatch: pytest.Mo
     with running(PlayServer([tmp_path / "my.py"], seed=7)) as server:
         client = Client(server.url)
         answer = client.run(chain=[NGRAM, {"processor": "my.py:Loops"}], steps=4)
-        assert (answer["steps"], answer["failed_steps"]) == (2, [1])
+        assert (answer["steps"], answer["tiles"].count("lp-failed")) == (2, 1)
         assert answer["ended_because"] == "step 2 was given up, because a processor did not return"
         assert list(answer["errors"]) == ["1"]
         assert "was stopped; the step was given up: look for a loop" in answer["errors"]["1"]

@@ -10,8 +10,7 @@ from logitport import Bool, EditProcessor, Float, Int, TensorProcessor, TokenIds
 from logitport.errors import LogitportError
 from logitport.testing import StoryModel, simulate
 from logitport_builtins import BUILTINS
-from logitport_server.play.builtin_forms import BUILTIN_FIELDS, STARTERS
-from logitport_server.play.field import Field
+from logitport_server.play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
 from logitport_server.play.forms import builtin_forms, form_of
 
 FORMS = {form.name: form for form in builtin_forms()}
@@ -139,4 +138,3 @@ def test_annotated_arguments() -> None:
 def test_other_parameters_are_json(processor: Any) -> None:
     form = form_of("x", "", processor)
     assert (form.fields, form.params) == (None, {})
-    assert form.to_json()["fields"] is None

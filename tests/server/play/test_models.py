@@ -66,7 +66,7 @@ def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     for prompt in ("one", "1 -2", "320", "9" * 40):
         with pytest.raises(InvalidArgument):
             model.encode(prompt)
-    assert model.expression == f"AutoModelForCausalLM.from_pretrained({str(folder.resolve())!r})"
+    assert model.expression[0] == f"AutoModelForCausalLM.from_pretrained({str(folder.resolve())!r})"
 
 
 def test_a_folder_with_a_tokenizer(folder: Path, tmp_path: Path) -> None:

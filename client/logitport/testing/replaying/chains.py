@@ -74,61 +74,48 @@ def named_replacements(
     return named
 
 
-def recorded_processor(recorded: RecordedProcessor, *, run_payloads: bool) -> ProcessorRef | str | None:
-    """Return what runs a processor as recorded; None if that is not in the recording.
+def replaced_chain(
+    chain: Sequence[RecordedProcessor], replacements: Sequence[Replacement], *, run_payloads: bool = False
+) -> list[tuple[Any, Mapping[str, Any]]] | None:
+    """Return the pairs as `chain_of`, which it calls; None if no replacement has a place in the chain."""
+    places = ((replacement.place_in(chain), replacement.processor) for replacement in replacements)
+    new = {place: processor for place, processor in places if place is not None}
+    return chain_of(chain, new, run_payloads=run_payloads) if new else None
 
-    Args:
-        recorded: the processor.
-        run_payloads: whether the code of the recording may run.
+
+def chain_of(
+    chain: Sequence[RecordedProcessor], new: Mapping[int, Any], *, run_payloads: bool
+) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Return the (processor, parameters) pairs of a chain, with new processors by place.
 
     Raises:
-        PayloadError: it is code of the recording, which may not run.
+        PayloadError: a processor that is not replaced is code of the recording, and `run_payloads` is false.
+        InvalidArgument: such a processor is not in the recording.
     """
+    return [
+        (new.get(place) or _recorded_processor(recorded, run_payloads=run_payloads), json_object(recorded.params))
+        for place, recorded in enumerate(chain)
+    ]
+
+
+def _recorded_processor(recorded: RecordedProcessor, *, run_payloads: bool) -> ProcessorRef | str:
     if recorded.builtin:
         # Not the text alone, which could be a payload in a forged recording.
         return ProcessorRef("", (recorded.builtin,), builtin=True)
-    if recorded.payload and not run_payloads:
+    name = display_name(recorded)
+    if not recorded.payload:
+        raise InvalidArgument(
+            f"{name} is not in the recording: choose a version of it, as in --with {name}=FILE.py:CLASS, or record "
+            "with payloads=True"
+        )
+    if not run_payloads:
         raise PayloadError(
-            f"{display_name(recorded)} is code of the recording, which does not run by default: give a version of it, "
+            f"{name} is code of the recording, which does not run by default: give a version of it, "
             "or, if you trust the recording, --run-payloads (run_payloads=True); the code then runs in this process, "
             "without a sandbox",
             code=PayloadError.NOT_ALLOWED,
         )
-    return recorded.payload or None
-
-
-def replaced_chain(
-    chain: Sequence[RecordedProcessor], replacements: Sequence[Replacement], *, run_payloads: bool = False
-) -> list[tuple[Any, Mapping[str, Any]]] | None:
-    """Return the (processor, parameters) pairs; None if no replacement has a place in the chain.
-
-    Args:
-        chain: as recorded.
-        replacements: the new versions.
-        run_payloads: as for `recorded_processor`.
-
-    Raises:
-        PayloadError: as `recorded_processor`.
-        InvalidArgument: a shipped processor of the chain is neither recorded nor replaced.
-    """
-    new: dict[int, Any] = {}
-    for replacement in replacements:
-        place = replacement.place_in(chain)
-        if place is not None:
-            new[place] = replacement.processor
-    if not new:
-        return None
-    pairs: list[tuple[Any, Mapping[str, Any]]] = []
-    for place, recorded in enumerate(chain):
-        processor = new.get(place) or recorded_processor(recorded, run_payloads=run_payloads)
-        if processor is None:
-            name = display_name(recorded)
-            raise InvalidArgument(
-                f"the chain has {name}, which is not in the recording: record with payloads=True, or give a version of "
-                f"it, too: --with {name}=FILE.py:CLASS"
-            )
-        pairs.append((processor, json_object(recorded.params)))
-    return pairs
+    return recorded.payload
 
 
 def _is_named(recorded: RecordedProcessor, name: str) -> bool:

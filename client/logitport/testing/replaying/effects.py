@@ -10,6 +10,7 @@ import numpy as np
 from logitport.calls import unpack_int32
 from logitport.core.edits import Edits
 from logitport.ops import apply_edits
+from logitport.testing.records import ids_to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,13 +44,8 @@ class RowDifference:
 
     def to_json(self, max_ids: int | None = 100) -> dict[str, Any]:
         """Convert to JSON data. Lists of ids end after `max_ids`; their lengths are in `counts`."""
-        lists = {name: getattr(self, name) for name in ("denied", "allowed", "biased", "bias")}
-        return {
-            **{name: values[:max_ids].tolist() for name, values in lists.items()},
-            "counts": {name: len(values) for name, values in lists.items() if name != "bias"},
-            "forced": self.forced,
-            "was_forced": self.was_forced,
-        }
+        lists = ids_to_json(self, ("denied", "allowed", "biased", "bias"), max_ids)
+        return {**lists, "forced": self.forced, "was_forced": self.was_forced}
 
 
 def effect_of(edits: common_pb2.Edits, vocab_size: int) -> NDArray[np.float32]:

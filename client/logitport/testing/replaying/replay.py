@@ -10,20 +10,20 @@ from logitport.recording.events import display_name
 from logitport.testing.replaying.chains import named_replacements, replaced_chain
 from logitport.testing.replaying.effects import best_of, known_ids
 from logitport.testing.replaying.rows import PartPlayer
-from logitport.testing.replaying.tokenizers import session_tokenizers, with_tokenizer
 from logitport.testing.runner import load_backend
+from logitport_proto.processing_pb2 import OpenSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.chains import Replacement
     from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
-    from logitport_proto.processing_pb2 import OpenSession
 
 _BEST_IDS = 5
+_TOKENIZER = "recorded"  # of sessions that name none
 
 
 @dataclass
@@ -77,15 +77,7 @@ class ReplayedRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON data."""
-        return {
-            "request_id": self.request_id,
-            "chain": list(self.chain),
-            "differs": self.differs,
-            "compared": self.compared,
-            "not_compared": self.not_compared,
-            "error": self.error,
-            "rows": self.rows,
-        }
+        return {**vars(self), "chain": list(self.chain), "differs": self.differs}
 
 
 @dataclass
@@ -184,12 +176,7 @@ def replay_rows(
 ) -> Iterator[ComparedRow]:
     """Run a request with a chain, and yield its rows. A row with an error is the last one.
 
-    Args:
-        runner: runs the chain.
-        opening: the session.
-        request: the request.
-        chain: (processor, parameters) pairs.
-        result: gets the names of the chain, and the error of a version that refuses the request.
+    The result gets the names of the chain, and the error of a version that refuses the request.
     """
     try:
         for part in request.parts:
@@ -201,6 +188,18 @@ def replay_rows(
                     return
     except LogitportError as error:  # of the admission
         result.error = str(error)
+
+
+def session_tokenizers(sessions: Iterable[OpenSession], path: Path | None) -> dict[str, Path]:
+    """Return the file of each name that the sessions, after `with_tokenizer`, have; {} without a file."""
+    return {} if path is None else {with_tokenizer(opening).tokenizer_id: path for opening in sessions}
+
+
+def with_tokenizer(opening: OpenSession) -> OpenSession:
+    """Return a session that names a tokenizer: its own, or else one for all that name none."""
+    named = OpenSession(tokenizer_id=_TOKENIZER)
+    named.MergeFrom(opening)
+    return named
 
 
 def _row_to_json(row: ComparedRow) -> dict[str, Any]:

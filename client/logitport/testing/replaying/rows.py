@@ -82,13 +82,7 @@ class ComparedRow:
 
 
 def recorded_rows(opening: OpenSession, part: RequestPart, not_run: str) -> Iterator[ComparedRow]:
-    """Yield the rows of a part as they were recorded, without running a processor.
-
-    Args:
-        opening: the session.
-        part: the part.
-        not_run: why no new version runs.
-    """
+    """Yield the rows of a part as they were recorded, without running a processor: `not_run` says why none runs."""
     for row in _rows(part):
         before, recorded = _known_logits(row.row, opening.vocab_size)
         if row.row.HasField("edits"):
@@ -125,20 +119,12 @@ def _chosen(following: RequestStepped, length: int, offset: int, drafts: Sequenc
 
 def _known_logits(row: RecordedRow, vocab_size: int) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
     """Make the rows before and after the chain; None if they were not sampled."""
-    return (
-        row_of(row.before, vocab_size) if row.HasField("before") else None,
-        row_of(row.after, vocab_size) if row.HasField("after") else None,
-    )
+    before = row_of(row.before, vocab_size) if row.HasField("before") else None
+    return before, row_of(row.after, vocab_size) if row.HasField("after") else None
 
 
 class PartPlayer:
     """Runs new processors on the rows of one part, in a batch of its own.
-
-    Args:
-        runner: runs them.
-        opening: the session.
-        part: the part.
-        chain: (processor, parameters) pairs.
 
     Attributes:
         chain: the names of the processors, as they run.

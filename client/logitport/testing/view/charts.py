@@ -19,12 +19,7 @@ _MIN_MASS = 0.1
 
 
 def charts(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
-    """The moved mass by processor, and the entropy before and after the chain.
-
-    Args:
-        steps: the steps.
-        names: of the processors.
-    """
+    """The moved mass by processor, and the entropy before and after the chain."""
     return tag("div", _moved(steps, names), _entropy(steps), class_="lp-charts")
 
 
@@ -40,21 +35,11 @@ def differences(masses: Sequence[float | None], what: Sequence[str]) -> Markup:
     for index, (mass, title) in enumerate(zip(masses, what, strict=True)):
         if title:
             height = _HEIGHT - 1 if mass is None else max(1.0, mass / top * (_HEIGHT - 1))
-            bars.append(
-                tag(
-                    "rect",
-                    tag("title", title),
-                    x=index * _STEP + _GAP,
-                    y=_HEIGHT - height,
-                    width=_STEP - 2 * _GAP,
-                    height=height,
-                    class_="lp-unknown" if mass is None else color(1),
-                )
-            )
+            bars.append(_bar(title, index, _HEIGHT, height, "lp-unknown" if mass is None else color(1)))
     label = f"Differences: {len(bars)} of {len(masses)} rows"
     keys = [
         tag("span", swatch(1), " mass that the new version moves", class_="lp-name"),
-        tag("span", tag("span", class_="lp-dash lp-before"), " other edits, logits not recorded", class_="lp-name"),
+        _line_key("lp-before", "other edits, logits not recorded"),
     ]
     figure = _figure("differences", keys, percent(top), _svg(label, len(masses), bars))
     return tag("div", figure, class_="lp-charts")
@@ -68,37 +53,32 @@ def _moved(steps: Sequence[StepRecord], names: Sequence[str]) -> Markup:
         bottom = _HEIGHT
         for record in step.processors:
             height = record.moved / top * (_HEIGHT - 1)
-            if height < 0.05:
-                continue
-            bottom -= height
-            what = f"step {step.index + 1}: {record.place + 1} {record.processor} moved {percent(record.moved)}"
-            bars.append(
-                tag(
-                    "rect",
-                    tag("title", what),
-                    x=step.index * _STEP + _GAP,
-                    y=bottom,
-                    width=_STEP - 2 * _GAP,
-                    height=height,
-                    class_=color(record.place),
-                )
-            )
+            if height >= 0.05:
+                what = f"step {step.index + 1}: {record.place + 1} {record.processor} moved {percent(record.moved)}"
+                bars.append(_bar(what, step.index, bottom, height, color(record.place)))
+                bottom -= height
     keys = [tag("span", swatch(place), " ", name, class_="lp-name") for place, name in enumerate(names)]
-    most = max(range(len(totals)), key=totals.__getitem__) if totals else 0
     label = "Mass moved at each step by each processor"
     if totals:
+        most = max(range(len(totals)), key=totals.__getitem__)
         label += f"; most at step {most + 1}, {percent(totals[most])} in all"
     return _figure("mass moved", keys, percent(top), _svg(label, len(steps), bars))
+
+
+def _bar(title: str, index: int, bottom: float, height: float, class_: str) -> Markup:
+    x, width = index * _STEP + _GAP, _STEP - 2 * _GAP
+    return tag("rect", tag("title", title), x=x, y=bottom - height, width=width, height=height, class_=class_)
+
+
+def _line_key(class_: str, name: str) -> Markup:
+    return tag("span", tag("span", class_=f"lp-dash {class_}"), f" {name}", class_="lp-name")
 
 
 def _entropy(steps: Sequence[StepRecord]) -> Markup:
     before, after = [step.raw.entropy for step in steps], [step.final.entropy for step in steps]
     top = max([*before, *after, 0.1])
     lines = [_line(before, top, "lp-before"), _line(after, top, "lp-after")]
-    keys = [
-        tag("span", tag("span", class_="lp-dash lp-before"), " before the chain", class_="lp-name"),
-        tag("span", tag("span", class_="lp-dash lp-after"), " after it", class_="lp-name"),
-    ]
+    keys = [_line_key("lp-before", "before the chain"), _line_key("lp-after", "after it")]
     label = "Entropy at each step in nats"
     if steps:
         label += (
@@ -119,18 +99,10 @@ def _line(values: Sequence[float], top: float, class_: str) -> Markup:
 
 def _svg(label: str, count: int, marks: Sequence[Markup]) -> Markup:
     width = max(count, _MIN_STEPS) * _STEP
-    columns = [
-        tag(
-            "rect",
-            x=index * _STEP,
-            y=0,
-            width=_STEP,
-            height=_HEIGHT,
-            class_=f"lp-column lp-at-{index}",
-            data_step=index,
-        )
-        for index in range(count)
-    ]
+    columns = []
+    for index in range(count):
+        class_ = f"lp-column lp-at-{index}"
+        columns.append(tag("rect", x=index * _STEP, y=0, width=_STEP, height=_HEIGHT, class_=class_, data_step=index))
     return tag(
         "svg",
         *columns,

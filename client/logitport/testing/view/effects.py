@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logitport.testing.view.markup import Markup, join, tag
-from logitport.testing.view.texts import color, listed, percent, signed, swatch, token
+from logitport.testing.view.texts import color, listed, percent, span, swatch, token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,14 +27,7 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 def effects(
     records: Sequence[ProcessorRecord], texts: Mapping[int, str], best: Sequence[int], *, mass: bool = True
 ) -> Markup | None:
-    """A row for each processor; None without processors.
-
-    Args:
-        records: their effects.
-        texts: the texts of ids.
-        best: the most probable ids; lists of ids begin with them.
-        mass: whether the moved mass is known.
-    """
+    """A row for each processor; None without processors. Lists of ids begin with those of `best`."""
     if not records:
         return None
     return tag("ol", *(_row(record, texts, best, mass=mass) for record in records), class_="lp-effects")
@@ -79,15 +72,17 @@ def _is_ours(frame: str) -> bool:
     return any(f"/{package}/" in path for package in ("logitport", "logitport_server", "logitport_builtins"))
 
 
+def raised(error: str) -> Markup:
+    """The message of an error, with its traceback."""
+    message, _, trace = error.partition("\n\nRemote traceback:\n")
+    lines = tag("pre", own_frames(trace), tabindex=0)
+    details = tag("details", tag("summary", "traceback"), lines, open=True) if trace else None
+    return join(tag("span", message, class_="lp-error"), details)
+
+
 def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> Sequence[Child]:
     if record.error:
-        message, _, trace = record.error.partition("\n\nRemote traceback:\n")
-        details = (
-            tag("details", tag("summary", "traceback"), tag("pre", own_frames(trace), tabindex=0), open=True)
-            if trace
-            else None
-        )
-        return ["was left out: ", tag("span", message, class_="lp-error"), details]
+        return ["was left out: ", raised(record.error)]
     if not record.called:
         return ["was not called"]
     if record.forced is not None:
@@ -103,15 +98,7 @@ def _what(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]
 def listed_ids(
     verb: str, ids: NDArray[np.int32], of: int, texts: Mapping[int, str], best: Sequence[int]
 ) -> list[Markup]:
-    """Describe a change of some ids, with the first of them; [] if there are none.
-
-    Args:
-        verb: what happened.
-        ids: the ids.
-        of: how many there could have been; 0 if this is not shown.
-        texts: the texts of ids.
-        best: the most probable ids.
-    """
+    """Describe a change of some ids, with the first of them; [] for none. `of` is their possible number, or 0."""
     if not ids.size:
         return []
     total = f" of {of}" if of > ids.size > MAX_IDS else ""
@@ -122,8 +109,7 @@ def listed_ids(
 def _biased(record: ProcessorRecord, texts: Mapping[int, str], best: Sequence[int]) -> list[Markup]:
     if not record.biased.size:
         return []
-    low, high = float(record.bias.min()), float(record.bias.max())
-    by = signed(low) if signed(low) == signed(high) else f"{signed(low)} to {signed(high)}"
+    by = span(record.bias)
     if record.reads_logits or record.biased.size > MAX_IDS:
         everything = record.biased.size >= record.after.allowed
         which = f"all {record.biased.size} logits" if everything else _count(record.biased.size)

@@ -28,14 +28,9 @@ def notebook(
     texts: Mapping[int, str],
     ended: str = "",
 ) -> str:
-    """The view; a click on a token, or an arrow key, shows its step.
+    """The view; a click on a token, or an arrow key, shows its step. It ends after the first 200 steps.
 
-    Args:
-        prompt: its ids.
-        steps: the steps; after the first 200, no further ones are shown.
-        names: of the processors.
-        texts: the texts of ids; {} shows numbers.
-        ended: why there are no further steps; "" shows nothing.
+    `ended` says why there are no further steps.
     """
     prefix = f"lp{next(_numbers)}"
     shown = steps[:_MAX_STEPS]

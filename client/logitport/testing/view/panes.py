@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from logitport.testing.view.effects import best_first, effects
 from logitport.testing.view.markup import Markup, join, tag
-from logitport.testing.view.texts import color, percent, plain, probability, token
+from logitport.testing.view.texts import color, percent, plain, probability, swatch, token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def pane(step: StepRecord, texts: Mapping[int, str], *, after: int | None = None
 
     Args:
         step: the step.
-        texts: the texts of ids.
+        texts: the texts of ids; an id without one is shown as a number.
         after: the id before it; None if there is none.
         buttons: whether candidates are buttons, which force them.
     """
@@ -59,18 +59,11 @@ def ids_shown(step: StepRecord) -> set[int]:
 def candidates_table(
     step: StepRecord, texts: Mapping[int, str], *, buttons: bool = False, final: bool = True
 ) -> Markup:
-    """The candidates of a step.
-
-    Args:
-        step: the step.
-        texts: the texts of ids.
-        buttons: whether candidates are buttons, which force them.
-        final: whether there is a column for the row after the chain.
-    """
+    """The candidates of a step, as for `pane`; without `final` there is no column for the row after the chain."""
     stages = [
         tag(
             "th",
-            tag("span", str(record.place + 1), class_=f"lp-swatch {color(record.place)}", aria_hidden="true"),
+            swatch(record.place),
             tag("span", f"after {record.place + 1} {record.processor}", class_="lp-hidden"),
             tag("span", "!", class_="lp-mark", aria_hidden="true") if record.error else None,
             scope="col",

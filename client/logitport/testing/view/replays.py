@@ -12,10 +12,10 @@ from logitport.testing.records import Candidates, StepRecord
 from logitport.testing.replaying.effects import known_ids
 from logitport.testing.runner import PlaceResult, ProcessorInfo
 from logitport.testing.view.charts import differences
-from logitport.testing.view.effects import effects, listed_ids, own_frames
+from logitport.testing.view.effects import effects, listed_ids, raised
 from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.panes import candidates_table, heading
-from logitport.testing.view.texts import level, percent, plain, signed, token
+from logitport.testing.view.texts import level, percent, plain, span, token
 from logitport.testing.view.tiles import Tile, tiles
 
 if TYPE_CHECKING:
@@ -56,12 +56,7 @@ class ShownRow:
 
 
 def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
-    """Describe a row.
-
-    Args:
-        row: the row.
-        texts: the texts of ids.
-    """
+    """Describe a row, with the texts of ids."""
     offset = row.row.draft_offset
     title = f"step {row.step.index}" + (f" draft {offset}" if offset else "")
     state = "differs" if row.differs else "no difference" if row.compared else "not compared"
@@ -95,15 +90,7 @@ def show_row(row: ComparedRow, texts: Mapping[int, str]) -> ShownRow:
 def replay_tiles(
     prefix: str, prompt: Sequence[int], rows: Sequence[ShownRow], texts: Mapping[int, str], current: int
 ) -> Markup:
-    """Radio buttons, of which one is checked: its row is shown.
-
-    Args:
-        prefix: of the names and ids of the elements.
-        prompt: its ids.
-        rows: the rows.
-        texts: the texts of ids.
-        current: the row to show.
-    """
+    """The tiles of recorded rows; the other arguments are those of `tiles`."""
     label = "Recorded tokens. The color is the probability mass that the new version moves."
     return tiles(prefix, prompt, [row.tile for row in rows], texts, label=label, current=current)
 
@@ -157,10 +144,7 @@ def _what(row: ComparedRow, texts: Mapping[int, str], best: Sequence[int]) -> Ma
     if row.not_run:
         return tag("p", f"Not compared: {row.not_run}.")
     if row.error:
-        message, _, trace = row.error.partition("\n\nRemote traceback:\n")
-        lines = tag("pre", own_frames(trace), tabindex=0) if trace else None
-        details = tag("details", tag("summary", "traceback"), lines, open=True) if lines else None
-        return tag("div", "The new version fails: ", tag("span", message, class_="lp-error"), details)
+        return tag("div", "The new version fails: ", raised(row.error))
     if row.differs and row.difference is None:
         return tag("p", "The recorded version has failed: ", tag("span", row.step.error, class_="lp-error"))
     if not row.compared:
@@ -180,8 +164,5 @@ def _difference(found: RowDifference, texts: Mapping[int, str], best: Sequence[i
     parts += listed_ids("denies", found.denied, 0, texts, best)
     parts += listed_ids("allows", found.allowed, 0, texts, best)
     if found.biased.size:
-        low, high = signed(float(found.bias.min())), signed(float(found.bias.max()))
-        by = low if low == high else f"{low} to {high}"
-        parts += listed_ids("shifts", found.biased, 0, texts, best)
-        parts[-1] = join(parts[-1], f" by {by}")
+        parts += [join(*listed_ids("shifts", found.biased, 0, texts, best), f" by {span(found.bias)}")]
     return join(*(join("; " if place else "", part) for place, part in enumerate(parts)))

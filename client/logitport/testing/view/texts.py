@@ -9,6 +9,9 @@ from logitport.testing.view.markup import Markup, join, tag
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 COLORS = 8  # of processors, in view.css
 _LEVELS = 10  # of the color of a tile
 _MAX_TEXT = 40
@@ -57,6 +60,12 @@ def percent(value: float) -> str:
 def signed(value: float) -> str:
     """A number with its sign and three digits."""
     return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}")
+
+
+def span(values: NDArray[np.float32]) -> str:
+    """The lowest and the highest of some numbers; one number if they look the same."""
+    low, high = signed(float(values.min())), signed(float(values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def level(moved: float) -> str:

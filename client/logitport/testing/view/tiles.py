@@ -40,13 +40,7 @@ def tiles(
 ) -> Markup:
     """Radio buttons, of which one is checked: its step is shown. Below them, the scale of the colors.
 
-    Args:
-        prefix: of the names and ids of the elements.
-        prompt: its ids.
-        shown: the tiles.
-        texts: the texts of ids.
-        label: what they are, for screen readers.
-        current: the step to show.
+    The names and ids of the elements begin with the prefix. The label describes them for screen readers.
     """
     buttons = [_button(prefix, index, one, checked=index == current) for index, one in enumerate(shown)]
     group = tag("div", _prompt(prompt, texts), *buttons, class_="lp-tokens", role="radiogroup", aria_label=label)
@@ -63,15 +57,8 @@ def step_tiles(
 
 def _button(prefix: str, index: int, tile: Tile, *, checked: bool) -> Markup:
     identity, title = f"{prefix}-s{index}", ", ".join(tile.notes)
-    radio = tag(
-        "input",
-        type="radio",
-        name=f"{prefix}-step",
-        id=identity,
-        value=index,
-        checked=checked,
-        aria_label=title,
-    )
+    name = f"{prefix}-step"
+    radio = tag("input", type="radio", name=name, id=identity, value=index, checked=checked, aria_label=title)
     classes = " ".join(["lp-tile", *tile.classes])
     return join(radio, tag("label", tile.shown, for_=identity, class_=classes, title=title))
 

@@ -74,7 +74,6 @@ export class Lane {
     this.facts.textContent = result.steps
       ? `${result.steps} steps · moved ${percent(moved)} in the mean · entropy ${before.toFixed(2)} → ${after.toFixed(2)} nats${end}`
       : "";
-    this.element.dataset.milliseconds = result.new_steps ? (result.milliseconds / result.new_steps).toFixed(1) : "";
     this.viewer.draw(result);
     this.page.drawn();
   }
