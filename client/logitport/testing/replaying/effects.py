@@ -92,9 +92,10 @@ def row_of(top: TopLogits, vocab_size: int) -> NDArray[np.float32]:
     others = vocab_size - len(ids)
     row = np.full(vocab_size, -np.inf, np.float32)
     if others and np.isfinite(top.log_sum):
-        known = np.exp(logits.astype(np.float64) - top.log_sum).sum()
-        if known < 1.0 - 1e-7:
-            row[:] = np.log(1.0 - known) + top.log_sum - np.log(others)
+        with np.errstate(over="ignore"):  # a forged sum may be of any size
+            known = np.exp(logits.astype(np.float64) - top.log_sum).sum()
+            if known < 1.0 - 1e-7:
+                row[:] = np.log(1.0 - known) + top.log_sum - np.log(others)
     row[ids] = logits
     return row
 

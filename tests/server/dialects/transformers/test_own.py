@@ -13,7 +13,7 @@ from transformers import LogitsProcessorList
 
 from logitport import History, StateLost
 from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.dialects.transformers import stateless
+from logitport_server.dialects.transformers import instances
 from tests.transformers_processors import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
@@ -29,7 +29,7 @@ def test_every_processor_of_transformers_is_tested_or_has_a_reason_not_to_be() -
 
 
 def test_the_table_names_existing_classes() -> None:
-    listed = stateless._OF_SCORES | stateless._OF_HISTORY
+    listed = instances._OF_SCORES | instances._OF_HISTORY
     assert {getattr(transformers.generation.logits_process, name).__name__ for name in listed} == listed
     assert listed <= {case.name for case in CASES}
 
