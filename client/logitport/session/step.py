@@ -68,7 +68,7 @@ class PendingStep:
         Args:
             logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
                 Only rows with processors that read logits are sent, and not if they are in `Session.logits_buffer`.
-            check: raise if a request failed, and emit an ProcessorWarning if edits have denied every id of a row; with
+            check: raise if a request failed, and emit a ProcessorWarning if edits have denied every id of a row; with
                 False, look at `failures` and `all_denied_rows` of the result.
 
         Raises:
@@ -277,7 +277,7 @@ class PendingStep:
 
 
 def _report(result: StepResult) -> None:
-    """Raise RequestsFailed, or emit an ProcessorWarning at the caller of the caller."""
+    """Raise RequestsFailed, or emit a ProcessorWarning at the caller of the caller."""
     if result.failures:
         raise RequestsFailed(result.failures, result)
     warn_all_denied(result.all_denied_rows, stacklevel=3)
