@@ -104,7 +104,6 @@ bench-vllm: .peers/vllm/.installed .peers/vllm/.core ## tokens a second of a rea
 bench-vllm-publish: $(VENV)/.bench ## write the latest results of `make bench-vllm` into docs/engines/vllm.md
 	$(BIN)/python -m benchmarks.vllm_hook publish
 
-# Debian's HAProxy is left out where it is not installed.
 bench-fleet: $(VENV)/.bench $(VENV)/.fleet ## steps through balancers, replays, and more servers: tables and JSON; 3 minutes
 	$(BIN)/python -m benchmarks.fleet
 

@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 12
+INTERFACE: int = 13
 
 def set_error_factory(factory: object) -> None:
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +55,7 @@ def read_options(model: type[_Options], context: click.Context) -> _Options:
         UsageError: a value is not valid. The message has a line for each one.
     """
     flags = {name: value for name, value in context.params.items() if _is_given(context, name)}
+    _refuse_flags_as_values(context, flags)
     values, origins = add_sources(flags) if issubclass(model, ServerConfig) else (flags, {})
     for parameter in context.command.params:
         if parameter.name in flags:
@@ -66,11 +68,25 @@ def read_options(model: type[_Options], context: click.Context) -> _Options:
         raise UsageError("\n".join(_problems(error, origins, str(values.get("config"))))) from None
 
 
+def _refuse_flags_as_values(context: click.Context, given: Mapping[str, Any]) -> None:
+    """Raise UsageError for `--store --no-programs`: an option without its value takes the next flag in click."""
+    options = {each for parameter in context.command.params for each in (*parameter.opts, *parameter.secondary_opts)}
+    for parameter in context.command.params:
+        values = given.get(str(parameter.name))
+        for value in values if isinstance(values, tuple) else (values,):
+            if isinstance(parameter, click.Option) and isinstance(value, str) and value in options:
+                raise UsageError(
+                    f"{parameter.opts[0]} needs a value, and {value} is an option; write {parameter.opts[0]}=…"
+                )
+
+
 def parse(model: type[_Options], command: str, arguments: Sequence[str]) -> _Options:
     """Read the options of a command without the command. Raises UsageError."""
     try:
         context = click.Command(command, params=parameters_of(model)).make_context(command, [*arguments])
         return read_options(model, context)
+    except click.exceptions.Exit as ended:  # after --help
+        sys.exit(ended.exit_code)
     except click.UsageError as error:
         raise UsageError(error.format_message()) from None
 

@@ -58,12 +58,14 @@ class Reloaded(Generic[T]):
         self._versions = self._present_versions()
         self.value = read()
 
-    def refresh(self) -> bool:
-        """Read the files again if they have changed. Returns whether they were read."""
-        versions = self._present_versions()  # before the read: files that change while they are read are read again
+    def refresh(self, *, force: bool = False) -> bool:
+        """Read the files again if they have changed, or in any case with `force`. Returns whether they were read."""
+        if force:
+            self._error = ""
         error = ""
         try:
-            if versions == self._versions:
+            versions = self._present_versions()  # first: files that change while they are read are read again
+            if versions == self._versions and not force:
                 return False
             self.value = self._read()
         except StartupError as failure:
@@ -83,4 +85,7 @@ class Reloaded(Generic[T]):
         return True
 
     def _present_versions(self) -> list[object]:
-        return [(path, file_version(path)) for path in self._files()]
+        try:
+            return [(path, file_version(path)) for path in self._files()]
+        except OSError as error:
+            raise StartupError(f"cannot list the {self._what.replace('_', ' ')}: {error}") from error

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -243,16 +244,19 @@ class Server:
         self._is_ready = True
         return Ready(address, metrics_port)
 
-    def refresh(self) -> None:
-        """Reload the tokens and the trusted keys if their files have changed."""
+    def refresh(self, *, force: bool = False) -> None:
+        """Reload the tokens and the trusted keys if their files have changed; the keys in any case with `force`."""
         self._guard.refresh()
         if self._trusted_keys is not None:
-            self._trusted_keys.refresh()
+            self._trusted_keys.refresh(force=force)
 
     async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
-            self.refresh()
+            try:
+                self.refresh()
+            except Exception:
+                logger.exception("cannot reload the tokens and keys; the previous ones stay in use")
 
     async def leave(self) -> None:
         """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
@@ -360,6 +364,9 @@ def run(
     descriptors.raise_limit()
     for variable in unread({*OF_THE_SDK, *VARIABLES}):
         logger.warning("%s; logitport serve --help has all options", variable)
+    for name, field in VARIABLES.items():
+        if name in os.environ and field not in config.model_fields_set:
+            logger.warning("%s is set in the environment, but the configuration of this program leaves it out", name)
     try:
         if config.processes > 1:
             raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
@@ -394,7 +401,7 @@ async def _serve(
     collecting = loop.create_task(collector.collect_at_intervals(server.memory.take_freed))
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, server.refresh)
+    loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
     compiled.warn_if_unfit()
     shipped, programs = announce(config, server.gpu), "accepted" if config.programs else "refused"
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -99,3 +100,23 @@ def test_a_replaced_file_and_changed_permissions_are_another_version(tmp_path: P
     versions.append(file_version(file))
     assert versions[-1] is None
     assert len(set(versions)) == 4
+
+
+def test_files_that_cannot_be_listed_do_not_end_the_refresh(
+    text: Text, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> list[Path]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(text.files, "_files", refused)
+        assert not text.files.refresh()
+    assert "cannot list the text: [Errno 24] Too many open files" in caplog.text
+    (text.folder / "a").write_text("later")
+    assert text.files.refresh()
+    assert text.files.value == "later"
+
+
+def test_a_forced_refresh_reads_unchanged_files(text: Text) -> None:
+    assert text.files.refresh(force=True)
+    assert text.reads == 2

@@ -109,7 +109,7 @@ def _advice(module: str) -> str:
 
 
 def _failure(what: str, error: BaseException) -> PayloadError:
-    if isinstance(error, PayloadError):
+    if isinstance(error, PayloadError) and error.code == PayloadError.INVALID:  # the payload's code may raise another
         return error
     summary = traceback.format_exception_only(error)[-1].strip()
     return PayloadError(f"{what} {summary}", remote_traceback=_traceback_of(error))

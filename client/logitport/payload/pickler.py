@@ -193,7 +193,7 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
             return None
         # logitport's public names are wire format, its internal modules are not.
         if (package := top_level(module)) in ("logitport", "logitport_builtins"):
-            for public in (package, ".".join(module.split(".")[:2])):
+            for public in (package, ".".join(module.split(".")[:2]), f"{package}.edits"):
                 if find_by_name(public, name) is obj:
                     return public, name
         return (module, name) if find_by_name(module, name) is obj else None

@@ -73,6 +73,10 @@ class Admissions:
             except LimitExceeded as error:  # this server's message limit may be lower than the previous one's
                 for entry in frame.requests:
                     self._table.refuse(by_slot[entry.slot], error)
+            except LogitportError:
+                for slot in by_slot:
+                    self._table.restoring.pop(slot, None)
+                raise
 
     def begin(self, frame: processing_pb2.AddRequests) -> None:
         """Send a frame with pending or restoring requests. Raises the error of a refused frame."""

@@ -89,8 +89,9 @@ class RequestTable:
             )
         slots = heapq.nsmallest(len(requests), self._free)
         slots += range(self._unused, self._unused + len(requests) - len(slots))
+        first, self._generation = self._generation, self._generation + len(requests)  # each is used once
         return [
-            Handle(slot, self._generation + index, request)
+            Handle(slot, first + index, request)
             for index, (slot, request) in enumerate(zip(slots, requests, strict=True))
         ]
 
@@ -188,8 +189,7 @@ class RequestTable:
         self.changes += 1
 
     def _occupy(self, slot: int) -> None:
-        """Take a slot of `new_handles`, in its order, and its generation. Lower slots may have become free since."""
-        self._generation += 1
+        """Take a slot of `new_handles`, in its order. Lower slots may have become free since."""
         if slot == self._unused:
             self._unused += 1
         else:

@@ -94,10 +94,12 @@ class SessionRequests:
                     if error.timed_out:
                         raise
                     self._reconnect(lambda: None)  # sends the pending requests, too
-        except LogitportError:  # the caller does not receive them
+        except BaseException:  # the caller does not receive them
             dropped = [pending.candidate for pending in begun if self.table.cancel(pending)]
-            with suppress(LogitportError):  # with one frame: each frame may wait for a server
-                self._drop(dropped)
+            if dropped:
+                # With one frame, and without a reconnect: each may wait for a server, and the attempt above has waited.
+                with suppress(LogitportError):
+                    self.admissions.drop(dropped)
             raise
         return begun
 

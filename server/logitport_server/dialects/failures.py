@@ -96,9 +96,11 @@ def _of_code(error: BaseException, processor: str, *, shipped: bool) -> Logitpor
 
 
 def _code_of(error: BaseException, kind: type[LogitportError]) -> int:
-    """Return the error's code if its class has it. Third-party code may have set anything."""
-    code = getattr(error, "code", None)
-    return code if isinstance(code, int) and type(from_code(code, "")) is kind else kind.code
+    """Return the error's code if its class has it. The processor's code may have set anything."""
+    code = error.code if isinstance(error, LogitportError) else None
+    is_known = isinstance(code, int) and type(from_code(code, "")) is kind
+    # Not a request for another token: that concerns the engine's call, and no processor.
+    return code if is_known and code != AccessDenied.NOT_AUTHENTICATED else kind.code  # type: ignore[return-value]
 
 
 def of_sandboxed(error: BaseException, processor: str) -> LogitportError:

@@ -37,9 +37,9 @@ class TrustedKeys:
                 f"--trusted-keys {folder} has no key: copy a *.pub file of `logitport payload keygen` there"
             )
 
-    def refresh(self) -> None:
-        """Read the folder again if a file was added, removed or changed. If that fails, the keys stay in use."""
-        self._files.refresh()
+    def refresh(self, *, force: bool = False) -> None:
+        """Read the folder again if a file has changed, or with `force`. If that fails, the keys stay in use."""
+        self._files.refresh(force=force)
 
     def check(self, shipped: Payload, name: str = "") -> None:
         """Raise PayloadError unless a trusted key has signed the payload, and the name if one is given."""

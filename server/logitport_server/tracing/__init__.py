@@ -157,7 +157,7 @@ def unsampled_steps() -> int:
     """
     if not 0.0 < _steps < 1.0:
         return 0 if _steps else _MAX_STEPS
-    return int(math.log(1.0 - random.random()) / math.log1p(-_steps))  # noqa: S311 - no secret
+    return int(min(math.log(1.0 - random.random()) / math.log1p(-_steps), _MAX_STEPS))  # noqa: S311 - no secret
 
 
 def of_metadata(metadata: Iterable[tuple[str, Any]] | None) -> object:

@@ -40,7 +40,7 @@ class StepSpans:
 
     def skip(self, steps: int) -> None:
         """Count steps that were not sampled."""
-        self._unsampled = self.unsampled_steps - steps
+        self._unsampled = max(0, self.unsampled_steps - steps)
 
     def begin_step(self, transport: str) -> StepTrace | None:
         """Return the record of a step that begins; None if it is not sampled."""

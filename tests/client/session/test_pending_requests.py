@@ -440,3 +440,34 @@ def test_replaced_logits_buffers_are_retired_when_a_request_was_admitted(
     buffer.check(np.zeros((1, VOCAB), np.float32))
     buffer.check(np.zeros((1, VOCAB), np.float32))
     assert retired == ["retired"]
+
+
+def test_requests_that_reach_no_server_wait_once(background: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drop of those that were begun does not wait for a server again."""
+    session, server = background
+    attempts = []
+
+    def fail(call: object) -> None:
+        attempts.append(call)
+        raise ServerUnavailable("there is none")
+
+    monkeypatch.setattr(session._requests, "_reconnect", fail)
+    server.script.refuse_to_send = ServerUnavailable("gone")
+    with pytest.raises(ServerUnavailable, match="there is none"):
+        session.begin_add([SLOW])
+    assert len(attempts) == 1
+    assert session._requests.table.pending == {}
+
+
+def test_a_generation_is_used_once(background: Any) -> None:
+    session, server = background
+    answer = server.script.answer
+    server.script.answer = lambda frame: (
+        {"error": to_proto(LimitExceeded("no"))} if frame.HasField("add") else answer(frame)
+    )
+    with pytest.raises(LimitExceeded):
+        session.add(Request([1]))
+    server.script.answer = answer
+    session.add(Request([1]))
+    sent = [one.generation for frame in server.script.frames for one in frame.add.requests]
+    assert len(sent) == len(set(sent)) == 2

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from logitport import calls
 from logitport_server.command_line import parse
-from logitport_server.config import ServerConfig
+from logitport_server.config import ServerConfig, UsageError
 from logitport_server.config.sources import VARIABLES
 
 pytestmark = pytest.mark.usefixtures("no_variables")
@@ -132,3 +132,16 @@ def test_every_option_has_a_description() -> None:
 def test_a_program_sets_all_options_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGITPORT_LISTEN", "127.0.0.1:1")
     assert ServerConfig().listen == "127.0.0.1:50051"
+
+
+@pytest.mark.parametrize("arguments", [["--store", "--no-programs"], ["--tokenizer", "--require-tenant"]])
+def test_an_option_without_its_value_does_not_take_the_next_option(arguments: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"{arguments[0]} needs a value, and {arguments[1]} is an option"):
+        parse(ServerConfig, "serve", arguments)
+
+
+def test_help_of_a_program_ends_it_without_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(ServerConfig, "serve", ["--help"])
+    assert ended.value.code == 0
+    assert "--listen" in capsys.readouterr().out

@@ -191,3 +191,14 @@ def test_a_cyclic_chain_of_errors() -> None:
     error.__context__ = KeyError("y")
     error.__context__.__context__ = error
     assert HINT not in of_sandboxed(error, "its name").message
+
+
+@pytest.mark.parametrize("code", [12, 13, 5, "x", None])
+def test_the_code_of_another_exception_is_not_an_error_code(code: object) -> None:
+    assert of_processor(SystemExit(code), "its name").code == ProcessorFailed.FAILED
+
+
+def test_an_error_of_a_processor_has_only_codes_of_its_class() -> None:
+    assert of_processor(ProcessorFailed("x", code=PayloadError.NOT_ALLOWED), "its name").code == ProcessorFailed.FAILED
+    denied = of_processor(AccessDenied("x", code=AccessDenied.NOT_AUTHENTICATED), "its name")
+    assert denied.code == AccessDenied.NOT_PERMITTED

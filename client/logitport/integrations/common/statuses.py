@@ -24,18 +24,25 @@ from logitport.errors import (
 # The caller can send another chain, other parameters or another payload.
 _REQUEST_ERRORS = (InvalidArgument, NotFound, PayloadError)
 # A later attempt may succeed.
-_TEMPORARY_ERRORS = (ServerUnavailable, LimitExceeded, SessionClosed, StateLost, AccessDenied)
+_TEMPORARY_ERRORS = (ServerUnavailable, LimitExceeded, SessionClosed, StateLost)
+_TEMPORARY_CODES = (AccessDenied.NOT_AUTHENTICATED, ProcessorFailed.QUARANTINED)
 # Their messages describe what the caller sent or its processor did, and come from the service without its address.
 _SHOWN_ERRORS = (*_REQUEST_ERRORS, ProcessorFailed, LimitExceeded, StateLost)
 _UNREACHABLE = "the logitport service is unavailable; the engine's log has the reason; try again later"
 _FAILED = "the logitport service or its hook failed; the engine's log has the reason"
 
 
-def status_of(error: type[LogitportError]) -> HTTPStatus:
-    """Return 400 if the caller can act, 503 if a later attempt may succeed, otherwise 500."""
+def status_of(error: type[LogitportError], code: int) -> HTTPStatus:
+    """Return 400 if the caller can act, 503 if a later attempt may succeed, otherwise 500.
+
+    Args:
+        error: the class of the error, which may come from another process.
+        code: its code.
+    """
     if issubclass(error, _REQUEST_ERRORS):
         return HTTPStatus.BAD_REQUEST
-    return HTTPStatus.SERVICE_UNAVAILABLE if issubclass(error, _TEMPORARY_ERRORS) else HTTPStatus.INTERNAL_SERVER_ERROR
+    is_temporary = issubclass(error, _TEMPORARY_ERRORS) or code in _TEMPORARY_CODES
+    return HTTPStatus.SERVICE_UNAVAILABLE if is_temporary else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def caused_by_chain(error: type[LogitportError]) -> bool:
@@ -43,11 +50,11 @@ def caused_by_chain(error: type[LogitportError]) -> bool:
     return issubclass(error, (*_REQUEST_ERRORS, ProcessorFailed))
 
 
-def text_for_caller(error: type[LogitportError], message: str) -> str:
+def text_for_caller(error: type[LogitportError], code: int, message: str) -> str:
     """Return the message of an error, or a general one if the message may have addresses of the service."""
     if issubclass(error, _SHOWN_ERRORS):
         return message
-    return _UNREACHABLE if status_of(error) is HTTPStatus.SERVICE_UNAVAILABLE else _FAILED
+    return _UNREACHABLE if status_of(error, code) is HTTPStatus.SERVICE_UNAVAILABLE else _FAILED
 
 
 def all_denied(engine: str, request: str = "") -> InvalidArgument:

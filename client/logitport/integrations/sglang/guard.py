@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import PayloadError
@@ -64,10 +63,13 @@ class Refusal:
     ) -> torch.Tensor:
         """End every request of the batch; the logits, float[rows, vocab_size], are not modified."""
         for params in custom_param_list or ():
-            with suppress(AttributeError, ImportError):  # of another version of SGLang
-                req = request_of(params)
-                if req is not None and not req.finished():
-                    end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
+            req = request_of(params)
+            try:
+                ended = req is None or req.finished()
+            except AttributeError:  # of another version of SGLang
+                ended = False
+            if not ended:
+                end(req, PayloadError(REFUSED, code=PayloadError.NOT_ALLOWED))
         return logits
 
 

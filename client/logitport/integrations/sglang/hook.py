@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,7 +33,7 @@ from logitport.integrations.sglang.requests import (
 from logitport.ops import apply_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
 
@@ -101,22 +100,17 @@ class Hook:
             custom_params: each row's parameters, with SGLang's request under "__req__".
         """
         reqs: dict[int, Any] = {}
-        try:
-            for row, params in enumerate(custom_params):
-                req = request_of(params)
+        for row, params in enumerate(custom_params):
+            req = request_of(params)
+            try:
                 if req is not None and awaits_token(req):
                     reqs[row] = req
-            if reqs:
-                self._process(logits, reqs, custom_params)
-        except AttributeError as error:  # of another version of SGLang: an exception would end the engine
-            _log.exception("logitport ends %d requests: %s", len(reqs), _unreadable(error))
-            for req in reqs.values():
-                with suppress(AttributeError, ImportError):
-                    end(req, _unreadable(error))
-
-    def _process(
-        self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
-    ) -> None:
+            except Exception as broken:  # noqa: BLE001 - an exception would end the engine
+                if self._tracked.may_have_chain(cast("Mapping[str, Any]", params)):
+                    end(req, _unreadable(broken))
+                    _force_end(logits[row], end_ids(req))
+        if not reqs:
+            return
         result = self._ranks.share(
             self._process_on_leader(logits, reqs, custom_params) if self._ranks.is_leader else None
         )
@@ -127,9 +121,7 @@ class Hook:
             self._ranks.share_rows(logits)
         for row, error in result.failures.items():
             end(reqs[row], error)
-            ending = list(end_ids(reqs[row]))
-            logits[row] = -float("inf") if ending else 0.0  # any id, if none is known to end it
-            logits[row, ending] = 0.0
+            _force_end(logits[row], end_ids(reqs[row]))
 
     def _process_on_leader(
         self, logits: torch.Tensor, reqs: Mapping[int, Any], custom_params: Sequence[Mapping[str, Any] | None]
@@ -233,6 +225,12 @@ def _apply(pending: PendingStep, logits: torch.Tensor, rows: Sequence[int], buff
     elif not all_rows:
         logits[rows] = selected
     return step_result
+
+
+def _force_end(row: torch.Tensor, ending: Collection[int]) -> None:
+    """Leave only the ids that end the request; any id if none is known."""
+    row[:] = -float("inf") if ending else 0.0
+    row[list(ending)] = 0.0
 
 
 def _unreadable(error: Exception) -> LogitportError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import weakref
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from logitport.errors import StateLost
+from logitport.errors import InvalidArgument, StateLost
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import chain_of
 from logitport.integrations.common.statuses import status_of, text_for_caller
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from logitport.session.frames import Handle
     from logitport.session.session import Session
 
+
+_log = logging.getLogger(__name__)
 
 # Set once the plugin is installed in this process. SGLang loads plugins in all of its processes.
 plugin_installed = threading.Event()
@@ -44,29 +47,26 @@ def request_of(params: Mapping[str, Any] | None) -> Any:
 
 
 def awaits_token(req: Any) -> bool:
-    """Return whether the sampled id joins the request's output: its prompt is read, and it has not ended.
-
-    Also for a request of another version, that does not show it: what cannot be processed then ends.
-    """
-    try:
-        return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
-    except AttributeError:
-        return True
+    """Return whether the sampled id joins the request's output: its prompt is read, and it has not ended."""
+    return not req.finished() and not req.to_finish and req.inflight_middle_chunks <= 0
 
 
 def end_ids(req: Any) -> Collection[int]:
-    """Return the ids that end the request; none if it has none."""
-    return req.eos_token_ids or ()
+    """Return the ids that end the request; none if it has none, or does not show them."""
+    return getattr(req, "eos_token_ids", None) or ()
 
 
 def end(req: Any, error: LogitportError) -> None:
-    """Have SGLang end the request after this step and report the error to its client."""
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+    """Have SGLang end the request after this step and report the error to its client. Does not raise."""
+    try:
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    status = status_of(type(error))
-    kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
-    text = text_for_caller(type(error), str(error))
-    req.to_finish = FINISH_ABORT(f"logitport: {type(error).__name__}: {text}", status, kind)
+        status = status_of(type(error), error.code)
+        kind = "BadRequestError" if status is HTTPStatus.BAD_REQUEST else "InternalServerError"
+        text = text_for_caller(type(error), error.code, str(error))
+        req.to_finish = FINISH_ABORT(f"logitport: {type(error).__name__}: {text}", status, kind)
+    except Exception:  # noqa: BLE001 - another version of SGLang; raising would end the engine
+        _log.exception("logitport cannot end a request, which has failed: %s", error)
 
 
 def tenant_in(custom_params: Mapping[str, Any]) -> str:
@@ -118,6 +118,13 @@ class TrackedRequests:
             chain = chain_of(custom_params, self._default)
             tracked = self._tracked[id(req)] = TrackedRequest(weakref.ref(req), chain, tenant_in(custom_params))
         return tracked
+
+    def may_have_chain(self, custom_params: Mapping[str, Any]) -> bool:
+        """Return whether a request with these parameters has processors, or parameters that are wrong."""
+        try:
+            return bool(chain_of(custom_params, self._default))
+        except InvalidArgument:
+            return True
 
     def drop_ended(self, session: Session | None) -> None:
         """Remove requests that have ended, or that SGLang dropped, from the session, with one frame.

@@ -66,7 +66,8 @@ def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
                     continue
                 if state.queue is not None:  # of the asynchronous engine
                     aborted += processor.abort_requests([failure.request_id], internal=True)
-                    state.queue.put(responses.failure(failure.error, failure.message))  # replaces the abort's output
+                    # Replaces the abort's output.
+                    state.queue.put(responses.failure(failure.error, failure.code, failure.message))
                 elif _mark(engine_core_outputs, failure):
                     aborted.append(failure.request_id)
                 else:
@@ -86,6 +87,6 @@ def _mark(engine_core_outputs: Any, failure: Failure) -> bool:
     for output in engine_core_outputs:
         if output.request_id == failure.request_id:
             output.finish_reason = FinishReason.ERROR
-            output.stop_reason = str(responses.failure(failure.error, failure.message))
+            output.stop_reason = str(responses.failure(failure.error, failure.code, failure.message))
             return True
     return False

@@ -34,11 +34,13 @@ class Failure:
         request_id: vLLM's internal name: the public one with a suffix, and with a prefix if n > 1; "" if this vLLM does
             not show it.
         error: name of the error's class, such as "ProcessorFailed".
+        code: its code.
         message: the error's message.
     """
 
     request_id: str
     error: str
+    code: int
     message: str
 
 
@@ -52,7 +54,7 @@ def record(error: Exception, *, request_id: str, output_length: int, forced_toke
         forced_token_id: the id that the request gets from then on.
     """
     known = error if isinstance(error, LogitportError) else LogitportError(f"{type(error).__name__}: {error}")
-    failure = Failure(request_id, type(error).__name__, known.message)
+    failure = Failure(request_id, type(error).__name__, known.code, known.message)
     _log.error(
         "request %r ends after %d ids by forcing id %d, because its logitport chain failed: %s: %s",
         request_id,

@@ -66,6 +66,7 @@ class _StreamStart:
         self._send = send
         self._held: Message | None = None
         self._answered = False
+        self._streams = False
 
     async def __call__(self, message: Message) -> None:
         """Send a message of ASGI."""
@@ -73,6 +74,7 @@ class _StreamStart:
             return
         if message["type"] == "http.response.start" and _is_stream(message):
             self._held = message
+            self._streams = True
             return
         held, self._held = self._held, None
         if held is not None:
@@ -82,7 +84,7 @@ class _StreamStart:
                 await _answer(self._send, error)
                 return
             await self._send(held)
-        await self._send(message)
+        await self._send(_with_type(message) if self._streams else message)
 
 
 def _is_stream(start: Message) -> bool:
@@ -105,6 +107,15 @@ def _error_in(event: bytes) -> dict[str, Any] | None:
     if error.get("code") == HTTPStatus.BAD_REQUEST:
         error["type"] = "BadRequestError"  # as without a stream; vLLM 0.32 writes InternalServerError into streams
     return error
+
+
+def _with_type(message: Message) -> Message:
+    """Return an event of a stream that has begun; an error of the hook gets the type that fits its code."""
+    event, end, rest = message.get("body", b"").partition(b"\n")
+    error = _error_in(event)
+    if error is None:
+        return message
+    return {**message, "body": b"data: " + orjson.dumps({"error": error}) + end + rest}
 
 
 _ERROR_EVENT = b'data: {"error"'

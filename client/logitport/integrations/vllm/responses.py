@@ -22,28 +22,29 @@ PREFIX = "logitport: "
 def refusal(error: errors.LogitportError) -> Exception:
     """Return the exception for a request that is not admitted, and count it in `logitport_refused_requests_total`."""
     name = type(error).__name__
-    if status_of(type(error)) is not HTTPStatus.BAD_REQUEST:
+    if status_of(type(error), error.code) is not HTTPStatus.BAD_REQUEST:
         _log.warning("a request is refused, because its logitport chain cannot be checked: %s: %s", name, error)
     _counters()["refused"].labels(name).inc()
-    return _exception(name, str(error))
+    return _exception(name, error.code, str(error))
 
 
-def failure(error: str, message: str) -> Exception:
+def failure(error: str, code: int, message: str) -> Exception:
     """Return the exception for a request that failed later, and count it in `logitport_failed_requests_total`.
 
     Args:
         error: name of the error's class.
+        code: its code.
         message: its message.
     """
     _counters()["failed"].labels(error).inc()
-    return _exception(error, message)
+    return _exception(error, code, message)
 
 
-def _exception(name: str, message: str) -> Exception:
+def _exception(name: str, code: int, message: str) -> Exception:
     """Return an exception that vLLM answers with the error's status, and without a traceback in its log."""
     kind = getattr(errors, name, errors.LogitportError)
-    status = status_of(kind)
-    text = f"{PREFIX}{name}: {text_for_caller(kind, message)}"
+    status = status_of(kind, code)
+    text = f"{PREFIX}{name}: {text_for_caller(kind, code, message)}"
     try:
         refused, unavailable = _exceptions()
     except ImportError:  # another vLLM answers ValueError with 400, and any other error with 500

@@ -21,7 +21,13 @@ from logitport.integrations.common.statuses import caused_by_chain, status_of, t
     ],
 )
 def test_the_status_names_the_cause(error: type[errors.LogitportError], status: int) -> None:
-    assert status_of(error) == status
+    assert status_of(error, error.code) == status
+
+
+def test_codes_that_differ_from_their_class() -> None:
+    assert status_of(errors.ProcessorFailed, errors.ProcessorFailed.QUARANTINED) == 503
+    assert status_of(errors.AccessDenied, errors.AccessDenied.NOT_AUTHENTICATED) == 503
+    assert status_of(errors.AccessDenied, errors.AccessDenied.NOT_PERMITTED) == 500
 
 
 @pytest.mark.parametrize(
@@ -45,11 +51,11 @@ ADDRESS = "10.0.0.5:50051"
     ],
 )
 def test_a_caller_gets_no_address_of_the_service(error: type[errors.LogitportError]) -> None:
-    text = text_for_caller(error, f"no connection to {ADDRESS}: refused")
+    text = text_for_caller(error, error.code, f"no connection to {ADDRESS}: refused")
     assert ADDRESS not in text
     assert "the engine's log has the reason" in text
 
 
 @pytest.mark.parametrize("error", [errors.InvalidArgument, errors.ProcessorFailed, errors.LimitExceeded])
 def test_a_caller_gets_the_message_of_an_error_of_its_chain(error: type[errors.LogitportError]) -> None:
-    assert text_for_caller(error, "the message") == "the message"
+    assert text_for_caller(error, error.code, "the message") == "the message"

@@ -433,15 +433,25 @@ class OfAnotherVersion(Req):
         return object.__getattribute__(self, name)
 
 
+@pytest.mark.parametrize("refusal", ["", "the options of sglang 9 cannot be read"])
 @pytest.mark.parametrize("missing", ATTRIBUTES)
-def test_a_request_of_another_version_does_not_end_the_engine(client: Client, missing: str) -> None:
-    hook = Hook(lambda: client, tuple, Ranks(), "")
-    plain, strange = Req([2]), OfAnotherVersion(missing)
-    logits = step(hook, params_of(plain, ban(31)), params_of(strange, ban(31)))
-    # Some attributes are needed only to find the request, or not at all.
-    is_processed = logits[1, 31] == -torch.inf
+def test_a_request_of_another_version_ends(client: Client, missing: str, refusal: str) -> None:
+    hook = Hook(lambda: client, tuple, Ranks(), refusal)
+    strange, plain = OfAnotherVersion(missing), OfAnotherVersion(missing)
+    logits = step(hook, params_of(strange, ban(31)), params_of(plain))
+    assert logits[1].argmax() == 31
+    # These are not needed to process a row.
+    is_processed = logits[0, 31] == -torch.inf and missing in {"origin_input_ids", "eos_token_ids"}
     assert vars(strange)["to_finish"] is not None or is_processed
+    assert vars(plain)["to_finish"] is None
     hook._holder.close()
+
+
+def test_a_version_that_ends_requests_in_another_way(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["sglang.srt.managers.schedule_batch"], "FINISH_ABORT")
+    req = Req([2])
+    logits = step(hook, params_of(req, ["no such", {}]))
+    assert (logits[0] > -torch.inf).nonzero().flatten().tolist() == [EOS]
 
 
 def test_options_that_cannot_be_read_are_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

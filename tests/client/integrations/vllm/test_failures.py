@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from logitport import ProcessorFailed
+from logitport import LogitportError, ProcessorFailed
 from logitport.integrations.vllm.mailbox import Failure, record
 
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ def test_a_failure_is_described_and_logged(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.ERROR):
         failure = fail(ProcessorFailed("it raised", processor="a/b", remote_traceback="here"))
 
-    assert failure == Failure("7-abc", "ProcessorFailed", "it raised")
+    assert failure == Failure("7-abc", "ProcessorFailed", ProcessorFailed.code, "it raised")
     assert "'7-abc' ends after 3 ids by forcing id 1" in caplog.text
     assert "here" in caplog.text
 
 
 def test_an_error_of_the_hook_itself() -> None:
-    assert fail(RuntimeError("of our own")) == Failure("7-abc", "RuntimeError", "RuntimeError: of our own")
+    assert fail(RuntimeError("of our own")) == Failure(
+        "7-abc", "RuntimeError", LogitportError.code, "RuntimeError: of our own"
+    )

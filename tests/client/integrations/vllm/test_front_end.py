@@ -84,7 +84,7 @@ def processor(**states: Any) -> Any:
 
 
 def failure(request_id: str) -> Failure:
-    return Failure(request_id, "ProcessorFailed", "it raised")
+    return Failure(request_id, "ProcessorFailed", ProcessorFailed.code, "it raised")
 
 
 def test_a_failed_request_is_answered_with_its_error_and_aborted(worker: Mailbox) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport import ProcessorFailed
 from logitport.integrations.vllm.mailbox import Failure, Mailbox, _private_folder
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def failure(request_id: str) -> Failure:
-    return Failure(request_id, "ProcessorFailed", "it raised")
+    return Failure(request_id, "ProcessorFailed", ProcessorFailed.code, "it raised")
 
 
 def names(waiting: Iterable[Failure]) -> set[str]:
