@@ -177,8 +177,7 @@ void bind_step_frame(nb::module_ &module) {
           },
           nb::arg("new_token_ids"), nb::arg("drafts").none(), nb::arg("rows").none(),
           "Read the arguments of a step.\n\nReturns False if the Python version has to read them.")
-      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"),
-           "Serialize the frame of the step.")
+      .def("serialize", &StepFrameWriter::serialize, nb::arg("seq"), "Serialize the frame of the step.")
       .def("extend", &StepFrameWriter::extend, "Append the new ids of the step to the histories.");
   module.def(
       "step_frame_writer",
