@@ -43,7 +43,6 @@ def test_the_examples(tmp_path: Path, server_without_flag: RunningServer, capsys
         made["client"].close()
     assert re.match(r"{'MinP \(sha256:[0-9a-f]{12}\)': 1}\nFalse\n", capsys.readouterr().out)
     assert made["verified"].program.name == "MinP"
-    assert not made["failed"]
     result = made["MinP"]()(torch.tensor([[0.0, 5.0]]), [{"min_p": 0.5}])
     assert result.tolist() == [[float("-inf"), 5.0]]
 

@@ -196,14 +196,13 @@ class _Certificates:
         return self.current if self._files.refresh() else None
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        self._check()
         try:
             client_ca = self._client_ca.read_bytes() if self._client_ca is not None else None
-            return grpc.ssl_server_certificate_configuration(
-                [(self._key.read_bytes(), self._cert.read_bytes())], client_ca
-            )
+            pair = self._key.read_bytes(), self._cert.read_bytes()
         except OSError as error:
             raise StartupError(f"cannot read {error.filename}: {error.strerror}") from error
+        self._check()
+        return grpc.ssl_server_certificate_configuration([pair], client_ca)
 
     def _check(self) -> None:
         """Raise StartupError for invalid files. gRPC would fail each handshake instead, without an error message."""

@@ -242,7 +242,8 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, step, logits = RemoteBatch(OPTIONS, Ranks()), Step(), torch.zeros(2, VOCAB_SIZE)
+    batch, step = RemoteBatch(OPTIONS | {"reconnect_seconds": 200.0}, Ranks()), Step()
+    logits = torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
         for place, chain in enumerate(([(AllowsFive, {})], CHAINS["edits"][0])):

@@ -15,7 +15,6 @@ import pytest
 
 from logitport import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.connection import channel_options
-from logitport.session.transports import local
 from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2
@@ -63,12 +62,6 @@ def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
     request = common_pb2.Request(prompt_token_ids=[7] * prompt_length)
     slotted = processing_pb2.SlottedRequest(slot=seq % 100, request=request)
     return processing_pb2.SessionRequest(seq=seq, add=processing_pb2.AddRequests(requests=[slotted]))
-
-
-@pytest.fixture
-def python_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of the local transport is that of pure Python, which calls."""
-    monkeypatch.setattr(local, "core", None)
 
 
 @every_transport
@@ -281,8 +274,7 @@ def is_early(file: Path) -> bool:
         return False
 
 
-@every_transport
-@pytest.mark.usefixtures("python_watch")
+@pytest.mark.parametrize("kind", ["grpc"])  # the thread of the local transport is of the core, and calls nothing
 def test_the_thread_is_called_once_for_each_reply_that_is_left(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         called = threading.Semaphore(0)
@@ -295,8 +287,7 @@ def test_the_thread_is_called_once_for_each_reply_that_is_left(server: Any, kind
             assert receive(transport).seq == seq
 
 
-@every_transport
-@pytest.mark.usefixtures("python_watch")
+@pytest.mark.parametrize("kind", ["grpc"])
 def test_the_thread_is_not_called_for_other_replies(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         called = threading.Event()
