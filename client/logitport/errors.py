@@ -48,7 +48,7 @@ class LogitportError(Exception):
     """
 
     INTERNAL = common_pb2.ERROR_CODE_INTERNAL
-    NEED_SYNC = common_pb2.ERROR_CODE_NEED_SYNC  # the histories differ; the SDK sends the server's anew
+    NEED_SYNC = common_pb2.ERROR_CODE_NEED_SYNC  # the histories differ; the SDK sends its own again
     code: int = INTERNAL
 
     def __init__(
