@@ -33,7 +33,7 @@ def test_an_engine_moves_with_its_token_and_the_name_of_the_servers(
     options = ("--tokens", str(tokens), "--tls-cert", str(files.cert), "--tls-key", str(files.key))
     cluster = start_together(start_server, [("--no-entry-points", *options)] * 2)
     monkeypatch.setenv(environment.TARGET, ",".join(server.target for server in cluster))
-    monkeypatch.setenv(environment.CA, str(authority.ca))
+    monkeypatch.setenv(environment.TLS, str(authority.ca))
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     with environment.client() as client, pytest.raises(ServerUnavailable, match="certificate"):
         client.session(vocab_size=8)

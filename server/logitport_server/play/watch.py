@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 LIMIT_SECONDS = 10.0
 # How long code may go on after it was stopped. C code, such as a sleep, cannot be stopped.
 GRACE_SECONDS = 3.0
-_POLL_SECONDS = 0.1
+# Rarely, and not for short calls: CPython 3.11.7 crashed once while another thread walked its frames.
+_POLLS = 10
 
 
 class _Stopped(ProcessorFailed):
@@ -64,7 +65,8 @@ class Watched:
     def _wait(self) -> None:
         """Wait for the thread, and stop it if it runs too long. Raises as `run`."""
         entered: float | None = None  # when code of the files began that has not returned
-        self._thread.join(_POLL_SECONDS)
+        poll_seconds = LIMIT_SECONDS / _POLLS
+        self._thread.join(poll_seconds)
         while self._thread.is_alive():
             frame, now = self._frame(), time.monotonic()
             entered = None if frame is None else entered or now
@@ -74,7 +76,7 @@ class Watched:
                 if now - entered > LIMIT_SECONDS and not self.stopped:
                     self.stopped = True
                     _raise_in(self._thread, _Stopped)
-            self._thread.join(_POLL_SECONDS)
+            self._thread.join(poll_seconds)
 
     def _call(self) -> None:
         try:
