@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from logitport.errors import LimitExceeded
+from logitport.programs.nan import may_be_nan
 from logitport.programs.program import Value
 from logitport.programs.rules import HISTORY_OPERATORS
 from logitport.programs.runtime.arena import Layout
@@ -73,6 +74,7 @@ class Plan(NamedTuple):
         arena_bytes: memory of all steps.
         constant_bytes: memory of the constants.
         allocated_bytes: at most what one operator allocates while it runs.
+        may_be_nan: whether the result may have NaN for logits without NaN.
     """
 
     verified: Verified
@@ -83,6 +85,7 @@ class Plan(NamedTuple):
     arena_bytes: int
     constant_bytes: int
     allocated_bytes: int
+    may_be_nan: bool
 
     @property
     def bytes(self) -> int:
@@ -168,6 +171,7 @@ class _Planner:
             self._layout.bytes,
             sum(step.spec.bytes for step in constants if self._has_memory(step.position)),
             max((self._allocated_bytes(step) for step in (*constants, *steps)), default=0),
+            may_be_nan(self._verified, str(self._dtype).removeprefix("torch.")),
         )
 
     def _placed(self, position: int) -> Step:

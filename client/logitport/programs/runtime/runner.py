@@ -134,8 +134,8 @@ class Runner:
             restored: rows to restore if they fail; other failed rows hold any values.
 
         Returns:
-            The failed rows: a number that int64 cannot hold, or a NaN in the result, which the logits of the row may
-            have had. NaN in logits on a GPU is not searched for, because that would wait for the device.
+            The failed rows: a number that int64 cannot hold, or a NaN in the result of a program that can make one of
+            logits without NaN. NaN in logits on a GPU is not searched for, because that would wait for the device.
 
         Raises:
             InvalidArgument: the rows are not ascending, or another number of params or histories is passed.
@@ -174,7 +174,7 @@ class Runner:
                     unfit = _run(bound, selected, params.part(begin, end), histories[begin:end])
                     if span is None:
                         put_rows(logits, chosen, selected)
-                    failed |= _failures(verified.program.name, selected, chosen, unfit)
+                    failed |= _failures(bound.plan, selected, chosen, unfit)
             except BaseException:
                 for row, original in originals.items():
                     logits[row] = original
@@ -271,10 +271,11 @@ def _fill(value: Value, columns: Columns, histories: Sequence[RequestTokens], ou
 
 
 def _failures(
-    name: str, selected: torch.Tensor, indices: Sequence[int], unfit: Sequence[torch.Tensor]
+    plan: Plan, selected: torch.Tensor, indices: Sequence[int], unfit: Sequence[torch.Tensor]
 ) -> dict[int, ProcessorFailed]:
+    name = plan.verified.program.name
     failed: dict[int, ProcessorFailed] = {}
-    for offset in rows_with_nan(selected):
+    for offset in rows_with_nan(selected) if plan.may_be_nan else ():
         message = f"program {name} returned NaN in a row; return numbers, or -inf for ids not to be sampled"
         failed[indices[offset]] = ProcessorFailed(message, processor=name)
     for rows in unfit:

@@ -12,6 +12,7 @@ from logitport.core.history import History
 from logitport.errors import InvalidArgument, ProcessorFailed
 from logitport.programs.parameters import Columns
 from logitport.programs.request_tokens import RequestTokens
+from logitport.programs.runtime import runner as runner_module
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
 from tests.client.programs.runtime import build
@@ -101,6 +102,16 @@ def test_numbers_that_fit_are_cast(dtype: torch.dtype) -> None:
     expected = logits.trunc() + 0.0
     assert not Runner().apply(through_int64(), logits, slice(None))
     assert torch.equal(logits, expected)
+
+
+def test_only_results_that_may_be_nan_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    monkeypatch.setattr(runner_module, "rows_with_nan", lambda logits: searched.append(len(logits)) or [])
+    runner = Runner()
+    runner.apply(build.temperature(), torch.ones(2, WIDTH), slice(None), [{}, {}])
+    assert searched == []
+    runner.apply(logarithm(), torch.ones(2, WIDTH), slice(None))
+    assert searched == [2]
 
 
 def test_a_constant_that_does_not_fit_int64() -> None:
