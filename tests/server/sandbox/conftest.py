@@ -39,6 +39,15 @@ def fork(inside, limits=Limits(), keep=()):
     return parent.fork(child, limits, [server.fileno(), *keep])
 """
 
+# The end of each program. Workers end with their parent, so it waits for those that it has not waited for.
+_EPILOGUE = """
+try:
+    while True:
+        os.waitpid(-1, 0)
+except ChildProcessError:
+    pass
+"""
+
 
 class Program:
     """A running preloaded parent.
@@ -78,7 +87,7 @@ def _run(code: str, *, without: tuple[str, ...] = (), **options: Any) -> Iterato
     ours.settimeout(_SECONDS)
     with ours:
         with theirs:
-            arguments = ["-c", _PRELUDE + code, str(theirs.fileno())]
+            arguments = ["-c", _PRELUDE + code + _EPILOGUE, str(theirs.fileno())]
             process = launch(sys.executable, arguments, pass_fds=[theirs.fileno()], without=without, **options)
         try:
             yield Program(process, ours)
