@@ -51,13 +51,14 @@ class SearchesWithLogits(CustomLogitProcessor):
 
 
 def memory_holds(shifted: list[int]) -> bool:
-    """Search all objects that the garbage collector tracks, and what they refer to, for successive ids.
+    """Search this process for successive ids: its heap, and all objects that the garbage collector tracks.
 
     Args:
         shifted: the ids, plus SHIFT.
     """
     import gc
     import mmap
+    import struct
     from array import array
     from contextlib import suppress
 
@@ -65,7 +66,10 @@ def memory_holds(shifted: list[int]) -> bool:
     import torch
 
     ids = [token_id - SHIFT for token_id in shifted]
-    patterns = [np.array(ids, dtype).tobytes() for dtype in ("<u2", "<i4", "<i8", "<f4")]
+    # Python keeps short strings of bytes outside of the heap that is searched.
+    patterns = [struct.pack(f"<{len(ids)}{kind}", *ids) for kind in "Hiqf"]
+    if heap_holds(patterns):
+        return True
     tracked = gc.get_objects()
     reached = gc.get_referents(*tracked)
     own = {id(own) for own in (ids, patterns, tracked, reached, *patterns)}
@@ -87,4 +91,30 @@ def memory_holds(shifted: list[int]) -> bool:
                 data = bytes(found)
             if any(pattern in data for pattern in patterns):
                 return True
+    return False
+
+
+def heap_holds(patterns: list[bytes]) -> bool:
+    """Search the end of malloc's heap, with what this process has allocated since its fork.
+
+    The compiled core has its histories there, which the garbage collector does not track.
+    """
+    import ctypes
+
+    chunk_bytes, page_bytes, num_chunks = 1 << 16, 1 << 12, 256
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    address = libc.sbrk(0) & ~(page_bytes - 1)
+    overlap = max(map(len, patterns))
+    residency = ctypes.create_string_buffer(chunk_bytes // page_bytes)
+    above = b""
+    for _ in range(num_chunks):
+        address -= chunk_bytes
+        # It fails for addresses that are not mapped, where a read would end the process.
+        if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(chunk_bytes), residency) != 0:
+            break
+        data = ctypes.string_at(address, chunk_bytes)
+        if any(pattern in data + above for pattern in patterns):
+            return True
+        above = data[:overlap]
     return False

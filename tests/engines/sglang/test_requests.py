@@ -82,7 +82,7 @@ def test_a_processor_that_raises_ends_its_own_request(guarded: Engine) -> None:
     with pytest.raises(Refused) as refused:
         guarded.generate(PROMPT, REMOTE, {"logitport": [[FailsLater.to_str(), {}]]})
     concurrent.join()
-    assert refused.value.status == 400
+    assert refused.value.status == 500
     assert "ProcessorFailed" in str(refused.value)
     assert "five are enough" in str(refused.value)
     assert fine == [guarded.generate(PROMPT, REMOTE, banning(7))]

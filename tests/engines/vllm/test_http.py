@@ -73,7 +73,7 @@ def test_a_failure_is_answered_with_its_error(url: str, log: Path, n: int) -> No
 
     status, answer = complete(url, vllm_xargs=FAILING, ignore_eos=True, n=n, temperature=1, max_tokens=200)
 
-    assert status == 400
+    assert status == 500
     assert answer["error"]["message"].startswith("logitport: ProcessorFailed: ")
     assert "on purpose" in answer["error"]["message"]
     assert failures_in_log(log) > logged
@@ -87,7 +87,7 @@ def test_a_stream_ends_with_the_error(url: str) -> None:
     assert status == 200
     *begin, error, done = [line.removeprefix("data: ") for line in text.splitlines() if line]
     assert len(begin) == 3
-    assert json.loads(error)["error"]["code"] == 400
+    assert json.loads(error)["error"]["code"] == 500
     assert "on purpose" in json.loads(error)["error"]["message"]
     assert done == "[DONE]"
 
