@@ -122,6 +122,7 @@ class Report:
         outage_seconds: from the kill until the service listens again.
         pulses: answers to the user without a chain that sends requests one after the other.
         phases: begin and end of "together", and of the time "after the restart".
+        admission_status: the status of the engine for a processor that fails at the admission of a request.
     """
 
     alone: dict[str, Answer]
@@ -134,6 +135,7 @@ class Report:
     outage_seconds: float = 0.0
     pulses: list[Answer] = field(default_factory=list)
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
+    admission_status: int = 500
 
 
 def register(target: str) -> None:
@@ -149,6 +151,7 @@ def play(
     start_again: Callable[[], AbstractContextManager[RunningServer]],
     *,
     refuses_new: bool,
+    admission_status: int = 500,
 ) -> Report:
     """Send the requests of all users alone, together, and with a restart of the service.
 
@@ -157,6 +160,7 @@ def play(
         service: the service; it is killed.
         start_again: starts the service again, on the same address and store.
         refuses_new: whether the engine answers a new chain while the service is away.
+        admission_status: see `Report`.
     """
     crowd = Crowd(ask)
     alone = {}
@@ -164,7 +168,7 @@ def play(
         alone |= wait_for(crowd.send([user]))
     # Of other tenants: freed memory of these requests stays in the heaps of their workers.
     own_secret = [User(user.name, (5, *SECRET), user.chain, f"{user.tenant} alone", length=4) for user in SEARCHING]
-    report = Report(alone, wait_for(crowd.send(own_secret)), {})
+    report = Report(alone, wait_for(crowd.send(own_secret)), {}, admission_status=admission_status)
     report.pulses = crowd.repeat(PULSE)
 
     began = time.monotonic()

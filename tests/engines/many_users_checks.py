@@ -66,9 +66,8 @@ def failures_are_visible(report: Report) -> None:
     for user in FAILING:
         together, restarted = report.together[user.name], report.restarted[user.name]
         assert _ERRORS[user.name] in together.error, (user.name, together.error)
-        # SGLang has no other status than 400 for a request that fails at its admission.
-        statuses = (200,) if user.streams else (400, 500) if user.name == "sleeps in its check" else (500,)
-        assert together.status in statuses, (user.name, together.status)
+        failed = report.admission_status if user.name == "sleeps in its check" else 500
+        assert together.status == (200 if user.streams else failed), (user.name, together.status)
         # It may have been sent to the service while it was away.
         assert re.search(f"{_ERRORS[user.name]}|ServerUnavailable", restarted.error), (user.name, restarted.error)
         for answer in (together, restarted):

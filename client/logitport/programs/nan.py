@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from logitport.programs.program import Parameter, Value
     from logitport.programs.verifier import Verified
 
-# The largest number, and the smallest normal number: smaller ones may be flushed to zero. By torch's name of the dtype.
-_FLOAT32 = (3.4e38, 1.2e-38)
-_LIMITS = {"float32": _FLOAT32, "bfloat16": (3.38e38, _FLOAT32[1]), "float16": (65504.0, 2.0**-14)}
+# The largest number, and the smallest normal number: smaller ones may be flushed to zero.
+_LIMITS = {"FP32": (3.4e38, 1.2e-38), "BF16": (3.38e38, 1.2e-38), "FP16": (65504.0, 2.0**-14)}
 
 
 class _Fact(NamedTuple):
@@ -47,10 +46,10 @@ _WITHIN_ONE = _Fact(nan=False, least=0.0, most=1.0)
 _INTEGER = _Fact(nan=False, least=0.0, most=2.0**63)
 
 
-def may_be_nan(verified: Verified, dtype: str) -> bool:
+def may_be_nan(verified: Verified, datatype: str) -> bool:
     """Return whether the result may have NaN. True also where an operator has no rule here.
 
-    `dtype` is that of the logits: "float32", "float16" or "bfloat16".
+    `datatype` is that of the logits: "FP32", "FP16" or "BF16".
     """
     parameters = {parameter.name: parameter for parameter in verified.program.parameters}
     found: list[_Fact] = []
@@ -64,7 +63,7 @@ def may_be_nan(verified: Verified, dtype: str) -> bool:
         if kind.element is Element.INT64:  # it has no NaN, and its sums and products wrap around
             fact = _INTEGER
         elif kind.element.is_float:
-            largest, smallest = _LIMITS[dtype if kind.element is Element.LOGITS else "float32"]
+            largest, smallest = _LIMITS[datatype if kind.element is Element.LOGITS else "FP32"]
             least = fact.least if fact.least > 2 * smallest else 0.0
             fact = _Fact(fact.nan, least, fact.most if fact.most < largest / 2 else math.inf)
         found.append(fact)
@@ -108,8 +107,10 @@ def _computed(value: Value, inputs: Sequence[_Fact]) -> _Fact:
             return _ANY._replace(nan=nan or math.isinf(first.most))
         case "pad" | "gather_or":
             return first.join(_between(value.number, value.number))
-        case "where" | "scatter_drop":
-            return inputs[2].join(inputs[1] if value.operator == "where" else first)
+        case "where":  # the first input is a condition
+            return inputs[1].join(other)
+        case "scatter_drop":  # the second input has indices
+            return first.join(other)
         case "floor" | "ceil":
             return _Fact(nan, 0.0, first.most + 1)
         case "log" | "sqrt" | "power" | "sum" | "mean" | "std" | "cumsum":

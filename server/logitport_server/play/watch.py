@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 LIMIT_SECONDS = 10.0
 # How long code may go on after it was stopped. C code, such as a sleep, cannot be stopped.
 GRACE_SECONDS = 3.0
-# Rarely, and not for short calls: CPython 3.11.7 crashed once while another thread walked its frames.
+# How often frames are looked at within the limit. Rarely, and not in short calls: CPython 3.11.7 crashed once while the
+# frames of a running thread were walked.
 _POLLS = 10
 
 

@@ -36,7 +36,11 @@ def report(
         many_users.register(service.target)
         with sglang(GUARDED, *ROOM, LOGITPORT_TARGET=service.target, **many_users.VARIABLES) as engine:
             yield many_users.play(
-                lambda user, answer: ask(engine, user, answer), service, lambda: serving(*options), refuses_new=False
+                lambda user, answer: ask(engine, user, answer),
+                service,
+                lambda: serving(*options),
+                refuses_new=False,
+                admission_status=400,  # SGLang has no other one there
             )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from logitport.core.tensors import datatype_of
 from logitport.errors import LimitExceeded
 from logitport.programs.nan import may_be_nan
 from logitport.programs.program import Value
@@ -171,7 +172,7 @@ class _Planner:
             self._layout.bytes,
             sum(step.spec.bytes for step in constants if self._has_memory(step.position)),
             max((self._allocated_bytes(step) for step in (*constants, *steps)), default=0),
-            may_be_nan(self._verified, str(self._dtype).removeprefix("torch.")),
+            may_be_nan(self._verified, datatype_of(self._dtype)),
         )
 
     def _placed(self, position: int) -> Step:
