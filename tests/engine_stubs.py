@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitport_server import stubs
-from logitport_server.dialects.vllm import objects
+from logitport_session import stubs
+from logitport_session.dialects.vllm import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-// The columns of a Step frame: read and checked, as server/logitport_server/session/columns.py does.
+// The columns of a Step frame: read and checked, as server/logitport_session/steps/columns.py does.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,7 @@ from logitport_proto import (
     registry_pb2,
     registry_pb2_grpc,
 )
-from logitport_server import collector, descriptors, status_pages, tracing
+from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
@@ -43,8 +43,6 @@ from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.session.memory import MemoryAccounts
-from logitport_server.session.session import EngineSession
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService, Status
@@ -53,16 +51,19 @@ from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.service import ProcessingService, RegistryService
-from logitport_server.turns import Turns
 from logitport_server.version import VERSION
+from logitport_session import descriptors
+from logitport_session.memory import MemoryAccounts
+from logitport_session.session import EngineSession
+from logitport_session.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from logitport_server.config import ServerConfig
-    from logitport_server.principals import Principal
     from logitport_server.worker.start import StartedZygote
+    from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
 
@@ -310,7 +311,14 @@ class Server:
     def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
         admit = self._admit_in_background
         return EngineSession(
-            opening, self._registry, self._executor, self.device, self._config, principal, admit, self.memory
+            opening,
+            self._registry,
+            self._executor,
+            str(self.device),
+            self._config.session_limits,
+            principal,
+            admit,
+            self.memory,
         )
 
     def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:

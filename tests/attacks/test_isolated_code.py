@@ -16,8 +16,8 @@ SECONDS = 1.0
 
 class DisablesChecks(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-        from logitport_server.dialects import results
         from logitport_server.worker import serve
+        from logitport_session.dialects import results
 
         for module in (results, serve):
             module.check_result = lambda *_: None  # type: ignore[attr-defined]

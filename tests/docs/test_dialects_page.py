@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from logitport import History, InvalidArgument, dialects
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.dialects.vllm import v2
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.dialects.vllm import v2
 from tests.engine_stubs import importable_stubs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()

@@ -22,9 +22,9 @@ from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
-from logitport_server.shared_memory import device_regions
-from logitport_server.shared_memory.regions import Regions
 from logitport_server.transports.stream import SessionStream
+from logitport_session.shared_memory import device_regions
+from logitport_session.shared_memory.regions import Regions
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.server.conftest import Engine
 from tests.toy_processors import RaisesAfterWriting

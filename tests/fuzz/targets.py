@@ -31,7 +31,6 @@ from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
-from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, InlineExecutor
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
@@ -42,11 +41,12 @@ from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.registry import Registry
-from logitport_server.registry.source import Source
-from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages, replies
+from logitport_session.dialects import RequestContext
+from logitport_session.session import EngineSession
+from logitport_session.source import Source
 from tests.fuzz.programs import drawn_program, program
 from tests.fuzz.served_steps import served_steps
 

@@ -29,19 +29,19 @@ from logitport.programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
-from logitport_server.dialects import Dialect, RequestContext, make_dialect
 from logitport_server.executors import InlineExecutor
 from logitport_server.registry.loader import Loader
-from logitport_server.registry.source import Source
-from logitport_server.session import session_admissions, session_steps
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.session import EngineSession
+from logitport_session import session_admissions, session_steps
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.dialects import Dialect, RequestContext, make_dialect
+from logitport_session.session import EngineSession
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from logitport_server.principals import Principal
-    from logitport_server.session.pending_admissions import Submit
+    from logitport_session.admissions.pending_admissions import Submit
+    from logitport_session.principals import Principal
 
 
 @dataclass

@@ -9,9 +9,9 @@ import resource
 import pytest
 
 from logitport import LimitExceeded
-from logitport_server import descriptors
 from logitport_server.config import ServerConfig
 from logitport_server.transports.endpoint import connection_limit
+from logitport_session import descriptors
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.turns import ITEMS_PER_PAUSE, Aside, Released, Turns, pause, pausing
+from logitport_session.turns import ITEMS_PER_PAUSE, Aside, Released, Turns, pause, pausing
 from tests.clock import Clock
 from tests.waiting import wait_until
 
@@ -143,8 +143,8 @@ def test_work_aside_rests_if_others_compute(
     monkeypatch: pytest.MonkeyPatch, principal: str, rests: list[float]
 ) -> None:
     clock, rested = Clock(), []
-    monkeypatch.setattr("logitport_server.turns.time.sleep", rested.append)
-    monkeypatch.setattr("logitport_server.turns._LONGEST_REST_SECONDS", 10.0)
+    monkeypatch.setattr("logitport_session.turns.time.sleep", rested.append)
+    monkeypatch.setattr("logitport_session.turns._LONGEST_REST_SECONDS", 10.0)
     turns = Turns(clock=clock)
     with turns.aside("large"), turns.of(principal):
         clock.now += 1.0

@@ -19,7 +19,7 @@ from logitport_server.access.open_calls import OpenCalls, read_message
 from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
 from logitport_server.log_limit import LogLimit
-from logitport_server.principals import ADMIN, APPLY, REGISTER
+from logitport_session.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
     from logitport_server.access.quotas import Quotas
     from logitport_server.metrics import Metrics
-    from logitport_server.principals import Principal
+    from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_server.turns import pause
+from logitport_session.turns import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from logitport_server.config import StartupError
-from logitport_server.principals import Principal
 from logitport_server.reloaded import Reloaded
+from logitport_session.principals import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

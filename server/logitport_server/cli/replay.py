@@ -14,7 +14,6 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.output import escaped
 from logitport.recording.events import display_name, json_object
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
-from logitport_server import stubs
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.cli.servers import print_json
@@ -22,6 +21,7 @@ from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.play.token_texts import read_tokenizer
+from logitport_session import stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,10 @@ from pydantic import Field
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Size
 from logitport_server.config.values import CallRate, Rate
+from logitport_session.limits import SessionLimits
 
 # Principals that can have all of their sessions at the same time. One principal alone cannot use up all sessions.
 _FULL_PRINCIPALS = 4
-# Of the frame with a step's columns; 1024 rows of drafts take 40 kB. Unpacked columns take many times their size.
-_MAX_STEP_BYTES = 1 << 20
 
 
 class Limits(OptionGroup):
@@ -22,29 +21,35 @@ class Limits(OptionGroup):
     heading: ClassVar[str] = "Limits"
 
     max_message_bytes: Size = Field(
-        256 << 20,
+        SessionLimits.max_message_bytes,
         ge=1 << 16,
         le=(1 << 31) - 1,
         description="maximum size of a gRPC message in either direction; 256 rows of 152k float32 logits take 156 MB",
     )
-    max_requests_per_session: int = Field(1024, ge=1, description="maximum number of requests in one session")
+    max_requests_per_session: int = Field(
+        SessionLimits.max_requests_per_session, ge=1, description="maximum number of requests in one session"
+    )
     max_step_work: int = Field(
-        32768,
+        SessionLimits.max_step_work,
         ge=1,
         description="maximum work of a step: for each request, its rows or drafts times its processors, added up; the "
         "same limit applies to its new ids times its processors",
     )
     max_tokens_per_request: int = Field(
-        1 << 20, ge=1, description="maximum number of token ids of one request, including drafts"
+        SessionLimits.max_tokens_per_request,
+        ge=1,
+        description="maximum number of token ids of one request, including drafts",
     )
     max_principal_memory: Size = Field(
-        384 << 20,
+        SessionLimits.max_principal_memory,
         ge=1 << 20,
         le=(1 << 62) - 1,
         description="maximum memory for the histories and states of one principal's requests, by upper bounds; 256 "
         "requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
     )
-    max_region_bytes: Size = Field(2 << 30, ge=0, description="maximum shared memory of one session")
+    max_region_bytes: Size = Field(
+        SessionLimits.max_region_bytes, ge=0, description="maximum shared memory of one session"
+    )
     max_sessions_per_principal: int = Field(
         64,
         ge=1,
@@ -58,7 +63,7 @@ class Limits(OptionGroup):
     @property
     def max_step_bytes(self) -> int:
         """The maximum size of the frame with a step's columns."""
-        return min(_MAX_STEP_BYTES, self.max_message_bytes)
+        return min(SessionLimits.max_step_bytes, self.max_message_bytes)
 
     @property
     def max_sessions(self) -> int:

@@ -10,6 +10,7 @@ from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Seconds, Size
 from logitport_server.config.values import LayerState, WorkerPython, check_unique_names
 from logitport_server.sandbox.layers import LAYER_NAMES
+from logitport_session.limits import SessionLimits
 
 
 class Layers(OptionGroup):
@@ -64,10 +65,13 @@ class Sandbox(Layers):
     worker_memory_bytes: Size = Field(2 << 30, ge=64 << 20, description="maximum memory of one worker")
     worker_threads: int = Field(32, ge=4, description="maximum number of threads and processes of one worker")
     processor_timeout_seconds: Seconds = Field(
-        2.0, gt=0, le=3600, description="deadline of all calls of shipped processors, and of programs, in one step"
+        SessionLimits.processor_timeout_seconds,
+        gt=0,
+        le=3600,
+        description="deadline of all calls of shipped processors, and of programs, in one step",
     )
     load_timeout_seconds: Seconds = Field(
-        10.0,
+        SessionLimits.load_timeout_seconds,
         gt=0,
         le=3600,
         description="time limit of an admission: loading the processors of a request, checking parameters, starting",

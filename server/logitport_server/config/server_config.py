@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -15,6 +16,7 @@ from logitport_server.config.sandbox import Sandbox
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File
 from logitport_server.logs import LogFormat
+from logitport_session.limits import SessionLimits
 
 
 def _lower(value: Any) -> Any:
@@ -87,3 +89,8 @@ class ServerConfig(
     def has_workers(self) -> bool:
         """Whether shipped processors run in sandboxed processes."""
         return self.enable_custom_logit_processor and self.isolation == "process"
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """Limits of a session."""
+        return SessionLimits(**{field.name: getattr(self, field.name) for field in fields(SessionLimits)})

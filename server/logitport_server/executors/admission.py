@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.domain_workers import DomainWorkers
     from logitport_server.executors.hosting import Loads
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
 # A class loads quickly if that takes at most this part of the time of a call.
 _QUICK_PART = 0.1

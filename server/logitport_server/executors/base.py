@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport.programs.cost import DEFAULT_LIMIT_MS
-from logitport_server.dialects import make_dialect
+from logitport_session.dialects import make_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport_server.dialects import Dialect
     from logitport_server.executors.output import OutputLog
     from logitport_server.executors.report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
-    from logitport_server.registry.source import Source
+    from logitport_session.dialects import Dialect
+    from logitport_session.source import Source
 
 
 class Executor(ABC):
@@ -43,7 +43,7 @@ class Executor(ABC):
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
         if source.program is not None:
-            from logitport_server.dialects.program import ProgramDialect  # imports torch
+            from logitport_session.dialects.program import ProgramDialect  # imports torch
 
             dialect: Dialect = ProgramDialect(
                 source.program, source.display_name, source.signature, self.program_milliseconds

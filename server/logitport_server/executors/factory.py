@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from logitport.core.cuda_ipc import open_cuda
 from logitport_server.config import StartupError
 from logitport_server.executors import Deadlines, Gpu, InlineExecutor, ProcessExecutor
-from logitport_server.principals import CUDA
 from logitport_server.registry.loader import Loader
 from logitport_server.sandbox import Limits, SandboxError
 from logitport_server.sandbox.cgroups import WorkerCgroups
 from logitport_server.sandbox.gpu import device_nodes
 from logitport_server.worker.start import start_first_zygote
+from logitport_session.principals import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

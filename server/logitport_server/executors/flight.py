@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from logitport_server.executors.worker_process import ProcessPoll
-from logitport_server.turns import Released
+from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import torch
-
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.worker_process import WorkerProcess
-    from logitport_server.registry.source import Source
+    from logitport_session.isolation import RemoteCall
+    from logitport_session.source import Source
 
 # How long to wait for a busy worker before the next one is tried.
 _RETRY_SECONDS = 0.002
@@ -38,46 +37,6 @@ class InWorker(Protocol):
 
     def post(self, call: RemoteCall, seconds: float) -> None:
         """Post a call to the worker, which the caller has locked. May block for these seconds. An error ends it."""
-
-
-class RemoteCall:
-    """One call of a processor in a worker.
-
-    Args:
-        dialect: the processor.
-        states: the states of the rows.
-        logits: float[rows, vocab_size]; None for a logits-free processor.
-
-    Attributes:
-        result: edits, or the processed logits; None before the end and after an error.
-        failed: errors of single rows, by their index in the call; the other rows were served.
-        error: why the call failed; `NotStarted` if it may be repeated.
-        splittable: whether calls with fewer rows may succeed where this call has failed.
-        seconds: how long the server has waited for the reply; None if the call has not begun.
-        ended: value of `perf_counter` when the call ended.
-        output: what the processor printed and logged in it.
-    """
-
-    def __init__(self, dialect: InWorker, states: Sequence[Any], logits: torch.Tensor | None) -> None:
-        self.dialect = dialect
-        self.states = states
-        self.logits = logits
-        self.result: Any = None
-        self.failed: dict[int, BaseException] = {}
-        self.error: BaseException | None = None
-        self.splittable = True
-        self.seconds: float | None = None
-        self.ended = 0.0
-
-    def succeed(self, result: Any) -> None:
-        """End the call with a result."""
-        self.result = result
-        self.ended = time.perf_counter()
-
-    def fail(self, error: BaseException) -> None:
-        """End the call with an error. The first error counts."""
-        self.error = self.error or error
-        self.ended = time.perf_counter()
 
 
 class Flight:

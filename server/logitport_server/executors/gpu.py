@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport_server.shared_memory.device_regions import keep, wait_until_idle
+from logitport_session.shared_memory.device_regions import keep, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.executors.worker_process import WorkerProcess
-    from logitport_server.principals import TrustDomain
-    from logitport_server.shared_memory.regions import Region
+    from logitport_session.principals import TrustDomain
+    from logitport_session.shared_memory.regions import Region
 
 logger = logging.getLogger(__name__)
 

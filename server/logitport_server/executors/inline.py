@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import PayloadError
 from logitport.payload.pickle_reader import read
-from logitport_server import stubs
-from logitport_server.dialects import Dialect, make_dialect
 from logitport_server.executors.base import Executor
 from logitport_server.executors.output import OutputLog
 from logitport_server.registry.quarantine import Quarantine
+from logitport_session import stubs
+from logitport_session.dialects import Dialect, make_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.registry.loader import Loader
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
 
 class InlineExecutor(Executor):

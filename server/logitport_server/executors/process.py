@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from logitport.payload import Payload
-    from logitport_server.dialects import Dialect
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.report import WorkerReport
     from logitport_server.executors.worker import Deadlines
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.principals import TrustDomain
-    from logitport_server.registry.source import Source
     from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
+    from logitport_session.dialects import Dialect
+    from logitport_session.principals import TrustDomain
+    from logitport_session.source import Source
 
 logger = logging.getLogger(__name__)
 

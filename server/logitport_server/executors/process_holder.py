@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from logitport.errors import LimitExceeded, ProcessorFailed
-from logitport_server import descriptors
-from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors.report import WorkerReport
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
-from logitport_server.turns import Released
+from logitport_session import descriptors
+from logitport_session.dialects.failures import WorkerLost
+from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.principals import TrustDomain
-    from logitport_server.registry.source import Source
+    from logitport_session.principals import TrustDomain
+    from logitport_session.source import Source
 
 
 class ProcessHolder:

@@ -12,14 +12,15 @@ import orjson
 
 from logitport.core.edits import Edits
 from logitport.errors import ProcessorFailed, StateLost
-from logitport_server.dialects import Dialect, RequestContext
-from logitport_server.dialects.base import States
 from logitport_server.executors.admission import Admission
-from logitport_server.executors.flight import Flight, RemoteCall
+from logitport_server.executors.flight import Flight
 from logitport_server.executors.hosting import Hosting, Loads
 from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.worker import messages
+from logitport_session.dialects import Dialect, RequestContext
+from logitport_session.dialects.base import States
+from logitport_session.isolation import RemoteCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.domain_workers import DomainWorkers
     from logitport_server.executors.worker import Worker
     from logitport_server.executors.worker_process import WorkerProcess
-    from logitport_server.registry.source import Source
-    from logitport_server.shared_memory.regions import Region
+    from logitport_session.shared_memory.regions import Region
+    from logitport_session.source import Source
 
 # A reply could hold millions of edits, and each takes this process microseconds and memory.
 _MAX_EDITS_PER_ROW = 64
@@ -77,6 +78,9 @@ class RemoteDialect(Dialect):
     def worker(self) -> Worker:
         """The worker that runs the calls."""
         return self._calls.worker
+
+    def fly(self, calls: Sequence[RemoteCall], seconds: float) -> Flight:
+        return Flight(calls, seconds)
 
     def validate(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects import RequestContext
+    from logitport_session.dialects import RequestContext
 
 # Numbers of processors and states in workers. No number is used twice.
 numbers = count(1)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
-from logitport_server.dialects.failures import is_retryable
 from logitport_server.executors.gpu import GpuMemory, release_memory
-from logitport_server.shared_memory.regions import Region
 from logitport_server.worker import messages
+from logitport_session.dialects.failures import is_retryable
+from logitport_session.shared_memory.regions import Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker_process import WorkerProcess
-    from logitport_server.principals import TrustDomain
+    from logitport_session.principals import TrustDomain
 
     # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.
     OpenOnGpu = Callable[[messages.WorkerMemory, int], object]

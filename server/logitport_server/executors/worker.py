@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logitport.errors import LogitportError, ProcessorFailed, from_proto
 from logitport_proto import common_pb2
-from logitport_server import load_time
-from logitport_server.dialects import failures
-from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost
 from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
 from logitport_server.executors.process_holder import ProcessHolder
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
-from logitport_server.principals import log_fields
 from logitport_server.worker import messages, replies, stack
+from logitport_session import load_time
+from logitport_session.dialects import failures
+from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost
+from logitport_session.isolation import NotStarted
+from logitport_session.principals import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects import RequestContext
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.slots import WorkerSlots
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.principals import TrustDomain
     from logitport_server.registry.quarantine import Quarantine
-    from logitport_server.registry.source import Source
+    from logitport_session.dialects import RequestContext
+    from logitport_session.principals import TrustDomain
+    from logitport_session.source import Source
 
     OnReply = Callable[[Any, Sequence[memoryview]], object]
     OnError = Callable[[BaseException], object]
@@ -60,10 +61,6 @@ class Deadlines:
 
 # A call that was ended after this part of the deadline has had all of it.
 _WHOLE = 0.9
-
-
-class NotStarted(Exception):
-    """A call that the worker never began, because its process ended during an earlier call. It may be repeated."""
 
 
 class _Posted(NamedTuple):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
 from logitport_server.executors.report import process_id_of
-from logitport_server.turns import Released
 from logitport_server.worker import frames, messages, replies, stack
+from logitport_session.isolation import STACK_SECONDS
+from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +28,6 @@ _END_MILLISECONDS = 10
 _STATUS_TIMEOUT_SECONDS = 0.5
 # How much to read from one worker before another one has its turn.
 _MAX_READ_BYTES = 4 << 20
-# How long to wait for a stack. A process that has a core writes it within a millisecond. The other requests of a step
-# wait, too.
-STACK_SECONDS = 0.1
 _MAX_STACK_BYTES = 64 << 10
 
 

@@ -10,9 +10,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport_server import descriptors
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
+from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

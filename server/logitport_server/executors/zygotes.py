@@ -10,11 +10,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server import descriptors
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygote import Zygote
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.sandbox import SandboxError
+from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

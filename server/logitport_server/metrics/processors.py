@@ -16,14 +16,14 @@ from prometheus_client.utils import floatToGoString
 from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
 from logitport_server.metrics.refusals import code_label
-from logitport_server.session.compiled_batch import PROCESSOR_BOUNDS
+from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-    from logitport_server.session.compiled_batch import ProcessorCounts
+    from logitport_session.steps.compiled_batch import ProcessorCounts
 
 _LE = [*map(floatToGoString, PROCESSOR_BOUNDS), "+Inf"]
 

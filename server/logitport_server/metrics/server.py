@@ -17,16 +17,16 @@ from logitport_proto import processing_pb2
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
 from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
-from logitport_server.session.compiled_batch import STEP_BOUNDS
-from logitport_server.session.step_time import Spending
 from logitport_server.version import VERSION
+from logitport_session.steps.compiled_batch import STEP_BOUNDS
+from logitport_session.steps.step_time import Spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from logitport_server.executors import Executor, ProcessExecutor
-    from logitport_server.session.session import EngineSession
-    from logitport_server.session.session_admissions import Admitted
+    from logitport_session.session import EngineSession
+    from logitport_session.session_admissions import Admitted
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 

@@ -12,14 +12,14 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from logitport_server.session.compiled_batch import STEP_BOUNDS
+from logitport_session.steps.compiled_batch import STEP_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-    from logitport_server.session.compiled_batch import StepCounts, TimeCounts
+    from logitport_session.steps.compiled_batch import StepCounts, TimeCounts
 
 _LE = [*map(floatToGoString, STEP_BOUNDS), "+Inf"]
 

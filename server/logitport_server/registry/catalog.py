@@ -11,22 +11,22 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, PayloadError
-from logitport_server import descriptors
 from logitport_server.registry.change import Change, Held
 from logitport_server.registry.records import Binding, Quarantined, Registration, decode
 from logitport_server.registry.stores.base import Conflict, StoreError
 from logitport_server.registry.view import Entry, View
+from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
-    from logitport_server.principals import TrustDomain
     from logitport_server.registry.change import Item
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.stores.seal import Seal
+    from logitport_session.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

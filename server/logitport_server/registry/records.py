@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from logitport_server.principals import Party, TrustDomain
+from logitport_session.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

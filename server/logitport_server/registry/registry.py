@@ -20,25 +20,25 @@ from logitport.programs.program import Program
 from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
 from logitport_proto import admin_pb2, common_pb2, registry_pb2
-from logitport_server.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_server.registry.catalog import Catalog
 from logitport_server.registry.programs import load_program
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.registry.source import Source
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
+from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
-    from logitport_server.principals import Principal
     from logitport_server.registry.change import Change
     from logitport_server.registry.policy import PayloadPolicy
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.view import View
+    from logitport_session.principals import Principal
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
 _MAX_NAME_LENGTH = 128

@@ -12,22 +12,22 @@ from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUn
 from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig, StartupError
-from logitport_server.dialects.sglang import SGLangDialect
-from logitport_server.dialects.vllm.v1 import VllmV1Dialect
-from logitport_server.dialects.vllm.v2 import VllmV2Dialect
 from logitport_server.executors.factory import choose_executor
-from logitport_server.principals import ANONYMOUS, Party
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.sandbox import LAYERS
-from logitport_server.session.admission import Admission, check_limits, check_token_ids
-from logitport_server.session.grouping import Row, Rows, needs_logits
-from logitport_server.session.hosting import HostedProcessors
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step_time import StepTime
 from logitport_server.testing.own_processors import OwnProcessors
 from logitport_server.testing.watched_step import WatchedStep
+from logitport_session.admissions.admission import Admission, check_limits, check_token_ids
+from logitport_session.dialects.sglang import SGLangDialect
+from logitport_session.dialects.vllm.v1 import VllmV1Dialect
+from logitport_session.dialects.vllm.v2 import VllmV2Dialect
+from logitport_session.hosting import HostedProcessors
+from logitport_session.principals import ANONYMOUS, Party
+from logitport_session.steps.grouping import Row, Rows, needs_logits
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.testing.runner import Place, RowResult, RowStep
     from logitport_proto import common_pb2
-    from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
-    from logitport_server.session.active_request import ActiveRequest
+    from logitport_session.active_request import ActiveRequest
+    from logitport_session.dialects import Dialect
 
 # Dialects of which one call takes the rows of several requests.
 _OF_ROWS = (SGLangDialect, VllmV1Dialect, VllmV2Dialect)

@@ -13,7 +13,7 @@ from logitport_proto import common_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 
 class OwnProcessors:

@@ -9,10 +9,10 @@ import numpy as np
 from logitport.core.edits import RowEdits
 from logitport.ops import apply_edits
 from logitport.testing.runner import PlaceResult, RowResult
-from logitport_server.dialects.base import by_row
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
+from logitport_session.dialects.base import by_row
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
-    from logitport_server.dialects.base import EditsResult
-    from logitport_server.session.active_request import ActiveRequest
-    from logitport_server.session.grouping import Group
-    from logitport_server.session.step_time import StepTime
+    from logitport_session.active_request import ActiveRequest
+    from logitport_session.dialects.base import EditsResult
+    from logitport_session.steps.grouping import Group
+    from logitport_session.steps.step_time import StepTime
 
 
 class WatchedStep:

@@ -15,9 +15,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from logitport.errors import LogitportError, to_proto
 from logitport_proto import common_pb2
-from logitport_server import scope
-from logitport_server.tracing.span import NO_SPAN, Span
 from logitport_server.version import VERSION
+from logitport_session import scope
+from logitport_session.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

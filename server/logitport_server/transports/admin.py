@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from logitport_server.executors import Executor
     from logitport_server.executors.report import WorkerReport
     from logitport_server.metrics import Metrics
-    from logitport_server.principals import TrustDomain
     from logitport_server.registry.registry import Registry
     from logitport_server.transports.departures import Departures
+    from logitport_session.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,14 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import load_pem_x509_certificate
 
-from logitport_server import addresses, descriptors
+from logitport_server import addresses
 from logitport_server.config import StartupError
-from logitport_server.principals import SCOPES
 from logitport_server.reloaded import Reloaded
-from logitport_server.shared_memory.regions import DESCRIPTORS_PER_REGION, MAX_REGIONS
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
+from logitport_session import descriptors
+from logitport_session.principals import SCOPES
+from logitport_session.shared_memory.regions import DESCRIPTORS_PER_REGION, MAX_REGIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
 from logitport_proto import common_pb2
-from logitport_server import tracing
-from logitport_server.scope import Scope
-from logitport_server.session import session_admissions, session_steps
 from logitport_server.transports.activity import SessionActivity
 from logitport_server.version import VERSION
+from logitport_session import session_admissions, session_steps, tracing
+from logitport_session.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
     from logitport_proto import admin_pb2, processing_pb2
     from logitport_server.metrics import Metrics
-    from logitport_server.session.session import EngineSession
-    from logitport_server.session.step_time import Spending
     from logitport_server.transports.departures import Departures
     from logitport_server.transports.local_attachment import LocalAttachment
     from logitport_server.transports.refusals import Refusals
     from logitport_server.transports.step_spans import StepSpans
+    from logitport_session.session import EngineSession
+    from logitport_session.steps.step_time import Spending
 
 logger = logging.getLogger(__name__)
 

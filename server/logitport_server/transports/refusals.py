@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_server.metrics import Metrics
-    from logitport_server.principals import Principal
+    from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
 

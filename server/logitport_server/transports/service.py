@@ -15,13 +15,13 @@ from logitport import calls
 from logitport.core.bounded import PartyCounter
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server import tracing
 from logitport_server.access import SMALL_BYTES, StallLimit, Unparsed, current_call, parsed
-from logitport_server.session.apply import apply
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import on_thread
+from logitport_session import tracing
+from logitport_session.apply import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.metrics import Metrics
-    from logitport_server.principals import Principal
     from logitport_server.registry.registry import Registry
-    from logitport_server.session.session import EngineSession
-    from logitport_server.session.session_admissions import Admitted
     from logitport_server.transports.local_socket import LocalSocketListener
-    from logitport_server.turns import Turns
+    from logitport_session.principals import Principal
+    from logitport_session.session import EngineSession
+    from logitport_session.session_admissions import Admitted
+    from logitport_session.turns import Turns
 
     class OpenSession(Protocol):
         """Opens a session for the calling principal."""

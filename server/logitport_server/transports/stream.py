@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import processing_pb2
-from logitport_server import defects, tracing
 from logitport_server.access import SMALL_BYTES, parse, rpc_attributes
-from logitport_server.scope import Scope
-from logitport_server.session import session_steps
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_attachment import LocalAttachment
 from logitport_server.transports.opened_session import OpenedSession
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.step_spans import StepSpans
-from logitport_server.turns import Turns
+from logitport_session import defects, session_steps, tracing
+from logitport_session.scope import Scope
+from logitport_session.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics import Metrics
-    from logitport_server.session.session import EngineSession
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
+    from logitport_session.session import EngineSession
 
 _MAX_SEQ = (1 << 64) - 1
 _SESSION_ATTRIBUTES = rpc_attributes("logitport.v1.LogitProcessing/Session")

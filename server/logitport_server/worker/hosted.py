@@ -9,8 +9,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import ProcessorFailed
-from logitport_server.dialects import failures
 from logitport_server.worker.shown_source import ShownSource
+from logitport_session.dialects import failures
 
 if TYPE_CHECKING:
     import mmap
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from logitport.core.history import History
     from logitport.errors import LogitportError
-    from logitport_server.dialects import Dialect, RequestContext
     from logitport_server.worker.output import Output
+    from logitport_session.dialects import Dialect, RequestContext
 
 # An engine's front end tries a chain in one session, and the engine uses another. It must not wait for the class twice.
 _SLOW_INIT_SECONDS = 0.1

@@ -18,12 +18,12 @@ from logitport.core.bounded import BoundedTable
 from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LogitportError, PayloadError, to_proto
-from logitport_server.dialects import RequestContext, failures, make_dialect
-from logitport_server.dialects.base import by_row
 from logitport_server.registry.loader import Loader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor, release_memory_after
 from logitport_server.worker.shown_source import ShownSource
+from logitport_session.dialects import RequestContext, failures, make_dialect
+from logitport_session.dialects.base import by_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import torch
 
     from logitport.core.cuda_ipc import Cuda
-    from logitport_server.dialects import Dialect
-    from logitport_server.dialects.base import EditsResult
     from logitport_server.worker.output import Output
+    from logitport_session.dialects import Dialect
+    from logitport_session.dialects.base import EditsResult
 
     Answer = tuple[messages.Reply, Sequence[bytes]]
     Columns = Sequence[memoryview]
@@ -271,7 +271,7 @@ def _process_rows(hosted: HostedProcessor, rows: Sequence[int], logits: torch.Te
     """Call the processor for these rows, and write its result over their logits."""
     import torch
 
-    from logitport_server.dialects.results import check_result
+    from logitport_session.dialects.results import check_result
 
     all_rows = len(rows) == len(logits)
     selected = (logits if all_rows else logits[list(rows)]).to(hosted.device)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.payload import wire_names
-from logitport_server import descriptors, stubs
 from logitport_server.sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
 from logitport_server.worker.tokenizers import load_tokenizers
+from logitport_session import descriptors, stubs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

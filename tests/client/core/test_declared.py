@@ -11,7 +11,7 @@ import torch
 
 from logitport import Bool, Client, EditProcessor, Float, Int, InvalidArgument, Request, TokenIds
 from logitport.testing import ToyModel, simulate
-from logitport_server.dialects.edits import EditDialect
+from logitport_session.dialects.edits import EditDialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ from transformers import (
 
 from logitport import PayloadError, payload
 from logitport.dialects import InDialect, recognise
-from logitport_server import stubs
+from logitport_session import stubs
 
 IDS, SCORES = torch.tensor([[3, 1]]), torch.arange(6.0)[None]
 OFFSET = 2.0
@@ -169,7 +169,7 @@ import sys
 sys.path.insert(0, sys.argv[1])  # before the real one
 import torch, transformers
 from logitport import History, PayloadError, payload
-from logitport_server.dialects import RequestContext, make_dialect
+from logitport_session.dialects import RequestContext, make_dialect
 assert transformers.__path__[0].startswith(sys.argv[1])
 for line in sys.stdin:
     try:

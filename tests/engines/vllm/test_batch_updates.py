@@ -22,9 +22,9 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.dialects.vllm.persistent_batch import PersistentBatch
-from logitport_server.stubs.vllm import sampling_params as stub
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.dialects.vllm.persistent_batch import PersistentBatch
+from logitport_session.stubs.vllm import sampling_params as stub
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_adjusted_as_in_vllm,
     test_defaults_are_those_of_vllm,
@@ -39,7 +39,7 @@ from tests.server.dialects.vllm.test_persistent_batch import Request, histories
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 HISTORIES = 10_000
 VOCAB = 16
@@ -114,7 +114,7 @@ class DialectRequest:
 
     def alone(self, processor: Callable[..., Any], row: torch.Tensor) -> torch.Tensor:
         """Return the row that an instance of vLLM's processor gives if it has only this request."""
-        from logitport_server.stubs.vllm.config import VllmConfig
+        from logitport_session.stubs.vllm.config import VllmConfig
 
         made = processor(VllmConfig(VOCAB, 1), torch.device("cpu"), False)
         params = SamplingParams(**{name: value for name, value in self.sampling_params.items() if value is not None})
@@ -195,7 +195,7 @@ def test_the_stub_has_the_fields_of_vllm() -> None:
 
 
 def test_the_stub_has_the_dict_updates_of_vllm() -> None:
-    from logitport_server.stubs.vllm.v1.sample.logits_processor import builtin, interface
+    from logitport_session.stubs.vllm.v1.sample.logits_processor import builtin, interface
     from tests.server.dialects.vllm.test_persistent_batch import as_update
 
     for history in histories(1000):

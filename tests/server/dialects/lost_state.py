@@ -10,7 +10,7 @@ from logitport import StateLost
 
 if TYPE_CHECKING:
     from logitport import History
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 
 def assert_lost(dialect: Dialect, state: Any, history: History, length: int) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, InvalidArgument, RowEdits
-from logitport_server.dialects import Dialect, RequestContext, make_dialect
-from logitport_server.stubs.dynamo.logits_processing import BaseLogitsProcessor
-from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
-from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
+from logitport_session.dialects import Dialect, RequestContext, make_dialect
+from logitport_session.stubs.dynamo.logits_processing import BaseLogitsProcessor
+from logitport_session.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor, LogitsProcessor
+from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import (
     LogitsProcessor as SlotLogitsProcessor,
 )
 

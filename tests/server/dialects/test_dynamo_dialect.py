@@ -9,8 +9,8 @@ import torch
 
 from logitport import History, InvalidArgument, StateLost
 from logitport.dialects import InDialect
-from logitport_server.dialects import Dialect, RequestContext, make_dialect
-from logitport_server.stubs.dynamo.logits_processing import BaseLogitsProcessor
+from logitport_session.dialects import Dialect, RequestContext, make_dialect
+from logitport_session.stubs.dynamo.logits_processing import BaseLogitsProcessor
 
 VOCAB = 4
 

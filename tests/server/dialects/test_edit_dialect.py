@@ -14,8 +14,8 @@ from logitport.stateful import is_compiled
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from logitport_builtins.constant_edits import TokenList
 from logitport_builtins.sglang_names import Qwen3ThinkingBudgetLogitProcessor
-from logitport_server.dialects.base import RequestContext, by_row
-from logitport_server.dialects.edits import EditDialect
+from logitport_session.dialects.base import RequestContext, by_row
+from logitport_session.dialects.edits import EditDialect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,9 +21,9 @@ from logitport import (
     RowEdits,
 )
 from logitport_builtins import BUILTINS
-from logitport_server.dialects.failures import of_processor, of_sandboxed
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
+from logitport_session.dialects.failures import of_processor, of_sandboxed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

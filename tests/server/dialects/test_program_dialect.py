@@ -15,10 +15,10 @@ from logitport.programs.program import Parameter
 from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element, Size
-from logitport_server.dialects import Dialect, RequestContext, program
-from logitport_server.dialects.base import States
-from logitport_server.dialects.program import ProgramDialect
-from logitport_server.dialects.shared_runner import SharedRunner
+from logitport_session.dialects import Dialect, RequestContext, program
+from logitport_session.dialects.base import States
+from logitport_session.dialects.program import ProgramDialect
+from logitport_session.dialects.shared_runner import SharedRunner
 from tests.client.programs.runtime import build
 from tests.client.programs.runtime.memory import plan_of
 from tests.waiting import wait_until

@@ -10,13 +10,13 @@ import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, History, RowEdits
 from logitport_builtins import BUILTINS
-from logitport_server.dialects import RequestContext, make_dialect
+from logitport_session.dialects import RequestContext, make_dialect
 from tests.server.dialects.lost_state import assert_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 
 class RunsAction(CustomLogitProcessor):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitport_server.dialects.snapshot import Snapshot
+from logitport_session.dialects.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import pytest
 
 from logitport import payload
 from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
-from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.loader import Loader
-from logitport_server.registry.source import Source
 from logitport_server.sandbox import LAYERS
+from logitport_session.principals import Party, TrustDomain
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

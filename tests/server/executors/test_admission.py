@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from logitport import EditProcessor, History, InvalidArgument, ProcessorFailed
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import States, by_row
-from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Deadlines, ProcessExecutor, admission
 from logitport_server.sandbox import LAYERS
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import States, by_row
+from logitport_session.dialects.failures import WorkerLost
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport import EditRequest, RowEdits
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

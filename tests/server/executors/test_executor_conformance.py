@@ -24,17 +24,17 @@ from logitport import (
 )
 from logitport.edits import EditKind
 from logitport_builtins import BUILTIN_EDITS
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
-from logitport_server.registry.source import Source
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import by_row
+from logitport_session.source import Source
 from tests.tiers import examples
 from tests.toy_processors import RaisesInInit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
+    from logitport_session.dialects import Dialect
 
     Ship = Callable[..., Source]
 

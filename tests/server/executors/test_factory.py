@@ -12,9 +12,9 @@ import torch
 
 from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors import InlineExecutor, factory
-from logitport_server.principals import Party, TrustDomain
 from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.worker import start
+from logitport_session.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import States
-from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Flight, NotStarted, ProcessExecutor, RemoteCall
-from logitport_server.session import step as step_module
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import States
+from logitport_session.dialects.failures import WorkerLost
+from logitport_session.steps import step as step_module
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 from tests.server.executors.conftest import SHORT_CALL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
     Recorded = Callable[[str, list[str]], "RecordedWorker"]

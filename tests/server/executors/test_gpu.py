@@ -22,26 +22,26 @@ from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
-from logitport_server.dialects import RequestContext
 from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, admission, remote
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
-from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
 from logitport_server.worker import messages
 from logitport_server.worker.output import Output
 from logitport_server.worker.serve import _Worker, serve
+from logitport_session.dialects import RequestContext
+from logitport_session.principals import Party, TrustDomain
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.toy_processors import DoubleInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
 VOCAB = 8
 HELD = 12_347  # no other tensor has this size
@@ -253,7 +253,7 @@ def test_more_rows_than_before(gpu_server: GpuServer, ship: Callable[..., Source
 def test_memory_is_kept_if_its_work_never_ends(
     gpu_server: GpuServer, ship: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logitport_server.shared_memory import device_regions
+    from logitport_session.shared_memory import device_regions
 
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(device_regions, "_kept_open", kept := [])

@@ -14,30 +14,30 @@ import numpy as np
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
-from logitport_server.dialects.failures import ReplyTooLarge, WorkerLost, is_retryable
 from logitport_server.executors import Deadlines
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
 from logitport_server.worker import messages, replies
 from logitport_server.worker.output import Output
 from logitport_server.worker.serve import serve
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import by_row
+from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost, is_retryable
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
     from logitport_server.executors import ProcessExecutor
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

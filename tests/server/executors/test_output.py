@@ -8,8 +8,8 @@ import pytest
 
 from logitport_server.executors import output
 from logitport_server.executors.output import OutputLog
-from logitport_server.principals import Party, TrustDomain
-from logitport_server.registry.source import Source
+from logitport_session.principals import Party, TrustDomain
+from logitport_session.source import Source
 
 
 def domain(principal: str, tenant: str = "") -> TrustDomain:

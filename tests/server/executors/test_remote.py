@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import States, by_row
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import States, by_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest, RowEdits
     from logitport_server.executors import ProcessExecutor
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
 VOCAB = 64
 

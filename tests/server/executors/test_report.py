@@ -8,11 +8,11 @@ import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
-from logitport_server.dialects import make_dialect
 from logitport_server.executors import Deadlines
 from logitport_server.executors.report import process_id_of, resident_bytes
 from logitport_server.executors.worker import Worker
 from logitport_server.registry.quarantine import Quarantine
+from logitport_session.dialects import make_dialect
 from tests.toy_processors import AddOneInPlace
 from tests.waiting import wait_until
 

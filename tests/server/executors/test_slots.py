@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded, RowEdits, payload
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.slots import WorkerSlots
-from logitport_server.principals import Party, TrustDomain
-from logitport_server.registry.source import Source
 from logitport_server.sandbox import LAYERS
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import by_row
+from logitport_session.principals import Party, TrustDomain
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, EditRequest, History, ProcessorFailed, RowEdits
-from logitport_server.dialects import RequestContext
 from logitport_server.executors import ProcessExecutor, worker_process
+from logitport_session.dialects import RequestContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
 
 class Sticks(EditProcessor):

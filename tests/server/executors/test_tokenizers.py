@@ -16,13 +16,13 @@ from logitport.errors import LogitportError
 from logitport.payload import dumps, loads, parse
 from logitport.tokenizers import operator_tokenizer
 from logitport_server.config import ServerConfig
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
 from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import open_tokenizers
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import by_row
 from tests.server.executors.conftest import CALL_SECONDS, LOAD_SECONDS
 from tests.tokenizer_files import write_trained
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from logitport_server.dialects import Dialect
     from logitport_server.executors import Executor
-    from logitport_server.registry.source import Source
+    from logitport_session.dialects import Dialect
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from logitport import EditRequest, RowEdits
     from logitport_server.executors import ProcessExecutor
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.dialects.base import States
 from logitport_server.executors import Deadlines, Flight, RemoteCall
 from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 from logitport_server.executors.zygote import Zygote
-from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
-from logitport_server.turns import Turns
+from logitport_session.dialects.base import States
+from logitport_session.principals import Party, TrustDomain
+from logitport_session.turns import Turns
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:

@@ -28,9 +28,6 @@ from logitport import (
     ProcessorFailed,
     RowEdits,
 )
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.base import by_row
-from logitport_server.dialects.failures import WorkerLost
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
@@ -39,12 +36,15 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
 from logitport_server.worker.start import start_zygote
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.base import by_row
+from logitport_session.dialects.failures import WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

@@ -15,8 +15,8 @@ from logitport_server.executors import Gpu
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.session.session_admissions import Admitted
-from logitport_server.session.step_time import Spending
+from logitport_session.session_admissions import Admitted
+from logitport_session.steps.step_time import Spending
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 DIGEST = "0123456789abcdef" * 4

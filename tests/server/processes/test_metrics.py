@@ -17,8 +17,8 @@ from logitport_server.metrics import Metrics
 from logitport_server.processes import metrics as module
 from logitport_server.processes.metrics import FleetMetrics
 from logitport_server.registry.loader import Loader
-from logitport_server.session.step_time import Spending
 from logitport_server.status_pages import Health, listen
+from logitport_session.steps.step_time import Spending
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, N
 from logitport.programs.program import Program, Value
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import APPLY, REGISTER, Principal
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_session.principals import APPLY, REGISTER, Principal
 from tests.client.programs.runtime import build
 from tests.toy_processors import Unchanged
 

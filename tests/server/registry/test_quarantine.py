@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logitport import ProcessorFailed
-from logitport_server.principals import Party, TrustDomain
 from logitport_server.registry.quarantine import Quarantine
+from logitport_session.principals import Party, TrustDomain
 from tests.clock import Clock
 
 ONE, OTHER = TrustDomain("one", Party("engine")), TrustDomain("engine", Party("engine", "other"))

@@ -9,13 +9,13 @@ import pytest
 from logitport import NotFound
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Registration
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_session.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:

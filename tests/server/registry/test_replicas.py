@@ -10,7 +10,6 @@ import pytest
 from logitport import LimitExceeded, LogitportError, NameTaken, NotFound, ProcessorFailed
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
-from logitport_server.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.records import Binding, Registration
@@ -19,6 +18,7 @@ from logitport_server.registry.stores.base import Conflict, Index, Store, StoreE
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
+from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import LogitportError
-from logitport_server.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry import registry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
 from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from logitport import PayloadError, payload
 from logitport_proto import common_pb2
 from logitport_server.config import StartupError
-from logitport_server.principals import ANONYMOUS
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding
 from logitport_server.registry.registry import Registry
@@ -21,6 +20,7 @@ from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_session.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:

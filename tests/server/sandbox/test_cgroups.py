@@ -16,10 +16,10 @@ import pytest
 
 from logitport import EditProcessor, payload
 from logitport_server.executors import Deadlines, ProcessExecutor
-from logitport_server.principals import Party, TrustDomain
-from logitport_server.registry.source import Source
 from logitport_server.sandbox import LAYERS, Limits
 from logitport_server.sandbox.cgroups import WorkerCgroups
+from logitport_session.principals import Party, TrustDomain
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from logitport import InvalidArgument, LimitExceeded, Request
 from logitport.session import Handle
 from logitport.session.frames import place_rows, step_frame
 from logitport_proto import processing_pb2
-from logitport_server.session.columns import StepColumns, StepLayout, unpack_int32
+from logitport_session.steps.columns import StepColumns, StepLayout, unpack_int32
 
 VOCAB = 50
 MAX_TOKENS = 1000

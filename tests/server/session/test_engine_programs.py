@@ -28,9 +28,9 @@ from logitport.programs.request_tokens import RequestTokens
 from logitport.programs.runtime.runner import Runner
 from logitport.programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.session import session_steps
-from logitport_server.session import step as step_module
-from logitport_server.session.apply import apply
+from logitport_session import session_steps
+from logitport_session.apply import apply
+from logitport_session.steps import step as step_module
 from tests.client.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
 
@@ -348,7 +348,7 @@ def test_programs_have_the_time_of_shipped_code(open_session: Any, monkeypatch: 
     slow, later = admit(engine, 0, T, on_error="skip")[0], admit(engine, 1, ADD, ADD, R)[0]
     engine.step({slow: [], later: []})
     monkeypatch.setattr(step_module, "perf_counter", iter([0.0, 1000.0] * 8).__next__)
-    monkeypatch.setattr("logitport_server.session.step_time._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("logitport_session.steps.step_time._GRACE_SECONDS", 0.0)
     engine.step({slow: [], later: []})
     logits, reply = engine.process(2)
     assert engine.failures(reply) == {1: (ProcessorFailed, False)}

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.session.active_request import ChainEntry
-from logitport_server.session.grouping import Row, Rows, group_rows, longest_chain
+from logitport_session.active_request import ChainEntry
+from logitport_session.steps.grouping import Row, Rows, group_rows, longest_chain
 
 DIALECTS: list[Any] = [SimpleNamespace(name=name) for name in "abc"]
 

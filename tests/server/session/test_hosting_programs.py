@@ -8,12 +8,12 @@ from typing import Any
 from logitport.core.history import History
 from logitport.payload import Payload, Signature
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.dialects.program import ProgramDialect
-from logitport_server.principals import ANONYMOUS
-from logitport_server.registry.source import Source
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.engine_programs import write_programs
-from logitport_server.session.hosting import HostedProcessors
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.dialects.program import ProgramDialect
+from logitport_session.hosting import HostedProcessors
+from logitport_session.principals import ANONYMOUS
+from logitport_session.source import Source
+from logitport_session.steps.engine_programs import write_programs
 from tests.client.programs.runtime import build
 
 VERIFIED = build.temperature()

@@ -26,10 +26,10 @@ from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
 from logitport_server.config import ServerConfig
-from logitport_server.dialects import make_dialect
-from logitport_server.dialects.edits import EditDialect
-from logitport_server.dialects.program import _BYTES_PER_COUNTED_ID
-from logitport_server.session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts, begin_charge
+from logitport_session.dialects import make_dialect
+from logitport_session.dialects.edits import EditDialect
+from logitport_session.dialects.program import _BYTES_PER_COUNTED_ID
+from logitport_session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts, begin_charge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

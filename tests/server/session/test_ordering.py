@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from logitport import History
-from logitport_server.dialects import Dialect
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.dialects import Dialect
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects import RequestContext
+    from logitport_session.dialects import RequestContext
 
 VOCAB = 4
 Calls = list[tuple[str, list[list[int]], list[tuple[int, ...]]]]

@@ -8,15 +8,15 @@ import pytest
 
 from logitport import History, ProcessorFailed
 from logitport.core.edits import EditKind, Edits, RowEdits
-from logitport_server.dialects.base import by_row
-from logitport_server.session.active_request import ActiveRequest
-from logitport_server.session.grouping import Group, Row
-from logitport_server.session.outcome import StepOutcome
+from logitport_session.active_request import ActiveRequest
+from logitport_session.dialects.base import by_row
+from logitport_session.steps.grouping import Group, Row
+from logitport_session.steps.outcome import StepOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.dialects.base import EditsResult
+    from logitport_session.dialects.base import EditsResult
 
 VOCAB = 400
 

@@ -13,8 +13,8 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.session.step_time import ReplyDeadlines, StepTime
 from logitport_server.transports.stream import SessionStream
+from logitport_session.steps.step_time import ReplyDeadlines, StepTime
 from tests.toy_processors import AddOne
 
 NONE = ReplyDeadlines(0.0, 0.0)

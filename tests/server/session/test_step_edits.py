@@ -10,10 +10,10 @@ import torch
 
 from logitport import EditProcessor, EditRequest, InvalidArgument, LogitportError, ProcessorFailed, RowEdits
 from logitport.ops import apply_edits
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,15 +19,15 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport.ops import apply_edits
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from logitport_server.session.active_request import ActiveRequest
+    from logitport_session.active_request import ActiveRequest
 
 VOCAB = 8
 INF = float("inf")

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport.ops import apply_edits
-from logitport_server.session.grouping import Row, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.session.step import run
-from logitport_server.session.step_time import StepTime
+from logitport_session.steps.grouping import Row, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.session.active_request import ActiveRequest
+    from logitport_session.active_request import ActiveRequest
 
 VOCAB = 6
 INF = float("inf")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitport_server.session.step_time import StepTime
+from logitport_session.steps.step_time import StepTime
 
 
 def test_calls_share_one_deadline() -> None:

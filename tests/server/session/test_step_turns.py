@@ -11,9 +11,9 @@ import pytest
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, RowEdits
 from logitport_server.executors.flight import Flight
-from logitport_server.session.grouping import Group, Rows
-from logitport_server.session.outcome import StepOutcome
-from logitport_server.turns import ITEMS_PER_PAUSE, Turn, Turns
+from logitport_session.steps.grouping import Group, Rows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.turns import ITEMS_PER_PAUSE, Turn, Turns
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:

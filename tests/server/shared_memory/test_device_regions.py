@@ -10,8 +10,8 @@ import torch
 
 from logitport import InvalidArgument, LimitExceeded, LogitportError
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.shared_memory import device_regions
-from logitport_server.shared_memory.regions import Regions
+from logitport_session.shared_memory import device_regions
+from logitport_session.shared_memory.regions import Regions
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
-from logitport_server.shared_memory.regions import Region, Regions
+from logitport_session.shared_memory.regions import Region, Regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

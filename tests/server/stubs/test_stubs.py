@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from logitport import History, PayloadError
-from logitport_server import stubs
-from logitport_server.dialects import RequestContext
 from logitport_server.executors import Executor, InlineExecutor
 from logitport_server.registry.loader import Loader
+from logitport_session import stubs
+from logitport_session.dialects import RequestContext
 from tests.engine_stubs import importable_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.registry.source import Source
+    from logitport_session.source import Source
 
     Ship = Callable[..., Source]
 

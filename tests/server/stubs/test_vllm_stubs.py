@@ -8,8 +8,8 @@ import mmap
 import pytest
 import torch
 
-from logitport_server.stubs.vllm.utils import math_utils
-from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+from logitport_session.stubs.vllm.utils import math_utils
+from logitport_session.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 
 
 def test_writes_on_the_host_are_visible_after_the_copy() -> None:

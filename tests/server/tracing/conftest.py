@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from logitport_server import tracing
 from logitport_server.tracing.otel import Tracer
+from logitport_session import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,11 +18,13 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server import logs, tracing
+from logitport_server import logs
+from logitport_server import tracing as configuration
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
-from logitport_server.session.apply import apply
 from logitport_server.transports.stream import SessionStream
+from logitport_session import tracing
+from logitport_session.apply import apply
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted
 
 if TYPE_CHECKING:
@@ -352,7 +354,7 @@ def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", None)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     with pytest.raises(ValueError, match=r"pip install '\.\[server,otel\]'"):
-        tracing.configure("")
+        configuration.configure("")
     assert tracing.span("x") is tracing.NO_SPAN
 
 
@@ -371,7 +373,7 @@ def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: p
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
-    tracing.configure("")
+    configuration.configure("")
     assert used == [part]
 
 
@@ -379,7 +381,7 @@ def test_a_sampler_decides_about_steps(sampler: str, part: float, monkeypatch: p
 def test_traces_that_are_off(exporter: str, disabled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
-    tracing.configure("")
+    configuration.configure("")
     assert not tracing.is_on()
 
 
@@ -391,7 +393,7 @@ def test_exporters_of_other_programs_are_ignored(
     monkeypatch.setitem(sys.modules, "logitport_server.tracing.otlp", SimpleNamespace(tracer=lambda _: None))
     monkeypatch.setattr(tracing, "use", lambda _, steps: used.append(steps))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
-    tracing.configure("")
+    configuration.configure("")
     assert bool(used) == is_used
     assert ("only otlp is used" in caplog.text) == (exporter != "OTLP")
 

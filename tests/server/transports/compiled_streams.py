@@ -13,7 +13,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
-from logitport_server.turns import Turns
+from logitport_session.turns import Turns
 from tests.server.conftest import DenyHistory, int32
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from logitport_proto import processing_pb2
-from logitport_server.principals import Principal
 from logitport_server.transports.activity import SessionActivity, readable_peer
+from logitport_session.principals import Principal
 from tests.clock import Clock
 
 

@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 from logitport import compiled
 from logitport.errors import LimitExceeded, LogitportError, from_proto
 from logitport_proto import processing_pb2
-from logitport_server import tracing
-from logitport_server.session import session_steps
+from logitport_session import session_steps, tracing
 from tests.server.conftest import int32
 from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
-    from logitport_server.turns import Turns
+    from logitport_session.turns import Turns
 
 __all__ = ["metrics", "open_stream", "turns"]  # fixtures
 

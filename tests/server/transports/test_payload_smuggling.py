@@ -14,8 +14,8 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
-from logitport_server.session.session import EngineSession
 from logitport_server.transports.stream import SessionStream
+from logitport_session.session import EngineSession
 from tests.smuggling import FRAMES, VOCAB, frame_places, frames_before, place_name, plant, set_traps
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import log_limit
 from logitport_server.metrics import Metrics
-from logitport_server.principals import Principal
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
+from logitport_session.principals import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ import pytest
 from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
-from logitport_server.session import compiled_batch
 from logitport_server.transports import stream as transports_stream
 from logitport_server.transports.local_socket import LocalConnection
+from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
 from tests.waiting import SECONDS
 

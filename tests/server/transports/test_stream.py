@@ -18,11 +18,11 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access.guard import Call
 from logitport_server.metrics import Metrics
-from logitport_server.principals import ANONYMOUS
 from logitport_server.registry.loader import Loader
-from logitport_server.session import session_steps
 from logitport_server.transports.stream import SessionStream
-from logitport_server.turns import Turns
+from logitport_session import session_steps
+from logitport_session.principals import ANONYMOUS
+from logitport_session.turns import Turns
 from tests.client.programs.runtime.build import min_p
 from tests.server.conftest import DenyHistory
 from tests.waiting import SECONDS, wait_until
@@ -30,7 +30,7 @@ from tests.waiting import SECONDS, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_server.session.step_time import Spending
+    from logitport_session.steps.step_time import Spending
 
 VOCAB = 1000
 Frame = processing_pb2.SessionRequest

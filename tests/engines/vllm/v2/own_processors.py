@@ -13,7 +13,7 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.v1.worker.gpu import buffer_utils
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
-from logitport_server.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
+from logitport_session.stubs.vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor, UvaBackedTensor
 from tests.server.conftest import AddOutputs, DenyHistory, Engine
 from tests.server.dialects.vllm.test_v2_model import REQUESTS, VOCAB, RandomEngine
 from tests.slot_processors import derive

@@ -14,13 +14,13 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
+from logitport_session.dialects import RequestContext, make_dialect
 from tests.engines.checkpoint import VOCAB_SIZE
 from tests.engines.vllm.v2.driver import Runner
 from tests.slot_processors import derive
 
 if TYPE_CHECKING:
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 CLASSES = derive(LogitsProcessor)
 PARAMS: dict[str, dict[str, Any]] = {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
+from logitport_session.dialects import RequestContext, make_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 VOCAB = 16
 

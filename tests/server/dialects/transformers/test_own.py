@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList
 
 from logitport import History, StateLost
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.dialects.transformers import instances
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.dialects.transformers import instances
 from tests.transformers_processors import CASES, NOT_OF_A_ROW, VOCAB, Case, names_in_transformers
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)

@@ -18,7 +18,7 @@ from transformers import (
 
 from logitport import History, InvalidArgument, PayloadError
 from logitport.dialects import InDialect
-from logitport_server.dialects import RequestContext
+from logitport_session.dialects import RequestContext
 from tests.server.dialects.transformers.calling import VOCAB, RunsAction, dialect_of, state_of
 
 

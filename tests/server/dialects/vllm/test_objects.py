@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from logitport import History, InvalidArgument, PayloadError
-from logitport_server.dialects import RequestContext
-from logitport_server.dialects.vllm import objects
-from logitport_server.dialects.vllm.objects import check_constructor, construct, sampling_params
+from logitport_session.dialects import RequestContext
+from logitport_session.dialects.vllm import objects
+from logitport_session.dialects.vllm.objects import check_constructor, construct, sampling_params
 
 CONTEXT = RequestContext("r", History([1]), {}, 32, "a/tokenizer", (7,), 5)
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.dialects.vllm.persistent_batch import Changes, PersistentBatch
-from logitport_server.stubs.vllm.v1.sample.logits_processor import (
+from logitport_session.dialects.vllm.persistent_batch import Changes, PersistentBatch
+from logitport_session.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     MoveDirectionality,
     process_dict_updates,

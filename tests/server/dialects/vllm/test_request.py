@@ -10,13 +10,13 @@ import torch
 
 from logitport import History, InvalidArgument, PayloadError
 from logitport.dialects import InDialect
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.stubs.vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 VOCAB = 8
 INF = float("inf")

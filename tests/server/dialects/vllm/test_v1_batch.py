@@ -12,7 +12,7 @@ from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, DialectRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 
 def test_one_instance_gets_the_batch_updates() -> None:

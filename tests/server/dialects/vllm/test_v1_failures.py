@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import InvalidArgument, PayloadError, ProcessorFailed
-from logitport_server.dialects import make_dialect
-from logitport_server.stubs.vllm.exceptions import VLLMValidationError
-from logitport_server.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from logitport_session.dialects import make_dialect
+from logitport_session.stubs.vllm.exceptions import VLLMValidationError
+from logitport_session.stubs.vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from tests.server.dialects.vllm.v1_requests import Counts, DialectRequest, RecordsUpdates, shipped_dialect, step
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from logitport_server.session.active_request import ActiveRequest, ChainEntry
-from logitport_server.session.grouping import Row, Rows, group_rows, needs_logits
+from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.steps.grouping import Row, Rows, group_rows, needs_logits
 from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, DialectRequest, RecordsUpdates, shipped_dialect, step
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.server.dialects.vllm.v2_requests import VOCAB, RecordsCalls, Requests, fields, recording_class
 
 if TYPE_CHECKING:
-    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_one_row_per_request() -> None:
@@ -132,10 +132,10 @@ def test_rows_of_a_declined_request_are_passed_along_with_others() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_processors_get_float32_logits(dtype: torch.dtype, admission: Any) -> None:
-    from logitport_server.session.grouping import Row, Rows
-    from logitport_server.session.outcome import StepOutcome
-    from logitport_server.session.step import run
-    from logitport_server.session.step_time import StepTime
+    from logitport_session.steps.grouping import Row, Rows
+    from logitport_session.steps.outcome import StepOutcome
+    from logitport_session.steps.step import run
+    from logitport_session.steps.step_time import StepTime
 
     class Tenth(RecordsCalls):
         def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from logitport import InvalidArgument, PayloadError, ProcessorFailed
-from logitport_server.dialects import make_dialect
+from logitport_session.dialects import make_dialect
 from tests.server.dialects.vllm.v2_requests import VOCAB, RecordsCalls, Requests, recording_class
 
 if TYPE_CHECKING:
-    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_only_the_request_that_cannot_be_added_fails() -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.server.dialects.vllm.v2_requests import VOCAB, Requests
 
 if TYPE_CHECKING:
-    from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
+    from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 
 def test_a_minimal_class_without_base() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.dialects.vllm import v2
 from logitport_server.worker.hosted import HostedProcessor
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.dialects.vllm import v2
 from tests.server.dialects.vllm.v2_requests import VOCAB, Requests, fields, recording_class
 
 if TYPE_CHECKING:

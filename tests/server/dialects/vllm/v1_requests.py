@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.stubs.vllm.v1.sample.logits_processor import (
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     LogitsProcessor,
     process_dict_updates,
@@ -17,7 +17,7 @@ from logitport_server.stubs.vllm.v1.sample.logits_processor import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 VOCAB = 8
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from logitport import History
-from logitport_server.dialects import RequestContext, make_dialect
-from logitport_server.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
+from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_server.dialects import Dialect
+    from logitport_session.dialects import Dialect
 
 VOCAB = 6
 

@@ -1,1 +1,0 @@
-"""An engine's persistent batch, and the steps that process its logits."""

@@ -1,0 +1,212 @@
+"""A request in a session: its history, and its chain of processors with their state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import LogitportError
+from logitport_session.dialects import failures
+from logitport_session.memory import charge
+from logitport_session.turns import pause, pausing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logitport.core.history import History
+    from logitport_session.dialects import Dialect
+
+
+@dataclass(eq=False, slots=True)
+class ChainEntry:
+    """One place in a request's chain: a processor, and its state for this request.
+
+    Attributes:
+        state: the dialect's state for this request.
+        label: the name or digest by which the request named the processor.
+        stale: whether the state misses ids of the history, because the processor failed at one of them.
+    """
+
+    dialect: Dialect
+    state: Any
+    label: str = ""
+    stale: bool = False
+
+
+class ActiveRequest:
+    """An admitted request.
+
+    Attributes:
+        chain: its processors, in the order in which they run.
+        reads_logits: whether any of them reads logits.
+        programs_before: for each place of the chain, the number of earlier programs that the engine runs; empty if it
+            runs none.
+        skip: whether the request continues without its processors after a failure.
+        greedy: whether the engine samples the largest logit of its rows.
+        failure: the error it failed with, or None.
+        is_compiled: whether the compiled core runs it in the steps of its session.
+        trace: the span in which it was admitted, as `Span.context`; None if it has none.
+    """
+
+    __slots__ = (
+        "_needs_check",
+        "_token_callbacks",
+        "chain",
+        "failure",
+        "generation",
+        "greedy",
+        "history",
+        "is_compiled",
+        "programs_before",
+        "reads_logits",
+        "skip",
+        "slot",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        slot: int,
+        generation: int,
+        history: History,
+        chain: list[ChainEntry],
+        *,
+        skip: bool,
+        greedy: bool = False,
+    ) -> None:
+        self.trace: object = None
+        self.slot = slot
+        self.generation = generation
+        self.history = history
+        self.chain = chain
+        self.is_compiled = False
+        self.reads_logits = any(entry.dialect.reads_logits for entry in chain)
+        runs = [entry.dialect.engine_program is not None for entry in chain]
+        self.programs_before = tuple(accumulate(runs[:-1], initial=0)) if any(runs) else ()
+        self.skip = skip
+        self.greedy = greedy
+        self.failure: LogitportError | None = None
+        # Whether the last step left a failure or stale state, which the next step must resolve.
+        self._needs_check = False
+        self._token_callbacks = [
+            (callback, entry) for entry in chain if (callback := entry.dialect.token_callback(entry.state)) is not None
+        ]
+
+    @property
+    def crc(self) -> int:
+        """Checksum of the history."""
+        return self.history.crc()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it has no failure, and no state that misses ids."""
+        return self.failure is None and not self._needs_check
+
+    def synchronize(self, base_length: int, history_crc: int, new_token_ids: Sequence[int]) -> None:
+        """Cut the history back to `base_length` if it is longer, check its checksum, and append the new ids.
+
+        Raises:
+            LogitportError: the history differs from the engine's.
+            LimitExceeded: the principal would hold too much memory.
+            LogitportError: the error the request failed with before, or one that a processor raises now.
+        """
+        failure = None
+        if self._needs_check or base_length != self.history.length:
+            failure = self._restore(base_length)
+        if self.crc != history_crc:
+            raise LogitportError(
+                f"slot {self.slot}: the first {base_length} ids differ between engine and server",
+                code=LogitportError.NEED_SYNC,
+            )
+        if new_token_ids:
+            charge(self.history, len(new_token_ids))
+            later = self._extend(new_token_ids)
+            failure = failure or later
+        if failure is not None:
+            raise failure
+
+    def fail(self, failure: LogitportError) -> None:
+        """Mark the request as failed: in this step, and in later ones too unless `skip` is set."""
+        # The error is raised again at every step. Each time its traceback would grow, and keep frames and their locals.
+        failure.__traceback__ = failure.__cause__ = failure.__context__ = None
+        self.failure = failure
+        self._needs_check = True
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Append draft tokens to the history; `rewind` removes them.
+
+        Raises:
+            LimitExceeded: the principal would hold too much memory.
+            LogitportError: the first error of a processor, raised after all processors were called.
+        """
+        charge(self.history, len(token_ids))
+        self.history.draft_tokens += len(token_ids)
+        failure = self._extend(token_ids)
+        if failure is not None:
+            raise failure
+
+    def rewind(self, length: int) -> None:
+        """Cut the history back to `length` ids. Raises as `append`."""
+        self.history.rewind(length)
+        failure = self._update_states(self.chain)
+        if failure is not None:
+            raise failure
+
+    def _restore(self, length: int) -> LogitportError | None:
+        """Prepare for a step from this length: clear a failure if `skip` is set, and cut the history back.
+
+        Returns:
+            The first error of a processor.
+
+        Raises:
+            LogitportError: as `synchronize`.
+        """
+        if self.failure is not None:
+            if not self.skip:
+                raise self.failure
+            self.failure = None
+        own_length = self.history.length
+        if length == own_length:
+            failure = self._update_states([entry for entry in self.chain if entry.stale])
+        elif self.history.prompt_length <= length < own_length:
+            self.history.rewind(length)
+            failure = self._update_states(self.chain)
+        else:
+            raise LogitportError(
+                f"the engine's history has {length} ids, the server's {own_length}", code=LogitportError.NEED_SYNC
+            )
+        self._needs_check = failure is not None
+        return failure
+
+    def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
+        """Append ids to the history, and call the token callbacks. Returns the first error of a processor."""
+        failure = None
+        # The test saves a call for the usual step.
+        for token_id in pausing(token_ids, len(token_ids)) if len(token_ids) > 1 else token_ids:
+            self.history.append(token_id)
+            for callback, entry in self._token_callbacks:
+                if entry.stale:
+                    continue
+                try:
+                    callback(token_id)
+                except BaseException as error:  # noqa: BLE001 - a processor may raise anything
+                    entry.stale = self._needs_check = True
+                    failure = failure or failures.of_dialect(error, entry.dialect)
+        return failure
+
+    def _update_states(self, entries: Iterable[ChainEntry]) -> LogitportError | None:
+        """Rewind states after the history was cut back; rebuild stale ones. Returns the first error of a processor."""
+        failure = None
+        for entry in entries:
+            try:
+                if entry.stale:
+                    entry.dialect.rebuild(entry.state)
+                else:
+                    entry.dialect.rewind(entry.state)
+                entry.stale = False
+            except BaseException as error:  # noqa: BLE001 - as above
+                entry.stale = True
+                failure = failure or failures.of_dialect(error, entry.dialect)
+            pause()
+        return failure

@@ -1,0 +1,1 @@
+"""The admission of requests: at once, or in the background."""

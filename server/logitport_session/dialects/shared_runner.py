@@ -1,0 +1,108 @@
+"""Runs the programs of all sessions with the memory of one runner."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from logitport.errors import LimitExceeded, ProcessorFailed
+from logitport.programs.runtime.runner import Runner
+from logitport_session.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport.programs.parameters import Columns
+    from logitport.programs.request_tokens import RequestTokens
+    from logitport.programs.verifier import Verified
+
+# Of one run, and of all constants that are kept.
+_MAX_BYTES = 512 << 20
+# Elements times operators of one run, for each thread of torch: some 30 ms.
+_MAX_WORK = 1 << 25
+# A GPU computes this many times faster.
+_GPU_FACTOR = 64
+# A sort takes as long as this many other operators.
+_SORT = 128
+
+
+class SharedRunner:
+    """Runs programs, a few rows at a time. Thread-safe.
+
+    Between such parts, principals take turns: the one that has used the least time comes next. So a principal waits
+    for at most one part of each other principal.
+    """
+
+    def __init__(self, *, max_work: int = _MAX_WORK, max_bytes: int = _MAX_BYTES) -> None:
+        self._runner = Runner(max_bytes=max_bytes)
+        self._max_work = max_work
+        self._turns = Turns()
+
+    def apply(
+        self,
+        verified: Verified,
+        logits: torch.Tensor,
+        columns: Callable[[int, int], Columns],
+        histories: Sequence[RequestTokens],
+        principal: str,
+        seconds: float = math.inf,
+    ) -> dict[int, ProcessorFailed]:
+        """Run a program on all rows of the logits, in place.
+
+        Args:
+            verified: the program.
+            logits: float[rows, vocab_size].
+            columns: returns the parameters of the rows from one place to another.
+            histories: the ids of each row; empty if the program does not read them.
+            principal: name of the principal that the time is charged to.
+            seconds: after this time, with what others compute in between, the rows that are left are not processed.
+
+        Returns:
+            The failed rows, as `Runner.apply`, and those that were not processed.
+
+        Raises:
+            LimitExceeded: one row needs too much memory.
+            LogitportError: as `Runner.apply`.
+        """
+        height, width = logits.shape
+        failed: dict[int, ProcessorFailed] = {}
+        deadline = time.monotonic() + seconds
+        begin, rows = 0, self._rows_at_once(verified, width, logits.device)
+        while begin < height:
+            if begin and time.monotonic() > deadline:
+                return failed | dict.fromkeys(range(begin, height), _timed_out(verified.program.name))
+            end = min(begin + rows, height)
+            turn = self._turns.of(principal)
+            turn.acquire()
+            try:
+                failed |= self._runner.apply(
+                    verified, logits, slice(begin, end), columns(begin, end), histories[begin:end]
+                )
+            except LimitExceeded:  # no row has run
+                if end - begin == 1:
+                    raise
+                rows = (end - begin) // 2
+            else:
+                begin = end
+            finally:
+                turn.release()
+        return failed
+
+    def _rows_at_once(self, verified: Verified, width: int, device: torch.device) -> int:
+        operators = sum(_SORT if value.operator == "argsort" else 1 for value in verified.program.values)
+        factor = torch.get_num_threads() if device.type == "cpu" else _GPU_FACTOR
+        # A list of ids is padded to its largest length in each row.
+        longest = max(width, sum(parameter.length for parameter in verified.program.parameters))
+        return max(1, self._max_work * factor // (operators * longest))
+
+
+def _timed_out(name: str) -> ProcessorFailed:
+    return ProcessorFailed(
+        f"program {name} did not process all rows in the time of this step (--processor-timeout-seconds): use a "
+        "program with fewer operators, or send fewer rows",
+        processor=name,
+        code=ProcessorFailed.TIMED_OUT,
+    )

@@ -1,0 +1,37 @@
+"""Limits of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """Limits of a session. The options of a server have the same names and defaults.
+
+    Attributes:
+        max_requests_per_session: requests that it holds at once.
+        max_message_bytes: size of a frame.
+        max_step_bytes: size of the frame with a step's columns. 1024 rows of drafts take 40 kB. Unpacked columns take
+            many times their size.
+        max_step_work: rows or drafts of a step times the processors of their requests, added up; also new ids.
+        max_tokens_per_request: ids of one request, drafts included.
+        max_principal_memory: bytes for the histories and states of all sessions of one principal, by upper bounds.
+        max_region_bytes: bytes of shared memory.
+        share_device_memory: whether memory of a GPU may be shared with the engine.
+        processor_timeout_seconds: time for shipped code in one step.
+        load_timeout_seconds: time to load and start one request's chain.
+        require_tenant: whether each request has to name a tenant.
+    """
+
+    max_requests_per_session: int = 1024
+    max_message_bytes: int = 256 << 20
+    max_step_bytes: int = 1 << 20
+    max_step_work: int = 32768
+    max_tokens_per_request: int = 1 << 20
+    max_principal_memory: int = 384 << 20
+    max_region_bytes: int = 2 << 30
+    share_device_memory: bool = True
+    processor_timeout_seconds: float = 2.0
+    load_timeout_seconds: float = 10.0
+    require_tenant: bool = False

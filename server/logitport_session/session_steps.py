@@ -1,0 +1,191 @@
+"""The steps of a session: in Python, in the compiled core, and on logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport.core import tensors
+from logitport.errors import InvalidArgument
+from logitport_session.steps.batch import StepBatch, check_new_ids, check_size
+from logitport_session.steps.columns import StepColumns, pack_int32, write_outcome
+from logitport_session.steps.compiled_batch import TRANSPORTS
+from logitport_session.steps.grouping import NOTHING_WAITS, Row, Rows, WaitingRows
+from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.step import run
+from logitport_session.steps.step_time import StepTime
+from logitport_session.turns import Released
+
+if TYPE_CHECKING:
+    import torch
+
+    from logitport_core._core import PrincipalLock
+    from logitport_proto import common_pb2, processing_pb2
+    from logitport_session.session import EngineSession
+    from logitport_session.steps.compiled_batch import CompiledBatch
+    from logitport_session.steps.step_time import Spending
+    from logitport_session.steps.step_trace import StepTrace
+
+
+def step(
+    session: EngineSession, frame: processing_pb2.Step, reply: processing_pb2.StepEdits, trace: StepTrace | None = None
+) -> Spending:
+    """Extend the histories by the sampled ids, and reply with the edits of the logits-free chains.
+
+    `trace` records the step for its spans. Returns the step's time by cause.
+    """
+    limits, vocab_size = session.limits, session.vocab_size
+    check_size(frame, limits)
+    session.expected_requests = 0
+    batch = session.batch.of_step(frame)
+    if trace is not None:
+        trace.rows = len(batch.layout.rows)
+        trace.requests = batch.traces
+    columns = StepColumns.read(frame, batch.layout, vocab_size, limits.max_tokens_per_request)
+    check_new_ids(columns, batch, limits)
+    compiled = None
+    if batch.leaves_out and session.batch.compiled is not None:
+        compiled = session.batch.compiled.step_partly(frame) if trace is None else None
+        if compiled is None:
+            batch = StepBatch(batch.layout, session.batch.requests)
+    outcome = StepOutcome(trace=trace)
+    drafts = batch.synchronize(columns, outcome)
+    session.step_time = StepTime(limits.processor_timeout_seconds)
+    run(batch.logits_free, drafts, vocab_size, None, outcome, session.step_time)
+    parts = outcome.pack_around_programs(vocab_size) if batch.has_engine_programs else [outcome.pack(vocab_size)]
+    leaves_ids = all(part.leaves_every_row_an_id(vocab_size // len(parts)) for part in parts)
+    denied_rows = [] if leaves_ids else outcome.all_denied(vocab_size)
+    edits, *later = parts
+    if compiled is not None:
+        edits = edits.joined(compiled.edits)
+        denied_rows = sorted(denied_rows + compiled.denied_rows)
+        outcome.add_compiled(compiled.applied)
+    reply.edits.CopyFrom(edits.to_proto())
+    if later:
+        reply.later_edits.extend(each.to_proto() for each in later)
+    waiting = batch.logits_reading(outcome)
+    session.waiting_rows = WaitingRows(waiting, len(batch.layout.rows), drafts)
+    if waiting:
+        reply.logits_rows = pack_int32(row.index for row in waiting)
+    write_outcome(reply, outcome, denied_rows)
+    session.batch.follow_failures(outcome)
+    reply.ended_admissions = session.pending_admissions.num_ended
+    return outcome.spending
+
+
+def step_compiled(
+    session: EngineSession,
+    data: bytes,
+    seq: int,
+    transport: str,
+    *,
+    should_move: bool,
+    queued_seconds: float = 0.0,
+    lock: PrincipalLock | None = None,
+    must_be_short: bool = False,
+) -> bytes | None:
+    """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
+
+    `seq` is the number that the frame must have. `lock` is held while the step is computed. With `must_be_short`, a
+    step that may take over a few milliseconds is refused: long histories, large lists, rewinds.
+
+    Returns:
+        The serialized reply. None if the frame is to be parsed, because it is another one or unusual, or if it is
+        not short; nothing has changed then.
+    """
+    compiled = session.batch.compiled
+    if compiled is None or not compiled.slots:
+        return None
+    ended = session.pending_admissions.num_ended
+    reply = compiled.core.step(
+        data, seq, ended, should_move, TRANSPORTS[transport], queued_seconds, lock, must_be_short
+    )
+    if reply is not None:
+        session.expected_requests = 0
+        session.waiting_rows = NOTHING_WAITS
+    return reply
+
+
+def compiled_server(session: EngineSession) -> CompiledBatch | None:
+    """The compiled core if it can answer frames without Python for a while: if they are steps of `step_compiled`.
+
+    None before the first step, and while the replies must state what happens to admissions in the background.
+    """
+    batch = session.batch
+    must_reply = session.expected_requests or session.pending or session.waiting_rows.rows
+    return batch.compiled if batch.is_compiled and not must_reply else None
+
+
+def edit_logits(
+    session: EngineSession,
+    frame: processing_pb2.StepLogits,
+    reply: processing_pb2.StepLogitsEdited,
+    trace: StepTrace | None = None,
+) -> Spending:
+    """Process the rows of the last step for which its reply requested logits. Returns as `step`."""
+    from logitport_session.shared_memory.regions import write_back
+
+    waiting, step_rows, drafts = session.waiting_rows
+    if not waiting:
+        raise InvalidArgument("StepLogits: the last step requested no logits, or they were sent already")
+    in_region = frame.logits.HasField("region")
+    whole_step = in_region and frame.logits.shape[:1] == [step_rows]
+    with session.regions.lent(frame.logits):
+        with Released():
+            received = _decode(session, frame.logits, step_rows if whole_step else len(waiting))
+            logits = received.to(session.device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
+        session.waiting_rows = NOTHING_WAITS
+        if trace is not None:
+            trace.rows = len(waiting)
+        outcome = StepOutcome(trace=trace)
+        region = session.regions.region(frame.logits)
+        if region is not None and logits is received:
+            session.lending.step(region, waiting)
+        if whole_step:
+            rows = waiting
+        else:
+            renumbered = (Row(index, row.request, row.draft_offset) for index, row in enumerate(waiting))
+            rows = Rows(renumbered, greedy=waiting.greedy)
+        run(rows, drafts, session.vocab_size, logits, outcome, session.step_time)
+        with Released():
+            if not in_region:
+                tensors.write(reply.logits, logits)
+            elif logits is not received:
+                write_back(received, logits, [row.index for row in rows])
+    step_index = {row.index: waiting_row.index for row, waiting_row in zip(rows, waiting, strict=True)}
+    write_outcome(reply, outcome, [step_index[index] for index in outcome.all_denied(session.vocab_size)])
+    return outcome.spending
+
+
+def apply_rows(
+    session: EngineSession,
+    tensor: common_pb2.Tensor,
+    rows_per_request: int,
+    reply: processing_pb2.ApplyResponse,
+    trace: StepTrace | None = None,
+) -> Spending:
+    """Process rows of logits: those of slot 0, then those of slot 1, ...; a slot may be empty. Returns as `step`."""
+    num_rows = tensor.shape[0]
+    with Released():
+        logits = _decode(session, tensor, num_rows).to(session.device)
+    outcome = StepOutcome(trace=trace)
+    by_slot = session.batch.requests
+    requests = ((index, by_slot.get(index // rows_per_request)) for index in range(num_rows))
+    greedy = all(request.greedy for request in by_slot.values())
+    rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
+    run(rows, {}, session.vocab_size, logits, outcome, session.step_time)
+    with Released():
+        tensors.write(reply.logits, logits)
+    write_outcome(reply, outcome, outcome.all_denied(session.vocab_size))
+    return outcome.spending
+
+
+def _decode(session: EngineSession, tensor: common_pb2.Tensor, rows: int) -> torch.Tensor:
+    """The logits of a message; a view if they are in a region.
+
+    Raises:
+        InvalidArgument: the datatype or shape differs from the session's.
+    """
+    datatype, shape = session.engine.datatype, [rows, session.vocab_size]
+    if tensor.datatype != datatype or list(tensor.shape) != shape:
+        raise InvalidArgument(f"logits are {tensor.datatype}{list(tensor.shape)}; send {datatype}{shape}")
+    return session.regions.tensor(tensor) if tensor.HasField("region") else tensors.to_torch(tensor)

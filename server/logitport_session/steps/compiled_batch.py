@@ -1,0 +1,229 @@
+"""The requests of a session that the compiled core runs: those whose chains hold only compiled states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from logitport.compiled import core
+from logitport.core.edits import Edits
+from logitport_session.turns import Released
+
+if TYPE_CHECKING:
+    from logitport_core._core import PrincipalLock, State
+    from logitport_proto import processing_pb2
+    from logitport_session.active_request import ActiveRequest
+    from logitport_session.limits import SessionLimits
+
+    # Key, display name, rows and seconds of each processor that was applied.
+    Applied: TypeAlias = list[tuple[str, str, int, float]]
+    from collections.abc import Mapping, Sequence
+
+# The core's names of the transports; empty without the core.
+TRANSPORTS = {} if core is None else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
+_INT64_MAX = (1 << 63) - 1
+# Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
+# in the core, many sessions with such steps at once took 4 GB for their replies.
+_MAX_WORK = 16_384
+# How long the core serves a socket before Python looks whether something has changed, such as the number of principals.
+_SERVE_SECONDS = 0.1
+# Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
+STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
+# Fewer, because each processor has a series of each.
+PROCESSOR_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.5)
+
+
+class Served(NamedTuple):
+    """Result of serving the frames of a socket in the core.
+
+    Attributes:
+        goes_on: whether it can serve the socket again, with `received`.
+        received: what was received and not answered.
+        last_seq: number of the last frame that was answered.
+        last_reply: the reply to it; b"" if no frame was answered.
+        error_number: of the system call that failed to send a reply; 0 if none has failed.
+    """
+
+    goes_on: bool
+    received: bytes
+    last_seq: int
+    last_reply: bytes
+    error_number: int
+
+
+class CompiledPart(NamedTuple):
+    """Result of the core for its part of a step.
+
+    Attributes:
+        edits: the edits of its rows.
+        denied_rows: the rows in which no id is left allowed, ascending.
+        applied: key, display name, rows and seconds of each processor.
+    """
+
+    edits: Edits
+    denied_rows: list[int]
+    applied: Applied
+
+
+class CompiledBatch:
+    """Runs the steps of compiled requests, in one call of the core without the interpreter's lock.
+
+    The core refuses a step that is unusual, and then has changed nothing. Python computes it with the same histories
+    and states, and makes the errors. So Python can also take over any step, for example one that is traced.
+
+    Attributes:
+        slots: the slots of the requests in it.
+    """
+
+    def __init__(self, vocab_size: int, max_draft_tokens: int, limits: SessionLimits) -> None:
+        tokens, size = limits.max_tokens_per_request, limits.max_step_bytes
+        work = min(limits.max_step_work, _MAX_WORK)
+        tokens, work, size = (min(limit, _INT64_MAX) for limit in (tokens, work, size))
+        self.core = core.Batch(vocab_size, max_draft_tokens, tokens, work, size, STEP_BOUNDS, PROCESSOR_BOUNDS)
+        self._counted_steps = 0
+        self.slots: set[int] = set()
+        self._suspended: dict[int, ActiveRequest] = {}
+
+    def add(self, request: ActiveRequest) -> None:
+        """Add a request if its chain is compiled. It takes the place of an earlier one of its slot."""
+        self.remove(request.slot)
+        states = compiled_states(request)
+        if states is None:
+            return
+        chain = [
+            (state, entry.dialect.key, entry.dialect.name) for state, entry in zip(states, request.chain, strict=True)
+        ]
+        self.core.put(request.slot, request.generation, request.history, chain)
+        self.slots.add(request.slot)
+        request.is_compiled = True
+
+    def remove(self, slot: int) -> None:
+        """Remove the request of a slot, if there is one."""
+        self._suspended.pop(slot, None)
+        if slot in self.slots:
+            self.slots.remove(slot)
+            self.core.remove(slot)
+
+    def suspend(self, request: ActiveRequest) -> None:
+        """Leave a request that has failed to Python, until `resume` finds it sound."""
+        if request.is_compiled:
+            self.remove(request.slot)
+            request.is_compiled = False
+            self._suspended[request.slot] = request
+
+    def resume(self) -> bool:
+        """Add the suspended requests that have no failure any more. Returns whether there was one."""
+        sound = [request for request in self._suspended.values() if request.is_sound]
+        for request in sound:
+            self.add(request)
+        return bool(sound)
+
+    def serve(
+        self,
+        descriptor: int,
+        received: bytes,
+        max_bytes: int,
+        last_seq: int,
+        *,
+        should_move: bool,
+        max_steps: int,
+        lock: PrincipalLock | None,
+    ) -> Served:
+        """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
+
+        Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
+
+        At most `max_steps` are answered. `received` holds bytes that were read earlier and not processed. `lock` is
+        held while a step is computed.
+        """
+        return Served(
+            *self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock, max_steps)
+        )
+
+    @property
+    def activity(self) -> tuple[int, float]:
+        """The number of steps that the core has answered, and when the last one ended, in monotonic seconds."""
+        return self.core.activity()
+
+    def take_counts(self) -> CompiledCounts | None:
+        """Return the counts of these steps since the last call; None if there was none. On any thread."""
+        steps, _ = self.core.activity()
+        if steps == self._counted_steps:
+            return None
+        self._counted_steps = steps
+        by_transport, processors = self.core.take_counts()
+        return CompiledCounts(
+            {
+                transport: StepCounts(TimeCounts(*counts[:2]), TimeCounts(*counts[2:4]), *counts[4:])
+                for transport, counts in zip(("grpc", "local"), by_transport, strict=True)
+            },
+            [ProcessorCounts(name, rows, TimeCounts(buckets, seconds)) for name, rows, buckets, seconds in processors],
+        )
+
+    def step_partly(self, frame: processing_pb2.Step) -> CompiledPart | None:
+        """Compute the part of a step that belongs to compiled requests.
+
+        Returns None if it is refused; without an attempt if the core has just refused the whole step.
+        """
+        with Released():
+            result = self.core.step_partly(frame.SerializeToString())
+        if result is None:
+            return None
+        (rows, kinds, offsets, ids, values), denied_rows, applied = result
+        return CompiledPart(
+            Edits.from_checked_columns((rows, offsets, ids, values, kinds)),
+            np.frombuffer(denied_rows, "<i4").tolist(),
+            applied,
+        )
+
+
+def compiled_states(request: ActiveRequest) -> list[State] | None:
+    """The states of a request's chain; None if one of them, or the history, is not compiled."""
+    # Code of a client could still change the state of its request.
+    if not isinstance(request.history, core.History) or any(entry.dialect.shipped for entry in request.chain):
+        return None
+    states = [entry.dialect.compiled_state(entry.state) for entry in request.chain]
+    return None if None in states else [state for state in states if state is not None]
+
+
+class TimeCounts(NamedTuple):
+    """A histogram of seconds.
+
+    Attributes:
+        buckets: the number of times up to each bound, but above the one before it; the last are above all bounds.
+        seconds: their sum.
+    """
+
+    buckets: Sequence[int]
+    seconds: float
+
+
+class StepCounts(NamedTuple):
+    """Steps of one transport.
+
+    Attributes:
+        computed: the times to compute them.
+        queued: the times that they have waited.
+        received_bytes, sent_bytes: of frames and replies that Python has not seen.
+    """
+
+    computed: TimeCounts
+    queued: TimeCounts
+    received_bytes: int
+    sent_bytes: int
+
+
+class ProcessorCounts(NamedTuple):
+    """Display name of a processor, the rows that it was applied to, and its times by step."""
+
+    name: str
+    rows: int
+    times: TimeCounts
+
+
+class CompiledCounts(NamedTuple):
+    """Steps by transport, and processors."""
+
+    steps: Mapping[str, StepCounts]
+    processors: Sequence[ProcessorCounts]

@@ -1,0 +1,197 @@
+"""The outcome of a step: edits, failures, and which processor was applied to how many rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import compress, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from logitport.core.edits import Edits, RowEdits, bitmask_words
+from logitport_session.dialects.base import by_row
+from logitport_session.dialects.failures import of_dialect
+from logitport_session.steps.step_time import Spending
+from logitport_session.turns import ITEMS_PER_PAUSE, pausing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from logitport.errors import LogitportError
+    from logitport_session.active_request import ActiveRequest
+    from logitport_session.dialects.base import EditsResult
+    from logitport_session.steps.grouping import Group, Row
+    from logitport_session.steps.step_trace import StepTrace
+
+
+_MANY_GROUPS = 64
+
+
+class Failed(NamedTuple):
+    """The error of a request in a step, and whether the request continues without its processors."""
+
+    error: LogitportError
+    skipped: bool
+
+
+@dataclass
+class StepOutcome:
+    """The outcome of a step. Excludes failed requests, also from what was applied before they failed.
+
+    Attributes:
+        succeeded: the groups with successful calls, in order, with the edits of their rows (none if logits-reading).
+        failures: the requests that failed in this step, by slot.
+        spending: the step's time by cause.
+        trace: the record of the calls, if the step has spans.
+        compiled: key, display name, rows and seconds of each processor in the part of the step that the compiled core
+            has computed.
+    """
+
+    succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
+    failures: dict[int, Failed] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)
+    trace: StepTrace | None = None
+    compiled: Sequence[tuple[str, str, int, float]] = ()
+    _edits: dict[int, RowEdits] | None = field(default=None, init=False)
+
+    def fail(self, request: ActiveRequest, error: LogitportError) -> None:
+        """Record a failure, and exclude the request from the rest of the step."""
+        request.fail(error)
+        self.failures[request.slot] = Failed(error, request.skip)
+        self._edits = None
+
+    def spend(self, group: Group, rows: int, seconds: float, ended: float) -> None:
+        """Add the time of a call to that of its processor.
+
+        `ended` is the value of `perf_counter` at its end.
+        """
+        self.spending.add(group.dialect.name, seconds)
+        if self.trace is not None:
+            self.trace.add(group, rows, ended, seconds)
+
+    def add_compiled(self, applied: Sequence[tuple[str, str, int, float]]) -> None:
+        """Add what the compiled core has applied; see `compiled`."""
+        self.compiled = applied
+        for _, name, _, seconds in applied:
+            self.spending.add(name, seconds)
+
+    @property
+    def applied(self) -> Counter[str]:
+        """Number of rows by processor key."""
+        applied: Counter[str] = Counter()
+        for group, _ in self._groups():
+            rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
+            if rows:
+                applied[group.dialect.key] += rows
+        for key, _, rows, _ in self.compiled:
+            applied[key] += rows
+        return applied
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Display names of the processors that were applied, by key."""
+        names = {group.dialect.key: group.dialect.name for group, _ in self._groups()}
+        return names | {key: name for key, name, _, _ in self.compiled}
+
+    @property
+    def edits(self) -> dict[int, RowEdits]:
+        """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
+        # Not a `cached_property`, which has a lock: a step of another principal may be computed before this one ends.
+        if self._edits is None:
+            (self._edits,) = self._joined_edits(around_programs=False)
+        return self._edits
+
+    def pack(self, vocab_size: int) -> Edits:
+        """Pack the edits of all rows. A request with invalid edits fails; the others continue."""
+        if (packed := self._packed(vocab_size)) is not None:
+            return packed
+        try:
+            return Edits.pack(self._rows_with_edits(), vocab_size)
+        except Exception:  # noqa: BLE001 - a processor's edits may raise anything
+            self._fail_invalid(vocab_size)
+            return Edits.pack(self._rows_with_edits(), vocab_size)
+
+    def pack_around_programs(self, vocab_size: int) -> list[Edits]:
+        """Pack the edits of all rows, by the number of programs before them that the engine runs. Else as `pack`.
+
+        Returns:
+            Element i has the edits that follow i programs of their row's chain. At least one element.
+        """
+        try:
+            return self._pack_parts(vocab_size)
+        except Exception:  # noqa: BLE001 - as above
+            self._fail_invalid(vocab_size)
+            return self._pack_parts(vocab_size)
+
+    def all_denied(self, vocab_size: int) -> list[int]:
+        """Indices of the rows in which the edits left no id allowed, ascending."""
+        return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
+
+    def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
+        return self._ascending(self.edits)
+
+    def _ascending(self, edits: dict[int, RowEdits]) -> Iterable[tuple[int, RowEdits]]:
+        """The edits by row, ascending, with pauses: after each row if there are many groups, as it has many edits."""
+        every = 1 if len(self.succeeded) > _MANY_GROUPS else ITEMS_PER_PAUSE
+        return pausing(sorted(edits.items()), len(edits), every)
+
+    def _fail_invalid(self, vocab_size: int) -> None:
+        """Fail the requests with invalid edits."""
+        for group, group_edits in self._groups():
+            for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+                try:
+                    edits.check(vocab_size)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self.fail(row.request, of_dialect(error, group.dialect))
+
+    def _pack_parts(self, vocab_size: int) -> list[Edits]:
+        return [Edits.pack(self._ascending(part), vocab_size) for part in self._joined_edits(around_programs=True)]
+
+    def _joined_edits(self, *, around_programs: bool) -> list[dict[int, RowEdits]]:
+        """Join the edits of each row: all of them, or apart by the number of programs before them."""
+        parts: list[dict[int, RowEdits]] = [{}]
+        copied: set[tuple[int, int]] = set()  # parts and rows whose edits are a copy, to which more are added
+        for group, group_edits in self._groups():
+            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+                if not row_edits:
+                    continue
+                before = row.request.programs_before
+                part = before[group.place] if around_programs and before else 0
+                while part >= len(parts):
+                    parts.append({})
+                edits, index = parts[part], row.index
+                if index not in edits:
+                    edits[index] = row_edits
+                    continue
+                if (part, index) not in copied:
+                    edits[index] = _copied(edits[index])
+                    copied.add((part, index))
+                edits[index].extend(row_edits)
+        return parts
+
+    def _groups(self) -> Iterable[tuple[Group, EditsResult]]:
+        """The groups that succeeded, with pauses: chains of 64 processors with 127 drafts make 8,000 small groups."""
+        return pausing(self.succeeded, len(self.succeeded))
+
+    def _packed(self, vocab_size: int) -> Edits | None:
+        """The edits of all rows, if they all come from one group, in columns that need no smaller form; else None."""
+        with_edits = list(islice(((group, edits) for group, edits in self.succeeded if len(edits)), 2))
+        if self.failures or len(with_edits) != 1:
+            return None
+        ((group, edits),) = with_edits
+        if not isinstance(edits, Edits) or edits.counts.max() > bitmask_words(vocab_size):
+            return None
+        return edits.moved([row.index for row in group.rows])
+
+    def _by_row(self, group: Group, edits: EditsResult) -> Iterator[tuple[Row, RowEdits]]:
+        """The rows of requests that have not failed, with their edits; no rows if the processor reads logits."""
+        pairs = zip(group.rows, by_row(edits, len(group.rows)), strict=False)
+        return compress(pairs, self._not_failed(group)) if self.failures else pairs
+
+    def _not_failed(self, group: Group) -> Sequence[bool]:
+        return [row.request.failure is None for row in group.rows]
+
+
+def _copied(edits: RowEdits) -> RowEdits:
+    copied = RowEdits()
+    copied.extend(edits)
+    return copied
