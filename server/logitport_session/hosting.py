@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
+from logitport_session.dialects import make_dialect
+
 if TYPE_CHECKING:
     from logitport.payload import Signature
     from logitport_proto import common_pb2
@@ -33,6 +35,20 @@ class Loader(Protocol):
 
     def host(self, source: Source) -> Dialect:
         """Create an instance of the processor for one session. Raises LogitportError."""
+
+
+def host_trusted(source: Source, program_milliseconds: float) -> Dialect | None:
+    """Create an instance of a processor that runs in this process: a program, or an installed one. None for others.
+
+    `program_milliseconds` is how long a program may take for a row, in the worst case. Raises LimitExceeded.
+    """
+    if source.program is not None:
+        from logitport_session.dialects.program import ProgramDialect  # imports torch
+
+        return ProgramDialect(source.program, source.display_name, source.signature, program_milliseconds)
+    if source.installed is not None:
+        return make_dialect(source.installed, source.display_name, shipped=False)
+    return None
 
 
 class HostedProcessors:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport.programs.cost import DEFAULT_LIMIT_MS
-from logitport_session.dialects import make_dialect
+from logitport_session.hosting import host_trusted
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -42,16 +42,7 @@ class Executor(ABC):
             PayloadError: the payload is refused.
             ProcessorFailed: loading it terminated a worker, or it is quarantined.
         """
-        if source.program is not None:
-            from logitport_session.dialects.program import ProgramDialect  # imports torch
-
-            dialect: Dialect = ProgramDialect(
-                source.program, source.display_name, source.signature, self.program_milliseconds
-            )
-        elif source.installed is not None:
-            dialect = make_dialect(source.installed, source.display_name, shipped=False)
-        else:
-            dialect = self.host_shipped(source)
+        dialect = host_trusted(source, self.program_milliseconds) or self.host_shipped(source)
         dialect.key = source.key
         return dialect
 

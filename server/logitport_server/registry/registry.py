@@ -9,24 +9,23 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from logitport import dialects, payload
+from logitport import payload
 from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
     NameTaken,
     NotFound,
 )
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
 from logitport_proto import admin_pb2, common_pb2, registry_pb2
 from logitport_server.registry.catalog import Catalog
-from logitport_server.registry.programs import load_program
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
+from logitport_session.installed import Installed
 from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
+from logitport_session.programs import load_program
 from logitport_session.source import Source
 
 if TYPE_CHECKING:
@@ -82,15 +81,7 @@ class Registry:
         self._check_python = check_python
         self._max_registered = max_registered
         self._max_owned = max_owned
-        self._installed = installed
-        self._installed_programs = {
-            name: verify(processor) for name, processor in installed.items() if isinstance(processor, Program)
-        }
-        self._slow = {
-            name
-            for name, processor in installed.items()
-            if name not in self._installed_programs and getattr(processor, "takes_long", True)
-        }
+        self._installed = Installed(installed)
         self._catalog = Catalog(
             store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of, on_removed
         )
@@ -103,7 +94,7 @@ class Registry:
     @property
     def has_only_builtins(self) -> bool:
         """Whether the operator has installed no processors in addition to the built-ins."""
-        return self._installed.keys() <= BUILTINS.keys()
+        return self._installed.has_only_builtins
 
     @property
     def num_registered(self) -> int:
@@ -138,16 +129,7 @@ class Registry:
         """
         by = processor.WhichOneof("by")
         if by == "builtin":
-            if processor.builtin not in self._installed:
-                raise NotFound(
-                    f"no built-in is called {processor.builtin!r}; installed are {', '.join(sorted(self._installed))} "
-                    "(a registered name has a namespace, as in team/ban-french)"
-                )
-            return Source(
-                processor.builtin,
-                installed=self._installed[processor.builtin],
-                program=self._installed_programs.get(processor.builtin),
-            )
+            return self._installed.source(processor.builtin)
         if by == "payload":
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)
@@ -163,7 +145,7 @@ class Registry:
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
-        return builtin not in self._slow
+        return self._installed.is_fast(builtin)
 
     def register(
         self,
@@ -218,7 +200,7 @@ class Registry:
     def describe(self, processor: str, principal: Principal = ANONYMOUS) -> registry_pb2.ProcessorInfo:
         """Describe a built-in, a registered name or a digest. Raises NotFound."""
         if processor in self._installed:
-            return self._describe_installed(processor)
+            return self._installed.describe(processor)
         entry = self._catalog.view.find(
             processor, principal.name, any_owner=principal.may(ADMIN), otherwise=f"; {_LIST_THEM}"
         )
@@ -228,7 +210,7 @@ class Registry:
         """Describe all visible processors: installed ones by name, then registered ones by their first name."""
         registered = [self._describe(entry) for entry in self._catalog.view if self._can_see(principal, entry)]
         registered.sort(key=lambda info: (list(info.names), info.digest))
-        return [self._describe_installed(name) for name in sorted(self._installed)] + registered
+        return [self._installed.describe(name) for name in sorted(self._installed)] + registered
 
     def describe_digests(self, digests: Collection[str], principal: Principal) -> list[registry_pb2.ProcessorInfo]:
         """Describe the visible registrations of these payloads. Reads the store if it seems to lack one of them.
@@ -314,16 +296,6 @@ class Registry:
         info = entry.info()
         info.quarantined = self._quarantine.reason(info.digest, info.owner)
         return info
-
-    def _describe_installed(self, name: str) -> registry_pb2.ProcessorInfo:
-        if name in self._installed_programs:
-            dialect, class_name = payload.PROGRAM, self._installed_programs[name].program.name
-        else:
-            processor, dialect = dialects.recognise(self._installed[name])
-            class_name = dialects.author_of(processor).__qualname__
-        return registry_pb2.ProcessorInfo(
-            names=[name], builtin=True, shared=True, class_name=class_name, dialect=dialect
-        )
 
     @staticmethod
     def _can_see(principal: Principal, entry: Entry) -> bool:

@@ -53,14 +53,14 @@ class SessionStream:
     ) -> None:
         self._hold = hold
         self._local = LocalAttachment(local_socket, hold)
-        observer = SessionObserver(
+        self._observer = SessionObserver(
             metrics,
             refusals or Refusals(metrics),
             departures or Departures(),
             lambda: self._local.transport,
             peer,
         )
-        self._frames = SessionFrames(open_session, observer, turns, trace, self._offer)
+        self._frames = SessionFrames(open_session, self._observer, turns, trace, self._offer)
         self.parse = self._frames.parse
         # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
         # frame may still be processed when the local transport is attached.

@@ -375,7 +375,7 @@ def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, s
     known, _ = engine.begin_add(0, ADD)
     processors = engine.session.processors
     (processor,) = [call.processor for call in known.to_proto().request.processors]
-    host = processors._executor.host
+    host = processors._loader.host
     meanwhile = []
 
     def host_in_both(source: Any) -> Any:
@@ -384,7 +384,7 @@ def test_requests_with_the_same_processor_share_its_instance(open_engine: Any, s
             meanwhile.append(processors.host(processor, "", 0))
         return host(source)
 
-    processors._executor.host = host_in_both
+    processors._loader.host = host_in_both
     submitted.run()
     assert engine.poll() == {(0, 0): None}
     assert engine.session.batch.requests[0].chain[0].dialect is meanwhile[1]

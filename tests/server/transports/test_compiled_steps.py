@@ -71,7 +71,7 @@ def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionSt
 
 def test_no_frame_follows_that_with_the_last_number(open_stream: Callable[..., SessionStream]) -> None:
     stream, last = open_stream(), (1 << 64) - 1
-    stream._last_seq = last - 1
+    stream._frames._last_seq = last - 1
     first = stream.reply(step(last), "local")
     assert Reply.FromString(first).HasField("edits")
     assert stream.reply(step(last), "local") == first
@@ -108,12 +108,12 @@ def test_a_sampled_step_is_left_to_python(
     stream = open_stream()
     drawn = iter([1, 5])
     monkeypatch.setattr(tracing, "unsampled_steps", lambda: next(drawn))
-    stream._spans._unsampled = None
+    stream._frames._spans._unsampled = None
     assert stream.reply_compiled(step(3), "local") is not None
     assert stream.reply_compiled(step(4, base=2), "local") is None
     assert stream.reply_compiled(step(4, base=2), "local") is None
     assert Reply.FromString(stream.reply(step(4, base=2), "local")).HasField("edits")
-    assert stream._spans.is_due
+    assert stream._frames._spans.is_due
     assert stream.reply_compiled(step(5, base=3), "local") is not None
 
 
@@ -127,7 +127,7 @@ def test_threads_of_several_principals_take_locks(
     assert taken == [None]
     turns.join("another")
     assert stream.reply_compiled(step(4, base=2), "local") is not None
-    assert taken[1:] == [turns._step_locks[stream._opened.principal]]  # type: ignore[union-attr]
+    assert taken[1:] == [turns._step_locks[stream._frames.session.principal.name]]  # type: ignore[union-attr]
     assert stream.reply_compiled(step(5, base=3), "local", may_wait=False) is not None  # on the event loop
     assert len(taken) == 2
     turns.leave("another")
@@ -141,10 +141,10 @@ def test_threads_of_several_principals_take_locks(
 def test_much_work_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream()
     much = Frame(seq=3, step=processing_pb2.Step(new_token_ids=bytes(1 << 17))).SerializeToString()
-    assert stream._opened is not None
-    assert not stream._opened.session.is_short(much)
-    assert stream._opened.session.is_short(step(3))
-    stream._opened.session.batch.longest_chain = 1 << 14
+    assert stream._frames.session is not None
+    assert not stream._frames.session.is_short(much)
+    assert stream._frames.session.is_short(step(3))
+    stream._frames.session.batch.longest_chain = 1 << 14
     assert stream.reply_compiled(step(3), "grpc", may_wait=False) is None
     assert stream.reply_compiled(step(3), "grpc") is not None
 
@@ -185,8 +185,8 @@ def test_a_defect_fails_the_frame(
 def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream()
     assert stream.reply_compiled(step(3), "local") is not None
-    assert stream._opened is not None
-    session = stream._opened.session
+    assert stream._frames.session is not None
+    session = stream._frames.session
     account, (request,) = session.account, session.batch.requests.values()
     rest = account.limit - account.held
     assert account.add(rest)

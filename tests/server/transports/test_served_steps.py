@@ -12,8 +12,8 @@ import pytest
 from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
-from logitport_server.transports import stream as transports_stream
 from logitport_server.transports.local_socket import LocalConnection
+from logitport_session import frames as session_frames
 from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
 from tests.waiting import SECONDS
@@ -136,7 +136,7 @@ def test_a_large_reply_is_not_kept(
     engine: Engine, open_stream: Callable[..., SessionStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each session of a principal could keep one."""
-    monkeypatch.setattr(transports_stream, "_MAX_KEPT_BYTES", 8)
+    monkeypatch.setattr(session_frames, "_MAX_KEPT_BYTES", 8)
     assert engine.exchange(step(3)).HasField("edits")
     again = engine.exchange(step(3))
     assert "frame 3 was sent twice; its reply of" in again.error.message
@@ -173,8 +173,8 @@ def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: Metri
 
 def test_the_session_describes_its_steps(engine: Engine, stream: SessionStream) -> None:
     engine.exchange(step(3))
-    assert stream._opened is not None
-    info = stream._opened._describe()
+    assert stream._frames.session is not None
+    info = stream._observer._describe()
     assert (info.steps, info.transport) == (1, "local")
     assert 0 < info.last_step_age_seconds < SECONDS
 
@@ -184,11 +184,11 @@ def test_changes_take_effect_when_the_time_is_over(stream: SessionStream, monkey
     engine = Engine(stream)
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
-    assert stream._opened is not None
-    stream._opened.departure.can_move = True
-    stream._departures.begin()
+    assert stream._frames.session is not None
+    stream._observer._departure.can_move = True
+    stream._observer._departures.begin()
     assert engine.exchange(step(5, base=3)).edits.should_move
-    stream._spans._unsampled = 1  # step 5, which the core counts when it returns
+    stream._frames._spans._unsampled = 1  # step 5, which the core counts when it returns
     engine.exchange(step(6, base=4))
     assert engine.in_python == [step(6, base=4)]
     engine.close()
@@ -218,7 +218,7 @@ def test_an_engine_that_does_not_receive_its_replies(stream: SessionStream) -> N
             break
     engine.wait()
     assert type(engine.error) is BlockingIOError
-    last = stream._last_seq
+    last = stream._frames._last_seq
     assert stream.answer(stream.parse(step(last)), "grpc").seq == last  # the stream goes on without the connection
     assert stream.reply_compiled(step(last + 1), "grpc") is not None
     engine.close()
@@ -239,5 +239,5 @@ def test_a_stream_that_closes_ends_its_connection(stream: SessionStream) -> None
     stream.close()
     engine.wait()
     assert engine.error is None
-    assert stream._opened is None
+    assert stream._frames.session is None
     engine.close()

@@ -299,7 +299,7 @@ class LocalConnection:
 
 def opened(stream: SessionStream) -> Callable[[], bool]:
     answer(stream, 1, **OPEN)
-    return lambda: stream._opened is not None
+    return lambda: stream._frames.session is not None
 
 
 def test_a_session_ends_with_its_stream(stream: SessionStream) -> None:

@@ -1,0 +1,166 @@
+"""Sessions in the process of an engine, without a server. Code of others is not accepted."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import logitport_builtins
+from logitport import payload
+from logitport.core.fair_threads import FairThreads
+from logitport.errors import InvalidArgument, NotFound, PayloadError
+from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_proto import processing_pb2, registry_pb2
+from logitport_session import installed
+from logitport_session.apply import apply
+from logitport_session.frames import SessionFrames
+from logitport_session.hosting import host_trusted
+from logitport_session.installed import Installed
+from logitport_session.limits import SessionLimits
+from logitport_session.programs import load_program
+from logitport_session.session import EngineSession
+from logitport_session.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from logitport.payload import Payload
+    from logitport_proto import common_pb2
+    from logitport_session.dialects import Dialect
+    from logitport_session.principals import Principal
+
+NO_SERVER = (
+    "this session runs in the engine's process, without a server, and accepts no code: start `logitport serve "
+    "--enable-custom-logit-processor`, and set LOGITPORT_TARGET to its address; or install the class in a package with "
+    "the entry point group 'logitport.processors'"
+)
+# Admissions in the background that run at the same time.
+_MAX_ADMISSION_THREADS = 4
+# The engine's own requests take this memory. It has no others to protect.
+_MAX_MEMORY = 1 << 62
+_SUFFIX = ".json"
+
+
+class EmbeddedHost:
+    """The processors and sessions of one process. Thread-safe, but each of its sessions is not.
+
+    Args:
+        programs: folder with programs: `team/name.json` is the payload of the program `team/name`. None for no programs
+            but those of installed packages.
+
+    Raises:
+        InvalidArgument: an installed processor cannot be used, or a file of the folder is no program.
+    """
+
+    def __init__(self, programs: Path | None = None) -> None:
+        self._installed = Installed(installed.load())
+        self._programs = {} if programs is None else _read_programs(programs)
+        self._threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        self._tokenizers: list[str] = []
+
+    def frames(self) -> SessionFrames:
+        """Return a session that is opened by its first frame."""
+        return SessionFrames(self._open)
+
+    def list(self) -> list[registry_pb2.ProcessorInfo]:
+        """Describe all processors by name, the installed ones first."""
+        return [self.get(name) for name in (*sorted(self._installed), *sorted(self._programs))]
+
+    def get(self, name: str) -> registry_pb2.ProcessorInfo:
+        """Describe an installed processor, or a program by its name or digest. Raises NotFound."""
+        if name in self._installed:
+            return self._installed.describe(name)
+        shipped = self._program(name)
+        names = sorted(each for each, other in self._programs.items() if other.digest == shipped.digest)
+        return registry_pb2.ProcessorInfo(
+            digest=shipped.digest,
+            names=names,
+            size_bytes=len(shipped.data),
+            class_name=shipped.class_name,
+            dialect=shipped.dialect,
+        )
+
+    def apply(self, message: processing_pb2.ApplyRequest) -> processing_pb2.ApplyResponse:
+        """Process logits without a session. Raises LogitportError."""
+        return apply(message, partial(self._open, in_background=False))[0]
+
+    def close(self) -> None:
+        """End the threads. Sessions that are open cannot admit requests in the background any more."""
+        self._threads.close()
+        logitport_builtins.remove_tokenizers(self._tokenizers)
+        self._tokenizers.clear()
+
+    # What `HostedProcessors` needs.
+
+    @property
+    def has_only_builtins(self) -> bool:
+        """Whether no processors are installed in addition to the built-ins."""
+        return self._installed.has_only_builtins
+
+    def is_fast(self, builtin: str) -> bool:
+        """Whether requests with this installed processor are admitted fast."""
+        return self._installed.is_fast(builtin)
+
+    def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:  # noqa: ARG002
+        """Look up a request's processor. Raises NotFound, InvalidArgument, PayloadError."""
+        by = processor.WhichOneof("by")
+        if by == "builtin":
+            return self._installed.source(processor.builtin)
+        if by is None:
+            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
+        if by == "payload":
+            shipped = payload.parse(processor.payload, _check_is_program)
+        else:
+            shipped = self._program(getattr(processor, by))
+        return Source(shipped.digest, payload=shipped, program=load_program(shipped))
+
+    def host(self, source: Source) -> Dialect:
+        """Create an instance of the processor for one session. Raises LimitExceeded."""
+        dialect = host_trusted(source, DEFAULT_LIMIT_MS)
+        assert dialect is not None  # noqa: S101 - `resolve` accepts no code
+        dialect.key = source.key
+        return dialect
+
+    def _open(self, opening: processing_pb2.OpenSession, *, in_background: bool = True) -> EngineSession:
+        self._add_tokenizer(opening.tokenizer_id)
+        submit = self._threads.submit if in_background else None
+        return EngineSession(opening, self, self, "cpu", _LIMITS, submit=submit)
+
+    def _add_tokenizer(self, tokenizer_id: str) -> None:
+        """Let processors use the tokenizer of the engine's model, if its name is the path of its files."""
+        path = Path(tokenizer_id)
+        if tokenizer_id and tokenizer_id not in self._tokenizers and path.exists():
+            self._tokenizers.append(tokenizer_id)
+            logitport_builtins.add_tokenizers({tokenizer_id: path})
+
+    def _program(self, name: str) -> Payload:
+        """Find a program of the folder by its name or digest. Raises NotFound."""
+        for other, shipped in self._programs.items():
+            if name in (other, shipped.digest):
+                return shipped
+        known = f"programs are {', '.join(sorted(self._programs))}" if self._programs else "there are no programs"
+        raise NotFound(f"no processor is called {name!r}: {known}; {NO_SERVER}")
+
+
+_LIMITS = SessionLimits(max_principal_memory=_MAX_MEMORY)
+
+
+def _check_is_program(is_program: bool) -> None:
+    if not is_program:
+        raise PayloadError(NO_SERVER, code=PayloadError.NOT_ALLOWED)
+
+
+def _read_programs(folder: Path) -> Mapping[str, Payload]:
+    """Read the programs of a folder, and verify them. Raises InvalidArgument."""
+    if not folder.is_dir():
+        raise InvalidArgument(f"{folder} is no folder; name one with programs, or leave it out")
+    found = {}
+    for file in sorted(folder.rglob(f"*{_SUFFIX}")):
+        try:
+            shipped = payload.parse(file.read_text(encoding="utf-8"), _check_is_program)
+            load_program(shipped)
+        except (OSError, ValueError, PayloadError) as error:
+            raise InvalidArgument(f"{file} is no program: {error}") from error
+        found[file.relative_to(folder).with_suffix("").as_posix()] = shipped
+    return found
