@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from logitport import calls
@@ -14,6 +15,7 @@ from logitport.admin import ServerClient
 from logitport.base_client import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
 from logitport.core.history import listed_ids
+from logitport.embedded import EmbeddedSender, is_embedded
 from logitport.errors import ServerUnavailable
 from logitport.output import ProcessorOutput
 from logitport.session.registrations import Registrations
@@ -51,7 +53,7 @@ class Client:
             separated by commas; dns:///HOST:PORT for all addresses of a name; a JSON document of addresses, in the form
             of Prometheus' file_sd and http_sd (file:/PATH, a path object, or an http or https URL); or a function that
             returns addresses. A list that can change is read again when a server is lost or a session is opened, at
-            most every 3 s.
+            most every 3 s. "embedded" is no server: see `embedded`.
         token: bearer token that authenticates the caller, where the server requires one; by default the value of
             LOGITPORT_TOKEN. It is sent over TLS, or to this machine's loopback or a Unix socket, and nowhere else: an
             address for which that does not hold is refused.
@@ -74,11 +76,30 @@ class Client:
         timeout: float = calls.DEFAULT_TIMEOUT,
         max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
-        self._sessions: WeakKeyDictionary[Session, ServerChoice] = WeakKeyDictionary()
+        self._sender: CallSender | EmbeddedSender
+        if is_embedded(target):
+            self._sender = EmbeddedSender(cast("str", target), timeout, max_message_bytes)
+        else:
+            self._sender = CallSender(target, token, tls, timeout, max_message_bytes)
+        self._sessions: WeakKeyDictionary[Session, ServerChoice | None] = WeakKeyDictionary()
         self._lock = threading.Lock()  # of the sessions
         self._registrations = Registrations()
         self.target = self._sender.servers.text
+
+    @classmethod
+    def embedded(cls, programs: PathLike | None = None) -> Self:
+        """Make a client without a server: its sessions run in this process.
+
+        They have the built-ins, and what installed packages provide as entry points of the group
+        "logitport.processors". They accept no code: `register`, and requests with shipped classes, raise PayloadError.
+
+        Args:
+            programs: folder with programs: `team/name.json` is the payload of the program `team/name`.
+
+        Raises:
+            InvalidArgument: an installed processor cannot be used, or a file of the folder is no program.
+        """
+        return cls("embedded" if programs is None else f"embedded:{os.fspath(programs)}")
 
     @property
     def timeout(self) -> float:
@@ -307,4 +328,4 @@ class Client:
             return set()
         with self._lock:
             choices = list(self._sessions.values())
-        return {choice.server for choice in choices if choice.server is not None}
+        return {choice.server for choice in choices if choice is not None and choice.server is not None}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import trace_context
 from logitport.base_client import Call
+from logitport.embedded import EmbeddedSender
 from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable
 from logitport.recording.options import VARIABLE, options_of
 from logitport.session.program_trust import ProgramTrust
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_session(
-    sender: CallSender,
+    sender: CallSender | EmbeddedSender,
     registrations: Registrations,
     opening: processing_pb2.OpenSession,
     *,
@@ -37,8 +38,8 @@ def open_session(
     reconnect_seconds: float | None,
     programs: Mode | None,
     record: Record,
-) -> tuple[Session, ServerChoice]:
-    """Open a session, and return it with the choice of its server.
+) -> tuple[Session, ServerChoice | None]:
+    """Open a session, and return it with the choice of its server; None without servers.
 
     Args:
         sender: that of the client.
@@ -74,22 +75,26 @@ def open_session(
     def register(server: Server, method: str, message: Any) -> Any:
         return sender.send(server, Call("registry", method, message, lambda reply: reply))
 
-    choice = ServerChoice(servers, stream, registrations, register)
+    if isinstance(sender, EmbeddedSender):
+        choice, connection = None, sender
+    else:
+        choice = connection = ServerChoice(servers, stream, registrations, register)
+    others = None if servers.single else choice
     opened = partial(
         _new_session,
         record,
         registrations,
-        choice.connect,
+        connection.connect,
         opening,
-        restore=choice.restore,
-        refused=choice.refused,
+        restore=connection.restore,
+        refused=connection.refused,
         with_torch=with_torch,
         local=transport,
         timeout=sender.timeout,
         reconnect_seconds=sender.timeout if reconnect_seconds is None else reconnect_seconds,
         trust=trust,
-        answers=None if servers.single else choice.answers,
-        elsewhere=None if servers.single else choice.elsewhere,
+        answers=None if others is None else others.answers,
+        elsewhere=None if others is None else others.elsewhere,
     )
     try:
         session = opened()
@@ -99,7 +104,7 @@ def open_session(
         session = opened()  # on another server: the first one has changed since it reported its load
     if not servers.single:
         with suppress(ServerUnavailable):  # the session then reconnects, and repeats it
-            choice.restore()
+            connection.restore()
     return session, choice
 
 

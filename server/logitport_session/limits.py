@@ -22,6 +22,7 @@ class SessionLimits:
         processor_timeout_seconds: time for shipped code in one step.
         load_timeout_seconds: time to load and start one request's chain.
         require_tenant: whether each request has to name a tenant.
+        runs_shipped_code: whether shipped code runs in the session's own process, where nothing can end it.
     """
 
     max_requests_per_session: int = 1024
@@ -35,3 +36,4 @@ class SessionLimits:
     processor_timeout_seconds: float = 2.0
     load_timeout_seconds: float = 10.0
     require_tenant: bool = False
+    runs_shipped_code: bool = False

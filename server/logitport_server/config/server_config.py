@@ -91,6 +91,11 @@ class ServerConfig(
         return self.enable_custom_logit_processor and self.isolation == "process"
 
     @property
+    def runs_shipped_code(self) -> bool:
+        """Whether shipped processors run in the server's own process."""
+        return self.enable_custom_logit_processor and self.isolation == "none"
+
+    @property
     def session_limits(self) -> SessionLimits:
         """Limits of a session."""
         return SessionLimits(**{field.name: getattr(self, field.name) for field in fields(SessionLimits)})

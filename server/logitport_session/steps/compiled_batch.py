@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     Applied: TypeAlias = list[tuple[str, str, int, float]]
     from collections.abc import Mapping, Sequence
 
-# The core's names of the transports; empty without the core.
-TRANSPORTS = {} if core is None else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL}
+# The core's names of the transports, for its counts; empty without the core. An embedded session's are not read.
+TRANSPORTS = (
+    {}
+    if core is None
+    else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL, "embedded": core.Transport.LOCAL}
+)
 _INT64_MAX = (1 << 63) - 1
 # Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
 # in the core, many sessions with such steps at once took 4 GB for their replies.

@@ -94,9 +94,8 @@ class ReplyDeadlines(NamedTuple):
     add: float
 
     @classmethod
-    def of(cls, config: SessionLimits, *, only_builtins: bool) -> ReplyDeadlines:
-        """Return the deadlines of a server."""
-        runs_shipped_code = config.enable_custom_logit_processor and not config.has_workers
-        if runs_shipped_code or not only_builtins:
+    def of(cls, limits: SessionLimits, *, only_builtins: bool) -> ReplyDeadlines:
+        """Return the deadlines of a session with these limits."""
+        if limits.runs_shipped_code or not only_builtins:
             return cls(0.0, 0.0)  # such code runs in this process, where nothing limits its time
-        return cls(longest_wait(config.processor_timeout_seconds), config.load_timeout_seconds)
+        return cls(longest_wait(limits.processor_timeout_seconds), limits.load_timeout_seconds)
