@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from logitport import ops
 from logitport.client import Client
 from logitport.connection import Tls
+from logitport.embedded import TARGET as EMBEDDED
+from logitport.embedded import is_embedded
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import permitted_kinds, read_chain
 from logitport.integrations.common.tenants import tenant_function
@@ -41,11 +43,12 @@ _RECONNECT_SECONDS = 15.0
 def client() -> Client:
     """Return a client of the servers at LOGITPORT_TARGET, which has any form of `Client`'s target that is text.
 
+    Without LOGITPORT_TARGET, or if it is "embedded", its sessions run in this process; see `Client.embedded`.
     LOGITPORT_TOKEN authenticates it. LOGITPORT_TLS or LOGITPORT_TLS_SERVER_NAME enables TLS. The timeout is
     LOGITPORT_STEP_TIMEOUT_SECONDS, by default 25 s.
 
     Raises:
-        InvalidArgument: LOGITPORT_TARGET is not set, or another variable is invalid.
+        InvalidArgument: a variable is invalid.
         PayloadError: a plugin of ops cannot be imported.
         ServerUnavailable: a document or a name in LOGITPORT_TARGET cannot be read now.
     """
@@ -53,21 +56,21 @@ def client() -> Client:
     permitted_kinds()
     ops.check_variable()
     tenant_function()
-    return Client(target(), tls=_tls(), timeout=_step_seconds(_STEP_SECONDS))
+    target = os.environ.get(TARGET) or EMBEDDED
+    if is_embedded(target):
+        _log_embedded(target, chosen=TARGET in os.environ)
+    return Client(target, tls=_tls(), timeout=_step_seconds(_STEP_SECONDS))
 
 
-def target() -> str:
-    """Return LOGITPORT_TARGET.
-
-    Raises:
-        InvalidArgument: it is not set.
-    """
-    value = os.environ.get(TARGET)
-    if not value:
-        raise InvalidArgument(
-            f"{TARGET} is not set; set it to the address of a logitport server, such as 127.0.0.1:50051"
-        )
-    return value
+@functools.cache
+def _log_embedded(target: str, *, chosen: bool) -> None:
+    """Log, once per process, that there is no server: as a warning, which engines show, if that was not chosen."""
+    logger.log(
+        logging.INFO if chosen else logging.WARNING,
+        "logitport is embedded (target %r): built-ins, programs and installed classes run in this process%s",
+        target,
+        "" if chosen else f", because {TARGET} is not set; set it to a server's address to use one, or to {EMBEDDED!r}",
+    )
 
 
 @functools.cache

@@ -35,7 +35,6 @@ def _wrap(create: Callable[..., Any]) -> Callable[..., Any]:
         """Check the variables. Raises InvalidArgument, which end vLLM."""
         if any(_is_ours(processor) for processor in arguments.logits_processors or ()):
             environment.warn_about_misspelled()
-            environment.target()
             environment.default_chain()
         return create(arguments, *args, **keywords)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from logitport.core.local_frames import LENGTH
-from logitport.errors import SessionClosed
+from logitport.errors import LogitportError, SessionClosed
 from logitport.session.transports.base import Transport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport_proto import processing_pb2
 
 
@@ -41,28 +44,37 @@ class EmbeddedTransport(Transport):
     def __init__(self, frames: Frames, max_message_bytes: int) -> None:
         self._frames = frames
         self.max_message_bytes = max_message_bytes
-        self._reply: Future[bytes] = Future()
+        # Replies that were not received, or functions that return or raise what replaces them.
+        self._replies: deque[bytes | Callable[[], bytes]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
-        self._handle(frame.SerializeToString())
+        self._check_open()
+        self._check_size(frame.ByteSize())
+        self._settle()
+        try:
+            self._replies.append(self._frames.handle(frame.SerializeToString(), self.name))
+        except LogitportError as error:
+            self._replies.append(_raising(error))
 
     def send_bytes(self, frame: bytes) -> None:
         self._check_open()
         data = frame[LENGTH.size :]
         self._check_size(len(data))
+        self._settle()
         reply = self._frames.handle_compiled(data, self.name)
-        if reply is not None:
-            self._reply = Future()
-            self._reply.set_result(reply)
-            return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "logitport-embedded")
-        self._reply = self._thread.submit(self._frames.handle, data, self.name)
+        if reply is None:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "logitport-embedded")
+            self._replies.append(self._thread.submit(self._frames.handle, data, self.name).result)
+        else:
+            self._replies.append(reply)
 
     def receive(self) -> bytes:
         self._check_open()
-        reply = self._reply.result()
+        reply = self._replies.popleft()
+        if not isinstance(reply, bytes):
+            reply = reply()
         self._frames.record()
         return reply
 
@@ -74,8 +86,18 @@ class EmbeddedTransport(Transport):
             self._thread.shutdown()
         self._frames.close()
 
-    def _handle(self, data: bytes) -> None:
-        self._check_open()
-        self._check_size(len(data))
-        self._reply = Future()
-        self._reply.set_result(self._frames.handle(data, self.name))
+    def _settle(self) -> None:
+        """Wait for a step on the thread: a session handles one frame at a time."""
+        if self._replies and not isinstance(self._replies[-1], bytes):
+            compute = self._replies.pop()
+            try:
+                self._replies.append(compute())  # type: ignore[operator] # it is no bytes
+            except LogitportError as error:
+                self._replies.append(_raising(error))
+
+
+def _raising(error: LogitportError) -> Callable[[], bytes]:
+    def reply() -> bytes:
+        raise error
+
+    return reply

@@ -1,0 +1,210 @@
+"""A client without a server: its sessions run in this process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from logitport import (
+    Client,
+    CustomLogitProcessor,
+    EditProcessor,
+    EditRequest,
+    Float,
+    InvalidArgument,
+    NotFound,
+    PayloadError,
+    Request,
+    RequestsFailed,
+    RowEdits,
+    ServerUnavailable,
+    SessionClosed,
+    TensorProcessor,
+)
+from logitport.shipping import serialize
+from logitport_builtins import BUILTINS
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import torch
+
+VOCAB = 40
+INF = float("inf")
+BAN = ("disallowed_tokens", {"token_ids": [3, 5]})
+
+
+class Halves(TensorProcessor):
+    """Divides logits."""
+
+    params = {"by": Float(ge=1, le=4)}  # noqa: RUF012
+
+    def process(self, logits: torch.Tensor, params: Any, history: Any) -> torch.Tensor:
+        return logits / params.by[:, None]
+
+
+class Shipped(EditProcessor):
+    """Code, which no embedded session accepts."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.deny([request.history.last_output or 0])
+
+
+class Installed(CustomLogitProcessor):
+    """Adds one to all logits."""
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits + 1
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client.embedded() as client:
+        yield client
+
+
+def logits(rows: int = 1) -> np.ndarray[Any, Any]:
+    return np.ones((rows, VOCAB), np.float32)
+
+
+def test_a_session_applies_builtins(client: Client) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1, 2], processors=[BAN, ("no_repeat_ngram", {"ngram_size": 2})]))
+        first = logits()
+        session.step({handle: []}).apply(first)
+        assert np.flatnonzero(first[0] == -INF).tolist() == [3, 5]
+        second = logits()
+        result = session.step({handle: [1]}).apply(second)
+        assert np.flatnonzero(second[0] == -INF).tolist() == [2, 3, 5]
+        assert result.rows_applied == {"disallowed_tokens": 1, "no_repeat_ngram": 1}
+        assert session.transport == "embedded"
+        session.remove(handle)
+        assert not len(session)
+
+
+def test_processors_are_listed(client: Client) -> None:
+    assert {processor.names[0] for processor in client.processors()} >= BUILTINS.keys()
+    assert client.processor("grammar").names == ("grammar",)
+    with pytest.raises(NotFound, match=r"'team/x'.*there are no programs.*logitport serve"):
+        client.processor("team/x")
+    assert client.servers() == []
+
+
+def test_code_is_refused_with_the_way_out(client: Client) -> None:
+    with pytest.raises(PayloadError, match=r"needs a server.*logitport serve") as error:
+        client.register(Shipped, name="team/x")
+    assert error.value.code == PayloadError.NOT_ALLOWED
+    with client.session(vocab_size=VOCAB) as session:
+        with pytest.raises(PayloadError, match=r"accepts no code.*LOGITPORT_TARGET.*entry point"):
+            session.add(Request([1], processors=[(Shipped, {})]))
+        handle = session.add(Request([1], processors=[BAN]))
+        session.step({handle: []}).apply(logits())
+
+
+def test_apply_without_a_session(client: Client) -> None:
+    result = client.apply(
+        logits(2), [Request([1], processors=[BAN]), Request([1], processors=[("temperature", {"temperature": 2.0})])]
+    )
+    assert result.logits[0, 3] == -INF
+    assert result.logits[1].tolist() == [0.5] * VOCAB
+
+
+@pytest.mark.parametrize("programs", ["all", "off"])
+def test_programs_of_a_folder(tmp_path: Path, programs: Any) -> None:
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "halves.json").write_text(serialize(Halves))
+    with Client.embedded(tmp_path) as client:
+        assert client.processor("team/halves").class_name == "Halves"
+        with client.session(vocab_size=VOCAB, programs=programs) as session:
+            handle = session.add(Request([1], processors=[("team/halves", {"by": 2.0}), BAN]))
+            row = logits()
+            session.step({handle: []}).apply(row)
+            assert row[0, 0] == 0.5
+            assert row[0, 3] == -INF
+
+
+def test_a_request_may_bring_a_program(client: Client) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[(Halves, {"by": 4.0})]))
+        row = logits()
+        session.step({handle: []}).apply(row)
+        assert row[0, 0] == 0.25
+
+
+def test_wrong_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="is no folder"):
+        Client.embedded(tmp_path / "none")
+    (tmp_path / "x.json").write_text(serialize(Shipped))
+    with pytest.raises(InvalidArgument, match=r"x\.json is no program.*accepts no code"):
+        Client.embedded(tmp_path)
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(InvalidArgument, match=r"x\.json is no program"):
+        Client(f"embedded:{tmp_path}")
+
+
+def test_installed_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = metadata.entry_points
+    point = metadata.EntryPoint("adds_one", f"{__name__}:Installed", "logitport.processors")
+    monkeypatch.setattr(
+        "logitport_session.installed.entry_points",
+        lambda group: [point] if group == "logitport.processors" else found(group=group),
+    )
+    monkeypatch.setattr(metadata.EntryPoint, "load", lambda _: Installed)
+    from logitport_session.embedded import EmbeddedHost
+
+    monkeypatch.setattr("logitport.embedded._host_class", lambda: EmbeddedHost)
+    with Client.embedded() as client, client.session(vocab_size=VOCAB) as session:
+        handle = session.add(Request([1], processors=[("adds_one", {}), BAN]))
+        row = logits()
+        session.step({handle: []}).apply(row)
+        assert row[0, 0] == 2
+        assert row[0, 3] == -INF
+
+
+def test_a_failing_request_fails_alone(client: Client) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        one, other = (session.add(Request([1], processors=[BAN])) for _ in range(2))
+        rows = logits(2)
+        with pytest.raises(RequestsFailed) as error:
+            session.step({one: [VOCAB], other: [2]}).apply(rows)
+        assert [*error.value.failures] == [one]
+        assert rows[1, 3] == -INF
+
+
+def test_requests_are_admitted_in_the_background(client: Client) -> None:
+    with client.session(vocab_size=VOCAB) as session:
+        (pending,) = session.begin_add([Request([1], processors=[BAN])])
+        wait_until(lambda: pending in session.poll() or pending.done)
+        row = logits()
+        session.step({pending.result(): []}).apply(row)
+        assert row[0, 3] == -INF
+
+
+def test_a_closed_client(client: Client) -> None:
+    session = client.session(vocab_size=VOCAB)
+    handle = session.add(Request([1]))
+    client.close()
+    with pytest.raises(SessionClosed):
+        session.step({handle: []})
+    with pytest.raises(ServerUnavailable):
+        client.processors()
+
+
+IMPORTS = """
+import json, sys
+import logitport_session.embedded
+print(json.dumps(sorted(set(sys.modules) & {"grpc", "pydantic", "fickling", "torch", "logitport_server"})))
+"""
+
+
+def test_a_session_imports_none_of_the_servers_packages() -> None:
+    found = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True, text=True)
+    assert json.loads(found.stdout) == []
