@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ from logitport_session.session import EngineSession
 from logitport_session.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
     from logitport.payload import Payload
     from logitport_proto import common_pb2
@@ -56,7 +57,6 @@ class EmbeddedHost:
     def __init__(self, programs: Path | None = None) -> None:
         self._installed = Installed(installed.load())
         self._programs = {} if programs is None else _read_programs(programs)
-        self._threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         self._tokenizers: list[str] = []
 
     def frames(self) -> SessionFrames:
@@ -87,9 +87,15 @@ class EmbeddedHost:
 
     def close(self) -> None:
         """End the threads. Sessions that are open cannot admit requests in the background any more."""
-        self._threads.close()
+        if "_threads" in vars(self):
+            self._threads.close()
         logitport_builtins.remove_tokenizers(self._tokenizers)
         self._tokenizers.clear()
+
+    @cached_property
+    def _threads(self) -> FairThreads:
+        # Not started before the first admission in the background: an engine may fork.
+        return FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
 
     # What `HostedProcessors` needs.
 
@@ -124,8 +130,11 @@ class EmbeddedHost:
 
     def _open(self, opening: processing_pb2.OpenSession, *, in_background: bool = True) -> EngineSession:
         self._add_tokenizer(opening.tokenizer_id)
-        submit = self._threads.submit if in_background else None
+        submit = self._submit if in_background else None
         return EngineSession(opening, self, self, "cpu", _LIMITS, submit=submit)
+
+    def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
+        return self._threads.submit(principal, work)
 
     def _add_tokenizer(self, tokenizer_id: str) -> None:
         """Let processors use the tokenizer of the engine's model, if its name is the path of its files."""

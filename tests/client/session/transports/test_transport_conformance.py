@@ -15,9 +15,11 @@ import pytest
 
 from logitport import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.connection import channel_options
+from logitport.session.transports.embedded import EmbeddedTransport
 from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream
 from logitport_proto import common_pb2, processing_pb2
+from logitport_session.embedded import EmbeddedHost
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
 VOCAB = 1000
 _SECONDS = 30.0
-TRANSPORTS = ["grpc", "local"]
+TRANSPORTS = ["grpc", "local", "embedded"]
 every_transport = pytest.mark.parametrize("kind", TRANSPORTS)
+# Those whose connection can be lost.
+every_connection = pytest.mark.parametrize("kind", ["grpc", "local"])
 
 
 @contextmanager
@@ -47,11 +51,15 @@ def connected(
 def connect(
     kind: str, target: str, channel: grpc.Channel, timeout: float = _SECONDS, max_message_bytes: int = 64 << 20
 ) -> Transport:
-    transport = GrpcStream(channel, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
+    transport: Transport
+    if kind == "embedded":
+        transport = EmbeddedTransport(EmbeddedHost().frames(), max_message_bytes)
+    else:
+        transport = GrpcStream(channel, target, timeout, max_message_bytes=max_message_bytes, wait_seconds=_SECONDS)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     transport.send(processing_pb2.SessionRequest(seq=1, open=opening))
     opened = receive(transport).opened
-    return transport if kind == "grpc" else LocalTransport.connect(opened.local_transport, transport, timeout)
+    return transport if kind != "local" else LocalTransport.connect(opened.local_transport, transport, timeout)
 
 
 def receive(transport: Transport) -> processing_pb2.SessionResponse:
@@ -67,7 +75,8 @@ def frame(seq: int, prompt_length: int = 0) -> processing_pb2.SessionRequest:
 @every_transport
 def test_name_and_target(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
-        assert (transport.name, transport.target) == (kind, server.target)
+        target = "embedded" if kind == "embedded" else server.target
+        assert (transport.name, transport.target) == (kind, target)
 
 
 @every_transport
@@ -99,7 +108,7 @@ def test_a_frame_over_the_limit_is_not_sent_and_the_transport_stays_open(server:
         assert receive(transport).seq == 2
 
 
-@every_transport
+@every_connection
 def test_a_missed_deadline_closes_the_transport(server: Any, kind: str) -> None:
     with connected(kind, server.target, timeout=0.3) as transport:
         with pytest.raises(ServerUnavailable, match=r"did not reply to a frame within 0\.3 s"):
@@ -181,7 +190,7 @@ def test_after_close(server: Any, kind: str) -> None:
                 call()
 
 
-@every_transport
+@every_connection
 def test_close_wakes_a_waiting_thread(server: Any, kind: str) -> None:
     with connected(kind, server.target) as transport:
         raised: list[LogitportError] = []
@@ -201,7 +210,7 @@ def test_close_wakes_a_waiting_thread(server: Any, kind: str) -> None:
         assert raised
 
 
-@every_transport
+@every_connection
 def test_a_server_that_has_ended(start_server: Callable[..., Any], kind: str) -> None:
     """Every call raises ServerUnavailable, on which a session reconnects, until the transport is closed."""
     server = start_server()
@@ -221,7 +230,7 @@ def test_a_server_that_has_ended(start_server: Callable[..., Any], kind: str) ->
                 call()
 
 
-@every_transport
+@every_connection
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_connection_that_is_lost_from_outside(server: Any, kind: str, waits: bool) -> None:
     with connected(kind, server.target) as transport:
