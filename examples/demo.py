@@ -273,7 +273,7 @@ def main() -> int:
         )
         missing = []
         for experiment in experiments(client, baseline):
-            remote = RemoteLogitsProcessor(client, [(experiment.processor, experiment.params)])
+            remote = RemoteLogitsProcessor([(experiment.processor, experiment.params)], client=client)
             output = generate(model, prompts, remote)
             if not show(console, experiment, baseline, output, remote, step_ms):
                 missing.append(experiment.name)

@@ -101,7 +101,7 @@ def test_tokens_are_the_native_ones(
     record_property("version", version("transformers"))
     assert len({len(output) for output in native}) > 2, "rows must end at different steps"
     ref = client.register(effect.DIALECTS[dialect])
-    with RemoteLogitsProcessor(client, [(ref, {})], pad_token_id=PAD, eos_token_id=ENDS) as processor:
+    with RemoteLogitsProcessor([(ref, {})], pad_token_id=PAD, eos_token_id=ENDS, client=client) as processor:
         assert generate(processor) == native
 
 
@@ -131,7 +131,7 @@ def test_tokens_are_the_native_ones_in_continuous_batching(
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("version", version("transformers"))
-    remote = continuous.RemoteLogitsProcessor(client, [(client.register(effect.DIALECTS[dialect]), {})])
+    remote = continuous.RemoteLogitsProcessor([(client.register(effect.DIALECTS[dialect]), {})], client=client)
     config = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1)
     small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
     manager = remote.attach(model.init_continuous_batching(config, small))

@@ -333,7 +333,7 @@ def test_hooks_record_by_the_environment(client: Client, path: Path, monkeypatch
     from logitport.integrations.transformers import RemoteLogitsProcessor
 
     monkeypatch.setenv(VARIABLE, str(path))
-    hook = RemoteLogitsProcessor(client, [NGRAMS])
+    hook = RemoteLogitsProcessor([NGRAMS], client=client)
     for history in ([1, 2], [1, 2, 3]):
         hook(torch.tensor([history]), torch.from_numpy(rows(1)))
     hook.close()

@@ -68,7 +68,7 @@ def _generate(
 ) -> tuple[float, torch.Tensor]:
     from logitport.integrations.transformers import RemoteLogitsProcessor
 
-    processors = [RemoteLogitsProcessor(client, chain)] if chain else []
+    processors = [RemoteLogitsProcessor(chain, client=client)] if chain else []
     if job.on_gpu:
         torch.cuda.synchronize()
     begin = time.perf_counter()

@@ -35,9 +35,10 @@ class RemoteLogitsProcessor(SequenceHook):
     custom loop around `Llama.sample`, call `close` between two sequences. Not thread-safe.
 
     Args:
-        client: the connection; not closed by this object.
         processors: (processor, parameters) pairs, in execution order.
         tenant: the program's customer; create one object for each.
+        client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
+            that variable one whose sessions run in this process (`Client.embedded`).
 
     Attributes:
         steps: steps served, over all completions.
@@ -48,7 +49,7 @@ class RemoteLogitsProcessor(SequenceHook):
         InvalidArgument: `processors` is no list of such pairs.
     """
 
-    def __init__(self, client: Client, processors: Chain, *, tenant: str = "") -> None:
+    def __init__(self, processors: Chain, *, client: Client | None = None, tenant: str = "") -> None:
         self._chain = require_chain(processors)
         self._tenant = tenant
         # Keyed by the model that runs the completion; by this object outside `Llama.sample`.

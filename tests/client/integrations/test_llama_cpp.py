@@ -78,7 +78,9 @@ class Sampler:
 @pytest.fixture
 def remote(client: Client) -> Callable[..., RemoteLogitsProcessor]:
     def make(*chain: Any) -> RemoteLogitsProcessor:
-        return RemoteLogitsProcessor(client, [entry if isinstance(entry, tuple) else (entry, {}) for entry in chain])
+        return RemoteLogitsProcessor(
+            [entry if isinstance(entry, tuple) else (entry, {}) for entry in chain], client=client
+        )
 
     return make
 
@@ -121,7 +123,7 @@ def test_other_scores_are_refused(remote: Any, scores: Any) -> None:
 @pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], [["a", 1]], None, {"a": {}}])
 def test_other_processors_are_refused(client: Client, processors: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
-        RemoteLogitsProcessor(client, processors)
+        RemoteLogitsProcessor(processors, client=client)
 
 
 def test_ids_beyond_the_scores_are_refused_and_the_next_call_starts_over(remote: Any) -> None:
@@ -199,7 +201,7 @@ def test_a_lost_server_and_ctrl_c_are_raised_through_ctypes(
 ) -> None:
     server = start_server()
     with Client(server.target, timeout=5) as client:
-        processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
+        processor, model = RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [1]})], client=client), Llama()
         ids = model.generate([5], [processor])
         assert next(ids) == 0
         server.stop()
@@ -230,7 +232,7 @@ def test_a_failure_is_raised_in_its_own_thread(client: Client) -> None:
 
     def complete() -> None:
         try:
-            outputs(Llama(), [5], RemoteLogitsProcessor(client, [("no_such_thing", {})]), 1)
+            outputs(Llama(), [5], RemoteLogitsProcessor([("no_such_thing", {})], client=client), 1)
         except NotFound as error:
             raised.append(error)
 
@@ -253,7 +255,7 @@ def test_sessions_end_with_the_next_completion_and_with_the_model(
         return sessions[-1]
 
     monkeypatch.setattr(client, "session", open_and_record)
-    processor, model = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})]), Llama()
+    processor, model = RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [1]})], client=client), Llama()
     for _ in range(2):
         outputs(model, [5], processor, 2)
     assert [is_closed(session) for session in sessions] == [True, False]

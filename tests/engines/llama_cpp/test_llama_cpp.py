@@ -60,7 +60,7 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
     client: Client, complete: Callable[..., list[int]], prompts: list[list[int]], chain: str
 ) -> None:
     processors = [*CHAINS[chain], *WORDS]
-    remote = RemoteLogitsProcessor(client, processors)
+    remote = RemoteLogitsProcessor(processors, client=client)
     changed = 0
     for prompt in prompts:
         through_service = complete(prompt, remote)
@@ -75,7 +75,7 @@ def test_tokens_equal_those_of_the_same_processors_in_process(
 def test_each_completion_is_a_new_request_whatever_its_prompt(
     client: Client, complete: Callable[..., list[int]]
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
+    remote = RemoteLogitsProcessor([(ForcesLengths, {})], client=client)
     prompt = [20, 21, 22]
     first = complete(prompt, remote, length=4)
     assert first == [103, 101, 102, 103]
@@ -87,7 +87,7 @@ def test_each_completion_is_a_new_request_whatever_its_prompt(
 def test_streams_of_two_models_alternate(client: Client, model: Llama, load: Callable[..., Llama]) -> None:
     from llama_cpp import LogitsProcessorList
 
-    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(ForcesLengths, {})])])
+    processors = LogitsProcessorList([RemoteLogitsProcessor([(ForcesLengths, {})], client=client)])
     streams = [
         llm.create_completion([20, 21, 22], max_tokens=4, logits_processor=processors, stream=True)
         for llm in (model, load())
@@ -112,7 +112,7 @@ def test_a_draft_model_changes_nothing(
         first = complete(input_ids.tolist(), length=1)
         return np.array([*first, *first, 5][:3], np.intc)
 
-    remote = RemoteLogitsProcessor(client, [*CHAINS[chain], *WORDS])
+    remote = RemoteLogitsProcessor([*CHAINS[chain], *WORDS], client=client)
     drafting = load(draft_model=guess)
     for prompt in prompts[:3]:
         assert complete(prompt, remote, llm=drafting) == complete(prompt, remote)
@@ -126,25 +126,25 @@ def test_a_failure_is_raised_by_the_completion(
 ) -> None:
     from llama_cpp import LogitsProcessorList
 
-    processors = LogitsProcessorList([RemoteLogitsProcessor(client, [(RaisesAfter, {"at": at}), *WORDS])])
+    processors = LogitsProcessorList([RemoteLogitsProcessor([(RaisesAfter, {"at": at}), *WORDS], client=client)])
     with pytest.raises(RequestsFailed, match="too many output ids") as failed:
         list(model.create_completion(prompts[0], max_tokens=NEW, logits_processor=processors, stream=stream))
     assert "in edit" in str(failed.value)
     assert sys.getprofile() is None
     assert complete(prompts[0], Local(WORDS, prompts[0])) == complete(
-        prompts[0], RemoteLogitsProcessor(client, WORDS)
+        prompts[0], RemoteLogitsProcessor(WORDS, client=client)
     ), "the model still works"
 
 
 def test_a_refusal_is_raised_by_a_completion_of_one_id(client: Client, complete: Callable[..., list[int]]) -> None:
     with pytest.raises(NotFound, match="no_such_thing"):
-        complete([20], RemoteLogitsProcessor(client, [("no_such_thing", {})]), length=1)
+        complete([20], RemoteLogitsProcessor([("no_such_thing", {})], client=client), length=1)
 
 
 def test_generate_and_sample_by_hand(client: Client, model: Llama) -> None:
     from llama_cpp import LogitsProcessorList
 
-    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
+    remote = RemoteLogitsProcessor([(ForcesLengths, {})], client=client)
     processors = LogitsProcessorList([remote])
     ids = model.generate([20, 21, 22], temp=0.0, logits_processor=processors)
     assert [next(ids) for _ in range(3)] == [103, 101, 102]

@@ -38,6 +38,6 @@ def test_tokens_are_the_native_ones(
 ) -> None:
     record_property("version", f"llama-cpp-python {version('llama-cpp-python')}")
     ref = client.register(effect.DIALECTS[dialect])
-    remote = RemoteLogitsProcessor(client, [(ref, {}), ("disallowed_tokens", {"token_ids": NO_WORDS})])
+    remote = RemoteLogitsProcessor([(ref, {}), ("disallowed_tokens", {"token_ids": NO_WORDS})], client=client)
     for prompt, length in zip(prompts(VOCAB_SIZE), lengths(), strict=True):
         assert complete(prompt, remote, length=length) == complete(prompt, native, length=length)

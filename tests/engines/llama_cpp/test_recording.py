@@ -28,12 +28,12 @@ def test_a_recording_replays(
     path = tmp_path / "engine.lprec"
 
     def generated(chain: Any) -> list[tuple[list[int], list[int]]]:
-        remote = RemoteLogitsProcessor(client, [chain])
+        remote = RemoteLogitsProcessor([chain], client=client)
         outputs = [(prompt, complete(prompt, remote, length=LENGTH)) for prompt in prompts[1:4]]
         remote.close()
         return outputs
 
-    complete(prompts[0], RemoteLogitsProcessor(client, [recordings.EDITS]), length=2)
+    complete(prompts[0], RemoteLogitsProcessor([recordings.EDITS], client=client), length=2)
     assert not path.exists(), "nothing is recorded without the variable"
     for name, value in recordings.variables(path).items():
         monkeypatch.setenv(name, value)

@@ -6,13 +6,14 @@ import functools
 import logging
 import math
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from logitport import ops
 from logitport.client import Client
 from logitport.connection import Tls
 from logitport.embedded import TARGET as EMBEDDED
-from logitport.embedded import is_embedded
+from logitport.embedded import is_embedded, programs_folder
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import permitted_kinds, read_chain
 from logitport.integrations.common.tenants import tenant_function
@@ -60,6 +61,26 @@ def client() -> Client:
     if is_embedded(target):
         _log_embedded(target, chosen=TARGET in os.environ)
     return Client(target, tls=_tls(), timeout=_step_seconds(_STEP_SECONDS))
+
+
+def check_target() -> None:
+    """Raise InvalidArgument if LOGITPORT_TARGET names a folder of programs that does not exist."""
+    target = os.environ.get(TARGET) or EMBEDDED
+    folder = programs_folder(target) if is_embedded(target) else None
+    if folder is not None and not folder.is_dir():
+        raise InvalidArgument(f"{TARGET}: {folder} is no folder; name one with programs, or leave it out")
+
+
+def client_of(hook: object, given: Client | None) -> Client:
+    """Return the client of a hook: the given one, or else that of the variables, which is closed with the hook.
+
+    Raises as `client`.
+    """
+    if given is not None:
+        return given
+    made = client()
+    weakref.finalize(hook, made.close)
+    return made
 
 
 @functools.cache

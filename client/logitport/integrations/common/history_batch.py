@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import InvalidArgument
+from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import Breaker, is_session_error
 from logitport.request import Request
 
@@ -29,18 +30,19 @@ class SequenceHook:
     """Holds the open sequences of a hook, each with its own session, and counts the steps served.
 
     Args:
-        client: the connection; not closed by this object.
+        client: the connection; not closed by this object. None for one by the environment's variables, see
+            `environment.client`.
         sequences: an empty mapping from the engine's keys to open sequences; each has a `close` method.
 
     Attributes:
         steps, rows_applied, seconds: as documented by the hook.
     """
 
-    def __init__(self, client: Client, sequences: MutableMapping[Any, Any]) -> None:
+    def __init__(self, client: Client | None, sequences: MutableMapping[Any, Any]) -> None:
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
-        self._client = client
+        self._client = environment.client_of(self, client)
         self._breaker = Breaker()
         self._sequences = sequences
 

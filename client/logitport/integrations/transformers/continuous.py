@@ -16,7 +16,7 @@ from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.integrations.common import tenants
+from logitport.integrations.common import environment, tenants
 from logitport.integrations.common.chains import KEY, chain_of, require_chain
 from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 from logitport.integrations.common.rows import rows_of
@@ -55,9 +55,10 @@ class RemoteLogitsProcessor:
     `GenerationOutput.error`.
 
     Args:
-        client: the connection; not closed by this object.
         processors: (processor, parameters) pairs for requests that name none.
         tenant: the program's customer, for requests that name none: `manager.add_request(ids, logitport_tenant="a")`.
+        client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
+            that variable one whose sessions run in this process (`Client.embedded`).
 
     Attributes:
         steps: forward passes with at least one request that has processors.
@@ -68,8 +69,8 @@ class RemoteLogitsProcessor:
         InvalidArgument: `processors` is no list of pairs.
     """
 
-    def __init__(self, client: Client, processors: Chain = (), *, tenant: str = "") -> None:
-        self.client = client
+    def __init__(self, processors: Chain = (), *, client: Client | None = None, tenant: str = "") -> None:
+        self.client = environment.client_of(self, client)
         self.default_chain = require_chain(processors)
         self.tenant = tenant
         self.steps = 0

@@ -43,13 +43,14 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
     two sequences. Not thread-safe.
 
     Args:
-        client: the connection; not closed by this object.
         processors: (processor, parameters) pairs for all rows, or one list of such pairs for each prompt.
         pad_token_id: leading ids of a prompt that equal it are padding and stay out of the history. Without it, no id
             is padding.
         eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
             their ends. By default those of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
+        client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
+            that variable one whose sessions run in this process (`Client.embedded`).
 
     Attributes:
         steps: steps served, over all calls.
@@ -62,9 +63,9 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
 
     def __init__(
         self,
-        client: Client,
         processors: Chain | Sequence[Chain],
         *,
+        client: Client | None = None,
         pad_token_id: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         tenant: str | Sequence[str] = "",

@@ -30,10 +30,21 @@ def made() -> Iterator[list[Client]]:
         client.close()
 
 
-def test_without_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOGITPORT_TARGET")
-    with pytest.raises(InvalidArgument, match="LOGITPORT_TARGET is not set"):
-        environment.client()
+@pytest.mark.parametrize("target", [None, "embedded"])
+def test_without_a_server(
+    made: list[Client], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, target: str | None
+) -> None:
+    environment._log_embedded.cache_clear()
+    monkeypatch.delenv("LOGITPORT_TARGET", raising=False)
+    if target is not None:
+        monkeypatch.setenv("LOGITPORT_TARGET", target)
+    with caplog.at_level("INFO"):
+        made.append(environment.client())
+    assert made[0].target == "embedded"
+    (record,) = caplog.records
+    assert "logitport is embedded" in record.message
+    assert record.levelname == ("WARNING" if target is None else "INFO")
+    assert ("LOGITPORT_TARGET is not set" in record.message) == (target is None)
 
 
 @pytest.mark.parametrize(("value", "seconds"), [(None, 25.0), ("", 25.0), ("2.5", 2.5), ("30", 30.0)])

@@ -143,7 +143,7 @@ def results(manager: ContinuousBatchingManager, count: int) -> dict[str, Any]:
 def test_tokens_equal_those_of_the_same_processors_in_process(
     client: Client, model: Qwen2ForCausalLM, reference: Any, chain: str
 ) -> None:
-    remote = RemoteLogitsProcessor(client, CHAINS[chain])
+    remote = RemoteLogitsProcessor(CHAINS[chain], client=client)
     with remote.attached(model):
         outputs = model.generate_batch(PROMPTS, config(), small())
     assert [output.error for output in outputs.values()] == [None] * 8
@@ -173,7 +173,7 @@ def test_requests_with_chains_of_their_own_come_and_go(
     client: Client, started: Any, reference: Any, names: dict[str, str]
 ) -> None:
     chains = [*CHAINS, "counts calls"]
-    manager = started(RemoteLogitsProcessor(client), max_requests_per_batch=3)
+    manager = started(RemoteLogitsProcessor(client=client), max_requests_per_batch=3)
     cancelled = manager.add_request([5, 6], max_new_tokens=10_000, logitport=chain_of_request("counts calls", names))
     ended: dict[str, Any] = {}
     for n, (chain, prompt, length) in enumerate(zip(chains, PROMPTS, LENGTHS, strict=True)):
@@ -188,7 +188,7 @@ def test_requests_with_chains_of_their_own_come_and_go(
 
 
 def test_a_requests_own_chain_replaces_the_default(client: Client, started: Any, reference: Any) -> None:
-    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]))
+    manager = started(RemoteLogitsProcessor([(ForcesLengths, {})], client=client))
     manager.add_request(PROMPTS[0], "default", 4)
     manager.add_request(PROMPTS[0], "none", 4, logitport=[])
     manager.add_request(PROMPTS[0], "other", 4, logitport=[["disallowed_tokens", {"token_ids": [1]}]])
@@ -198,7 +198,7 @@ def test_a_requests_own_chain_replaces_the_default(client: Client, started: Any,
 
 
 def test_a_reused_name_is_another_request(client: Client, started: Any) -> None:
-    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]))
+    manager = started(RemoteLogitsProcessor([(ForcesLengths, {})], client=client))
     for _ in range(2):
         manager.add_request([20, 21, 22], "same", 3)
         assert results(manager, 1)["same"].generated_tokens == [103, 101, 102]
@@ -211,7 +211,7 @@ def test_offloaded_requests_keep_the_state_of_their_processors(
     client: Client, started: Any, reference: Any, monkeypatch: pytest.MonkeyPatch, chain: str
 ) -> None:
     offloaded: list[int] = []
-    manager = started(RemoteLogitsProcessor(client, CHAINS[chain]), page_size=16, num_blocks=12)
+    manager = started(RemoteLogitsProcessor(CHAINS[chain], client=client), page_size=16, num_blocks=12)
     while manager.batch_processor is None:
         time.sleep(0.01)
     offloading = manager.batch_processor.offloading_manager
@@ -228,7 +228,7 @@ def test_offloaded_requests_keep_the_state_of_their_processors(
 
 def test_several_sequences_of_one_prompt_are_several_requests(client: Client, started: Any) -> None:
     several = {"num_return_sequences": 3, "do_sample": True}
-    manager = started(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), generation=several)
+    manager = started(RemoteLogitsProcessor([(ForcesLengths, {})], client=client), generation=several)
     manager.add_request(PROMPTS[1], "one", 4)
     outputs = results(manager, 3)
     assert len(outputs) == 3
@@ -239,7 +239,7 @@ def test_several_sequences_of_one_prompt_are_several_requests(client: Client, st
 def test_a_failure_ends_only_its_request(
     client: Client, started: Any, reference: Any, names: dict[str, str], at: int
 ) -> None:
-    manager = started(RemoteLogitsProcessor(client, CHAINS["reads logits"]))
+    manager = started(RemoteLogitsProcessor(CHAINS["reads logits"], client=client))
     manager.add_request(PROMPTS[0], "fails", NEW, logitport=[[names["RaisesAfter"], {"at": at}]])
     manager.add_request(PROMPTS[1], "other", NEW)
     outputs = results(manager, 2)
@@ -262,7 +262,7 @@ def test_a_failure_ends_only_its_request(
     ],
 )
 def test_only_the_refused_request_ends(client: Client, started: Any, reference: Any, chain: Any, message: str) -> None:
-    manager = started(RemoteLogitsProcessor(client))
+    manager = started(RemoteLogitsProcessor(client=client))
     manager.add_request(PROMPTS[0], "refused", 5, logitport=chain)
     manager.add_request(PROMPTS[1], "other", 5)
     outputs = results(manager, 2)
@@ -275,7 +275,7 @@ def test_only_the_refused_request_ends(client: Client, started: Any, reference: 
 def test_without_a_server_only_requests_with_processors_end(start_server: Any, started: Any, reference: Any) -> None:
     server, chained = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
     with Client(server.target, timeout=4) as client:
-        manager = started(RemoteLogitsProcessor(client))
+        manager = started(RemoteLogitsProcessor(client=client))
         for round_ in range(2):
             manager.add_request(PROMPTS[0], f"chained {round_}", 5, logitport=chained)
             manager.add_request(PROMPTS[1], f"other {round_}", 5)
@@ -290,7 +290,7 @@ def test_without_a_server_only_requests_with_processors_end(start_server: Any, s
 def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, started: Any, reference: Any) -> None:
     server, chained = start_server(), [["disallowed_tokens", {"token_ids": [1]}]]
     with Client(server.target, timeout=4) as client:
-        manager = started(RemoteLogitsProcessor(client))
+        manager = started(RemoteLogitsProcessor(client=client))
         manager.add_request(PROMPTS[0], "before", 3, logitport=chained)
         assert results(manager, 1)["before"].error is None
         stop(server.process)
@@ -309,7 +309,7 @@ def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, sta
 
 
 def test_a_persistent_manager_stays_attached(client: Client, model: Qwen2ForCausalLM) -> None:
-    remote = RemoteLogitsProcessor(client, [(ForcesLengths, {})])
+    remote = RemoteLogitsProcessor([(ForcesLengths, {})], client=client)
     try:
         with remote.attached(model):
             for _ in range(2):
@@ -323,7 +323,7 @@ def test_a_persistent_manager_stays_attached(client: Client, model: Qwen2ForCaus
 
 def test_processors_come_before_temperature(client: Client, model: Qwen2ForCausalLM) -> None:
     manager = model.init_continuous_batching(config(do_sample=True, temperature=0.5, top_k=5), small())
-    RemoteLogitsProcessor(client).attach(manager)
+    RemoteLogitsProcessor(client=client).attach(manager)
     kinds = [type(one).__name__ for one in manager.logit_processor.logits_processor]
     assert kinds == ["_Hook", "TemperatureLogitsWarper", "TopKLogitsWarper"]
 
@@ -340,11 +340,11 @@ def test_unsupported_options_are_refused(
 ) -> None:
     manager = model.init_continuous_batching(config(), small(**options))
     with pytest.raises(InvalidArgument, match=message):
-        RemoteLogitsProcessor(client).attach(manager)
+        RemoteLogitsProcessor(client=client).attach(manager)
 
 
 def test_graphs_ranks_and_late_attachment_are_refused(client: Client, model: Qwen2ForCausalLM) -> None:
-    remote = RemoteLogitsProcessor(client)
+    remote = RemoteLogitsProcessor(client=client)
     manager = model.init_continuous_batching(config(), small())
     manager.continuous_batching_config.use_cuda_graph = (False, True)  # a CPU has none
     with pytest.raises(InvalidArgument, match="use_cuda_graph=False"):
@@ -360,21 +360,21 @@ def test_graphs_ranks_and_late_attachment_are_refused(client: Client, model: Qwe
 
 
 def test_a_manager_has_one_processor(client: Client, model: Qwen2ForCausalLM) -> None:
-    remote = RemoteLogitsProcessor(client)
+    remote = RemoteLogitsProcessor(client=client)
     manager = remote.attach(model.init_continuous_batching(config(), small()))
     assert remote.attach(manager) is manager
     with pytest.raises(InvalidArgument, match="another RemoteLogitsProcessor is attached"):
-        RemoteLogitsProcessor(client).attach(manager)
+        RemoteLogitsProcessor(client=client).attach(manager)
 
 
 @pytest.mark.parametrize("processors", ["disallowed_tokens", [("disallowed_tokens",)], None])
 def test_other_processors_are_refused(client: Client, processors: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
-        RemoteLogitsProcessor(client, processors)
+        RemoteLogitsProcessor(processors, client=client)
 
 
 def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2ForCausalLM) -> None:
-    of_generate = plain.RemoteLogitsProcessor(client, [(ForcesLengths, {})])
+    of_generate = plain.RemoteLogitsProcessor([(ForcesLengths, {})], client=client)
     manager = model.init_continuous_batching(config(), small())
     manager.logit_processor.logits_processor.append(of_generate)
     manager.logit_processor.do_processing = True
@@ -389,12 +389,12 @@ def test_the_hook_for_generate_names_the_right_one(client: Client, model: Qwen2F
 def test_a_tenant_reaches_the_service(serving: Any, started: Any) -> None:
     """This server refuses requests without a tenant."""
     with serving("--require-tenant") as strict, Client(strict.target) as client:
-        manager = started(RemoteLogitsProcessor(client, CHAINS["disallowed_tokens"]))
+        manager = started(RemoteLogitsProcessor(CHAINS["disallowed_tokens"], client=client))
         manager.add_request(PROMPTS[0], "without", 4)
         manager.add_request(PROMPTS[0], "with", 4, logitport_tenant="acme")
         outputs = results(manager, 2)
         assert "--require-tenant" in outputs["without"].error
         assert outputs["with"].error is None
-        manager = started(RemoteLogitsProcessor(client, CHAINS["disallowed_tokens"], tenant="acme"))
+        manager = started(RemoteLogitsProcessor(CHAINS["disallowed_tokens"], tenant="acme", client=client))
         manager.add_request(PROMPTS[0], "default", 4)
         assert results(manager, 1)["default"].error is None

@@ -74,7 +74,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_tokens_equal_those_of_the_same_processor_in_process(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor, chain: str, mode: str
 ) -> None:
-    remote = RemoteLogitsProcessor(client, CHAINS[chain], pad_token_id=PAD)
+    remote = RemoteLogitsProcessor(CHAINS[chain], pad_token_id=PAD, client=client)
     local = LocalBatchChain(CHAINS[chain], prompts.shape[1])
 
     through_service = generate(remote, **MODES[mode])
@@ -95,7 +95,7 @@ def test_tokens_equal_those_of_transformers_own_processors(
     banned = list(range(100, 300))
     chain: Chain = [("no_repeat_ngram", {"ngram_size": 2}), ("disallowed_tokens", {"token_ids": banned})]
 
-    through_service = generate(RemoteLogitsProcessor(client, chain), ids=ids, **MODES[mode])
+    through_service = generate(RemoteLogitsProcessor(chain, client=client), ids=ids, **MODES[mode])
 
     own = generate(ids=ids, no_repeat_ngram_size=2, suppress_tokens=banned, **MODES[mode])
     assert torch.equal(through_service, own)
@@ -107,8 +107,8 @@ def test_assisted_generation_takes_drafts_back(
 ) -> None:
     chain: Chain = [("no_repeat_ngram", {"ngram_size": 3}), *more]
     repeating = torch.tensor([[30, 31, 32, 30, 31, 32, 30]])
-    plain = generate(RemoteLogitsProcessor(client, chain), ids=repeating)
-    assisted = RemoteLogitsProcessor(client, chain)
+    plain = generate(RemoteLogitsProcessor(chain, client=client), ids=repeating)
+    assisted = RemoteLogitsProcessor(chain, client=client)
 
     assert torch.equal(generate(assisted, ids=repeating, prompt_lookup_num_tokens=4), plain)
     assert assisted.steps > NEW, "no draft was rejected"
@@ -118,8 +118,8 @@ def test_a_nested_generate_of_an_assistant_is_another_call(
     client: Client, model: Qwen2ForCausalLM, generate: Callable[..., torch.Tensor]
 ) -> None:
     ids = torch.tensor([[30, 31, 32]])
-    plain = generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), ids=ids)
-    assisted = generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})]), ids=ids, assistant_model=model)
+    plain = generate(RemoteLogitsProcessor([(ForcesLengths, {})], client=client), ids=ids)
+    assisted = generate(RemoteLogitsProcessor([(ForcesLengths, {})], client=client), ids=ids, assistant_model=model)
     assert assisted.tolist() == plain.tolist() == [[103, *range(101, 100 + NEW)]]
 
 
@@ -127,7 +127,7 @@ def test_a_nested_generate_of_an_assistant_is_another_call(
 def test_scores_of_every_supported_dtype(client: Client, dtype: torch.dtype) -> None:
     chain: Chain = [(TiltByLastId, {"by": 2.0}), ("disallowed_tokens", {"token_ids": [3]})]
     scores = torch.randn(2, VOCAB_SIZE).to(dtype)
-    with RemoteLogitsProcessor(client, chain) as remote:
+    with RemoteLogitsProcessor(chain, client=client) as remote:
         processed = remote(torch.tensor([[5], [6]]), scores)
     expected = LocalBatchChain([(TiltByLastId, {"by": 2.0}), (DisallowedTokens, {"token_ids": [3]})], 1)(
         torch.tensor([[5], [6]]), scores

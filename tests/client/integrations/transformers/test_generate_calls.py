@@ -54,7 +54,8 @@ class EndsAt(EditProcessor):
 def test_padding_is_found_by_id(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     def lengths(**padding: Any) -> list[int]:
         return [
-            row[0] - 100 for row in generate(RemoteLogitsProcessor(client, [(ForcesLengths, {})], **padding)).tolist()
+            row[0] - 100
+            for row in generate(RemoteLogitsProcessor([(ForcesLengths, {})], **padding, client=client)).tolist()
         ]
 
     assert lengths(pad_token_id=PAD) == [8, 5, 7]
@@ -63,7 +64,7 @@ def test_padding_is_found_by_id(client: Client, generate: Callable[..., torch.Te
 
 def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     ends = [[(EndsAt, {"length": length})] for length in (2, 6, 4)]
-    remote = RemoteLogitsProcessor(client, ends, pad_token_id=PAD, eos_token_id=EOS)
+    remote = RemoteLogitsProcessor(ends, pad_token_id=PAD, eos_token_id=EOS, client=client)
 
     output = generate(remote, min_new_tokens=0)
 
@@ -76,7 +77,10 @@ def test_ended_rows_are_left_out(client: Client, generate: Callable[..., torch.T
 def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     plain = generate()
     wrong = RemoteLogitsProcessor(
-        client, [("disallowed_tokens", {"token_ids": []})], pad_token_id=PAD, eos_token_id=[EOS, plain[1, 4].item()]
+        [("disallowed_tokens", {"token_ids": []})],
+        pad_token_id=PAD,
+        eos_token_id=[EOS, plain[1, 4].item()],
+        client=client,
     )
     with pytest.raises(InvalidArgument, match=r"row 1 continues with .* after its end-of-sequence id"):
         generate(wrong)
@@ -85,7 +89,7 @@ def test_a_row_that_continues_after_its_end_is_an_error(client: Client, generate
 def test_each_call_has_its_own_requests(
     client: Client, generate: Callable[..., torch.Tensor], prompts: torch.Tensor
 ) -> None:
-    remote = RemoteLogitsProcessor(client, [(ForcesCallCount, {})], pad_token_id=PAD)
+    remote = RemoteLogitsProcessor([(ForcesCallCount, {})], pad_token_id=PAD, client=client)
     once = generate(remote)
     assert torch.equal(generate(remote), once), "the same prompts again"
     assert torch.equal(generate(remote, ids=prompts[:1]), once[:1]), "fewer prompts"
@@ -96,7 +100,7 @@ def test_each_call_has_its_own_requests(
 
 def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
     scores = torch.zeros(1, VOCAB_SIZE)
-    with RemoteLogitsProcessor(client, [(ForcesCallCount, {})]) as remote:
+    with RemoteLogitsProcessor([(ForcesCallCount, {})], client=client) as remote:
 
         def call(*ids: int) -> int:
             return int(remote(torch.tensor([ids]), scores).argmax()) - 100
@@ -108,7 +112,7 @@ def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
 
 
 def test_scores_that_require_gradients_are_refused(client: Client) -> None:
-    hook = RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [1]})])
+    hook = RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [1]})], client=client)
     ids, scores = torch.tensor([[1, 2]]), torch.ones(1, VOCAB_SIZE, requires_grad=True)
     with pytest.raises(InvalidArgument, match="require gradients"):
         hook(ids, scores * 2)
@@ -126,7 +130,7 @@ def test_a_processor_that_reads_logits_and_keeps_state_cannot_follow_beams(
                 params["calls"] = params.get("calls", 0) + 1
             return logits
 
-    remote = RemoteLogitsProcessor(client, [(KeepsState, {})], pad_token_id=PAD)
+    remote = RemoteLogitsProcessor([(KeepsState, {})], pad_token_id=PAD, client=client)
     with pytest.raises(StateLost, match=r"began as row \d: beam search moved it"):
         generate(remote, num_beams=3)
     assert torch.equal(generate(remote), generate()), "without beams it can"
@@ -136,7 +140,7 @@ def test_a_failing_processor_ends_generate_with_its_traceback(
     client: Client, generate: Callable[..., torch.Tensor]
 ) -> None:
     chains = [[("disallowed_tokens", {"token_ids": [5]})], [(RaisesInCall, {})], []]
-    remote = RemoteLogitsProcessor(client, chains)
+    remote = RemoteLogitsProcessor(chains, client=client)
     with pytest.raises(RequestsFailed, match=r"(?s)row 1.*ProcessorFailed.*Remote traceback.*out of luck") as raised:
         generate(remote)
     assert len(raised.value.failures) == 1
@@ -144,26 +148,26 @@ def test_a_failing_processor_ends_generate_with_its_traceback(
 
 def test_a_refused_request_ends_generate(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(NotFound, match="disalowed_tokens"):
-        generate(RemoteLogitsProcessor(client, [("disalowed_tokens", {"token_ids": [5]})]))
+        generate(RemoteLogitsProcessor([("disalowed_tokens", {"token_ids": [5]})], client=client))
     with pytest.raises(InvalidArgument, match="token_ids"):
-        generate(RemoteLogitsProcessor(client, [("disallowed_tokens", {})]))
+        generate(RemoteLogitsProcessor([("disallowed_tokens", {})], client=client))
 
 
 def test_one_chain_for_each_prompt(client: Client, generate: Callable[..., torch.Tensor]) -> None:
     chains: list[Chain] = [
         [("disallowed_tokens", {"token_ids": list(range(part, VOCAB_SIZE, 3))})] for part in range(3)
     ]
-    output = generate(RemoteLogitsProcessor(client, chains), do_sample=True, num_return_sequences=2)
+    output = generate(RemoteLogitsProcessor(chains, client=client), do_sample=True, num_return_sequences=2)
     for row, ids in enumerate(output.tolist()):
         assert row // 2 not in {token_id % 3 for token_id in ids}
     with pytest.raises(InvalidArgument, match="2 lists of processors for a batch of 3 rows"):
-        generate(RemoteLogitsProcessor(client, chains[:2]))
+        generate(RemoteLogitsProcessor(chains[:2], client=client))
 
 
 @pytest.mark.parametrize("processors", [["disallowed_tokens"], [("disallowed_tokens",)], [(DisallowedTokens, None)], 3])
 def test_other_processors_are_refused(client: Client, processors: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"expected \(processor, parameters\) pairs"):
-        RemoteLogitsProcessor(client, processors)
+        RemoteLogitsProcessor(processors, client=client)
 
 
 @pytest.mark.parametrize("chain", [[("disallowed_tokens", {"token_ids": [5]})], [(RaisesInCall, {})]])
@@ -174,7 +178,7 @@ def test_a_session_ends_with_its_call(
     open_session = client.session
     monkeypatch.setattr(client, "session", lambda **options: opened.append(open_session(**options)) or opened[-1])
     with contextlib.suppress(RequestsFailed):
-        generate(RemoteLogitsProcessor(client, chain))
+        generate(RemoteLogitsProcessor(chain, client=client))
     assert len(opened) == 1
     with pytest.raises(SessionClosed):
         opened[0].step({})
@@ -196,7 +200,7 @@ class AllowsEnds(EditProcessor):
 def test_the_ids_that_end_a_row_are_those_of_the_generate_call(
     client: Client, generate: Callable[..., torch.Tensor], options: dict[str, Any]
 ) -> None:
-    output = generate(RemoteLogitsProcessor(client, [(AllowsEnds, {})]), min_new_tokens=0, **options)
+    output = generate(RemoteLogitsProcessor([(AllowsEnds, {})], client=client), min_new_tokens=0, **options)
     assert output.shape[1] == 1
     assert set(output[:, 0].tolist()) <= set(options.get("eos_token_id", [EOS]))
 
@@ -211,14 +215,16 @@ def test_rows_that_end_one_after_another_are_padded_as_generate_does(
             else:
                 edits.deny(list(request.eos_token_ids))
 
-    remote = RemoteLogitsProcessor(client, [[(EndsAfter, {"after": after})] for after in (2, 5, 3)], pad_token_id=PAD)
+    remote = RemoteLogitsProcessor(
+        [[(EndsAfter, {"after": after})] for after in (2, 5, 3)], pad_token_id=PAD, client=client
+    )
     output = generate(remote, min_new_tokens=0)
     assert (output == EOS).int().argmax(1).tolist() == [2, 5, 3]
     assert output[0, 3:].tolist() == [PAD] * 3
 
 
 def test_without_generate_no_id_ends_a_row(client: Client) -> None:
-    with RemoteLogitsProcessor(client, [("disallowed_tokens", {"token_ids": [3]})]) as remote:
+    with RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [3]})], client=client) as remote:
         assert torch.isinf(remote(torch.tensor([[5, EOS]]), torch.zeros(1, VOCAB_SIZE))[0]).sum() == 1
 
 
@@ -226,4 +232,4 @@ def test_a_row_without_an_id_is_an_error(client: Client, generate: Callable[...,
     everything = ("disallowed_tokens", {"token_ids": list(range(VOCAB_SIZE))})
     chains: list[Any] = [[("disallowed_tokens", {"token_ids": [3]})]] * 2 + [[everything]]
     with pytest.raises(InvalidArgument, match=r"row 2.*deny every id"):
-        generate(RemoteLogitsProcessor(client, chains))
+        generate(RemoteLogitsProcessor(chains, client=client))

@@ -31,7 +31,7 @@ def test_a_recording_replays(
         monkeypatch.setenv(name, value)
 
     def generated(chain: Any) -> list[tuple[list[int], list[int]]]:
-        with RemoteLogitsProcessor(client, [chain], pad_token_id=PAD) as remote:
+        with RemoteLogitsProcessor([chain], pad_token_id=PAD, client=client) as remote:
             outputs = generate(remote).tolist()
         given = [[token_id for token_id in prompt if token_id != PAD] for prompt in prompts.tolist()]
         return [*zip(given, outputs, strict=True)]

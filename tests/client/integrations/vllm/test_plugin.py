@@ -1,4 +1,4 @@
-"""vLLM's plugin: an engine that lacks LOGITPORT_TARGET ends before it loads the model."""
+"""vLLM's plugin: an engine with a wrong variable ends before it loads the model."""
 
 from __future__ import annotations
 
@@ -42,10 +42,18 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("processor", [PROCESSOR, OURS])
-def test_a_missing_target_ends_vllm_before_the_model_is_loaded(processor: Any) -> None:
+def test_a_missing_folder_ends_vllm_before_the_model_is_loaded(
+    processor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOGITPORT_TARGET", f"embedded:{tmp_path}/none")
     plugin.install()
-    with pytest.raises(InvalidArgument, match=r"LOGITPORT_TARGET is not set.*127\.0\.0\.1:50051"):
+    with pytest.raises(InvalidArgument, match="is no folder"):
         AsyncEngineArgs(processor).create_engine_config()
+
+
+def test_an_engine_needs_no_target() -> None:
+    plugin.install()
+    assert AsyncEngineArgs(PROCESSOR).create_engine_config() is not None
 
 
 def test_an_invalid_default_chain_ends_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
