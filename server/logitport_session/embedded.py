@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,9 +138,8 @@ class EmbeddedHost:
         return self._threads.submit(principal, work)
 
     def _add_tokenizer(self, tokenizer_id: str) -> None:
-        """Let processors use the tokenizer of the engine's model, if its name is the path of its files."""
-        path = Path(tokenizer_id)
-        if tokenizer_id and tokenizer_id not in self._tokenizers and path.exists():
+        """Let processors use the tokenizer of the engine's model, if its files are on this machine."""
+        if tokenizer_id and tokenizer_id not in self._tokenizers and (path := _files_of(tokenizer_id)) is not None:
             self._tokenizers.append(tokenizer_id)
             logitport_builtins.add_tokenizers({tokenizer_id: path})
 
@@ -153,6 +153,19 @@ class EmbeddedHost:
 
 
 _LIMITS = SessionLimits(max_principal_memory=_MAX_MEMORY)
+
+
+def _files_of(tokenizer_id: str) -> Path | None:
+    """Return the folder or file of a tokenizer: a path, or a name of the Hugging Face hub whose files are cached."""
+    path = Path(tokenizer_id)
+    if path.exists():
+        return path
+    with suppress(ImportError, ValueError):  # no such package, or no name of the hub
+        from huggingface_hub import try_to_load_from_cache
+
+        file = try_to_load_from_cache(tokenizer_id, "tokenizer.json")
+        return Path(file).parent if isinstance(file, str) else None
+    return None
 
 
 def _check_is_program(is_program: bool) -> None:

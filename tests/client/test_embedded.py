@@ -29,6 +29,7 @@ from logitport import (
 )
 from logitport.shipping import serialize
 from logitport_builtins import BUILTINS
+from tests.tokenizer_files import write_vocabulary
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -208,3 +209,26 @@ print(json.dumps(sorted(set(sys.modules) & {"grpc", "pydantic", "fickling", "tor
 def test_a_session_imports_none_of_the_servers_packages() -> None:
     found = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True, text=True)
     assert json.loads(found.stdout) == []
+
+
+def test_a_grammar_uses_the_tokenizer_of_the_engine(client: Client, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    pieces = ["a", "b", "c"]
+    write_vocabulary(tmp_path, pieces)
+    with client.session(vocab_size=len(pieces) + 1, tokenizer_id=str(tmp_path), eos_token_ids=[3]) as session:
+        handle = session.add(Request([0], processors=[("grammar", {"regex": "ab"})]))
+        allowed = []
+        for token_id in ([], [0], [1]):
+            row = np.ones((1, len(pieces) + 1), np.float32)
+            session.step({handle: token_id}).apply(row)
+            allowed.append(np.flatnonzero(row[0] != -INF).tolist())
+    assert allowed == [[0], [1], [3]]
+
+
+def test_a_builtin_by_text_uses_it_too(client: Client, tmp_path: Path) -> None:
+    write_vocabulary(tmp_path, ["a", "b", "c"])
+    with client.session(vocab_size=4, tokenizer_id=str(tmp_path)) as session:
+        handle = session.add(Request([0], processors=[("banned_strings", {"banned_strings": ["ab"]})]))
+        row = np.ones((1, 4), np.float32)
+        session.step({handle: [0]}).apply(row)
+        assert row[0, 1] == -INF

@@ -37,6 +37,8 @@ class RemoteLogitsProcessor(SequenceHook):
     Args:
         processors: (processor, parameters) pairs, in execution order.
         tenant: the program's customer; create one object for each.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
+            folder, or a name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 
@@ -49,9 +51,12 @@ class RemoteLogitsProcessor(SequenceHook):
         InvalidArgument: `processors` is no list of such pairs.
     """
 
-    def __init__(self, processors: Chain, *, client: Client | None = None, tenant: str = "") -> None:
+    def __init__(
+        self, processors: Chain, *, client: Client | None = None, tokenizer_id: str = "", tenant: str = ""
+    ) -> None:
         self._chain = require_chain(processors)
         self._tenant = tenant
+        self._tokenizer_id = tokenizer_id
         # Keyed by the model that runs the completion; by this object outside `Llama.sample`.
         self._completions: weakref.WeakKeyDictionary[object, _Completion] = weakref.WeakKeyDictionary()
         super().__init__(client, self._completions)
@@ -114,6 +119,7 @@ class RemoteLogitsProcessor(SequenceHook):
                     vocab_size=vocab_size,
                     max_requests=1,
                     engine="llama-cpp-python",
+                    tokenizer_id=self._tokenizer_id,
                     eos_token_ids=() if key is self else _eos_token_ids(key),
                 )
             )

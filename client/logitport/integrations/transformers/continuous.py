@@ -57,6 +57,8 @@ class RemoteLogitsProcessor:
     Args:
         processors: (processor, parameters) pairs for requests that name none.
         tenant: the program's customer, for requests that name none: `manager.add_request(ids, logitport_tenant="a")`.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
+            folder, or a name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 
@@ -69,10 +71,13 @@ class RemoteLogitsProcessor:
         InvalidArgument: `processors` is no list of pairs.
     """
 
-    def __init__(self, processors: Chain = (), *, client: Client | None = None, tenant: str = "") -> None:
+    def __init__(
+        self, processors: Chain = (), *, client: Client | None = None, tokenizer_id: str = "", tenant: str = ""
+    ) -> None:
         self.client = environment.client_of(self, client)
         self.default_chain = require_chain(processors)
         self.tenant = tenant
+        self.tokenizer_id = tokenizer_id
         self.steps = 0
         self.rows_applied: Counter[str] = Counter()
         self.seconds = 0.0
@@ -201,6 +206,7 @@ class _Hook(ContinuousBatchingLogitsProcessor):
             "vocab_size": manager.model.config.get_text_config().vocab_size,
             "dtype": torch.float32,  # to which transformers converts whatever the model computes in
             "device": str(manager.model.device),
+            "tokenizer_id": self.owner.tokenizer_id,
             "engine": f"transformers {transformers.__version__}, continuous batching",
         }
 

@@ -49,6 +49,8 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
             their ends. By default those of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
+            folder, or a name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 
@@ -66,6 +68,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         processors: Chain | Sequence[Chain],
         *,
         client: Client | None = None,
+        tokenizer_id: str = "",
         pad_token_id: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         tenant: str | Sequence[str] = "",
@@ -76,6 +79,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         self._tenants = [tenant] if isinstance(tenant, str) else list(tenant)
         self._pad_token_id = pad_token_id
         self._eos_token_id = eos_token_id
+        self._tokenizer_id = tokenizer_id
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Process one step.
@@ -148,6 +152,7 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
                     vocab_size=scores.shape[-1],
                     dtype=scores.dtype,
                     device=str(scores.device),
+                    tokenizer_id=self._tokenizer_id,
                     eos_token_ids=eos,
                     max_requests=len(ids),
                     engine=f"transformers {transformers.__version__}",
