@@ -37,8 +37,8 @@ class RemoteLogitsProcessor(SequenceHook):
     Args:
         processors: (processor, parameters) pairs, in execution order.
         tenant: the program's customer; create one object for each.
-        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
-            folder, or a name of the Hugging Face hub; for a server a name that it knows.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its files, or a
+            name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 

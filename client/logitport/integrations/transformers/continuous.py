@@ -57,8 +57,8 @@ class RemoteLogitsProcessor:
     Args:
         processors: (processor, parameters) pairs for requests that name none.
         tenant: the program's customer, for requests that name none: `manager.add_request(ids, logitport_tenant="a")`.
-        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
-            folder, or a name of the Hugging Face hub; for a server a name that it knows.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its files, or a
+            name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 

@@ -49,8 +49,8 @@ class RemoteLogitsProcessor(SequenceHook, LogitsProcessor):
         eos_token_id: ids that end a row; an ended row is left out of further steps, and grammars allow these ids at
             their ends. By default those of the `generate` call, and none in a custom loop.
         tenant: the program's customer, or one for each prompt.
-        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its tokenizer.json or
-            folder, or a name of the Hugging Face hub; for a server a name that it knows.
+        tokenizer_id: the model's tokenizer, for grammars and built-ins that read text: the path of its files, or a
+            name of the Hugging Face hub; for a server a name that it knows.
         client: the connection; not closed by this object. By default one to the servers at LOGITPORT_TARGET, or without
             that variable one whose sessions run in this process (`Client.embedded`).
 
