@@ -297,13 +297,16 @@ class Client:
         return session
 
     def servers(self) -> list[ServerClient]:
-        """Return the servers that the target names now, in its order. Calls none of them.
+        """Return the servers that the target names now, in its order; none for "embedded". Calls none of them.
 
         Raises:
             ServerUnavailable: the client is closed.
         """
-        self._sender.servers.refresh()
-        return [ServerClient(self._sender, server, self._registrations) for server in self._sender.servers.all()]
+        sender = self._sender
+        if isinstance(sender, EmbeddedSender):
+            return []
+        sender.servers.refresh()
+        return [ServerClient(sender, server, self._registrations) for server in sender.servers.all()]
 
     def close(self) -> None:
         """Close the connection, and with it every session."""

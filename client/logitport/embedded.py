@@ -68,13 +68,6 @@ class _NoServers:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def refresh(self) -> None:
-        """Do nothing."""
-
-    def all(self) -> list[Server]:
-        """Return no servers."""
-        return []
-
 
 class EmbeddedSender:
     """Processes the calls of a client in this process. Has the methods of `CallSender`. Thread-safe.

@@ -59,26 +59,9 @@ def open_session(
     opening.runs_programs = trust.runs_programs
     opening.can_move = not servers.single
 
-    def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
-        sender.check_open()
-        return GrpcStream(
-            server.channel,
-            server.target,
-            sender.timeout,
-            metadata=sender.connection.metadata + trace_context.metadata(),
-            encrypted=sender.connection.encrypted,
-            max_message_bytes=sender.max_message_bytes,
-            wait_seconds=wait_seconds,
-            open_seconds=open_seconds,
-        )
-
-    def register(server: Server, method: str, message: Any) -> Any:
-        return sender.send(server, Call("registry", method, message, lambda reply: reply))
-
-    if isinstance(sender, EmbeddedSender):
-        choice, connection = None, sender
-    else:
-        choice = connection = ServerChoice(servers, stream, registrations, register)
+    choice = None if isinstance(sender, EmbeddedSender) else _choice(sender, registrations)
+    connection = sender if isinstance(sender, EmbeddedSender) else choice
+    assert connection is not None  # noqa: S101 - one of the two is set
     others = None if servers.single else choice
     opened = partial(
         _new_session,
@@ -106,6 +89,28 @@ def open_session(
         with suppress(ServerUnavailable):  # the session then reconnects, and repeats it
             connection.restore()
     return session, choice
+
+
+def _choice(sender: CallSender, registrations: Registrations) -> ServerChoice:
+    """Return the choice of a session's server."""
+
+    def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
+        sender.check_open()
+        return GrpcStream(
+            server.channel,
+            server.target,
+            sender.timeout,
+            metadata=sender.connection.metadata + trace_context.metadata(),
+            encrypted=sender.connection.encrypted,
+            max_message_bytes=sender.max_message_bytes,
+            wait_seconds=wait_seconds,
+            open_seconds=open_seconds,
+        )
+
+    def register(server: Server, method: str, message: Any) -> Any:
+        return sender.send(server, Call("registry", method, message, lambda reply: reply))
+
+    return ServerChoice(sender.servers, stream, registrations, register)
 
 
 def _new_session(

@@ -2,7 +2,7 @@
 
 from logitport_server.access.authentication import Authenticator
 from logitport_server.access.guard import Guard, current_call
-from logitport_server.access.messages import SMALL_BYTES, Unparsed, parse, parsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
 from logitport_server.access.quotas import Quotas
 from logitport_server.access.spans import rpc_attributes
 from logitport_server.access.stalls import StallLimit, stall_limit
@@ -18,7 +18,6 @@ __all__ = [
     "Unparsed",
     "current_call",
     "new_token",
-    "parse",
     "parsed",
     "rpc_attributes",
     "stall_limit",

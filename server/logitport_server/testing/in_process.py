@@ -132,7 +132,7 @@ class InProcessBatch:
         if slot in self._requests:
             raise InvalidArgument(f"slot {slot} is taken; remove that request first")
         addition = processing_pb2.SlottedRequest(slot=slot, request=self._own.to_proto(request))
-        check_limits(addition.request, self._config)
+        check_limits(addition.request, self._config.session_limits)
         admission = Admission(addition, self._opening, caller=Party(ANONYMOUS.name, request.tenant))
         admission.load(self._host, self._config.load_timeout_seconds)
         active = self._requests[slot] = admission.finish()

@@ -136,7 +136,7 @@ class _Calls:
         logits = None
         if group.dialect.reads_logits and self._logits is not None:
             logits = _select(group, self._logits)
-        return RemoteCall(group.dialect, group.states, logits)  # type: ignore[arg-type]
+        return RemoteCall(group.dialect, group.states, logits)
 
     def _call(self, group: Group) -> list[Group]:
         """Call a processor of this process. Returns the groups to call again."""

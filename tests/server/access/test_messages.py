@@ -9,7 +9,9 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import SMALL_BYTES, Unparsed, parse, parsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
+from logitport_session import parsing
+from logitport_session.parsing import parse
 
 FRAME = processing_pb2.SessionRequest
 
@@ -62,7 +64,7 @@ def test_a_reply_that_is_serialized_already() -> None:
 @pytest.fixture
 def max_fields(monkeypatch: pytest.MonkeyPatch) -> int:
     """The limit, made small."""
-    monkeypatch.setattr(messages, "MAX_FIELDS", 1000)
+    monkeypatch.setattr(parsing, "MAX_FIELDS", 1000)
     return 1000
 
 
@@ -80,7 +82,7 @@ def test_the_number_of_fields_is_limited_before_the_message_is_parsed(max_fields
 
 def test_counting_fields_hands_the_turn_over(monkeypatch: pytest.MonkeyPatch, max_fields: int) -> None:
     pauses: list[int] = []
-    monkeypatch.setattr(messages, "pause", lambda: pauses.append(1))
+    monkeypatch.setattr(parsing, "pause", lambda: pauses.append(1))
     parse(FRAME, frame(max_fields // 2 - 10, 100 * max_fields))
     assert pauses
 

@@ -1,6 +1,7 @@
 """SGLang's server with logitport's guard: `python -m logitport.integrations.sglang.launcher --model-path …`.
 
 Takes the options of `sglang serve`, adds --enable-custom-logit-processor, and refuses to start without the guard.
+Without LOGITPORT_TARGET, processors run in SGLang's own processes, see `Client.embedded`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from logitport.errors import InvalidArgument
-from logitport.integrations.common.environment import target
+from logitport.embedded import TARGET as EMBEDDED
+from logitport.integrations.common.environment import TARGET
 from logitport.integrations.sglang import guard
 
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ def main(argv: Sequence[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    try:
-        target()
-    except InvalidArgument as error:
-        sys.exit(str(error))
+    os.environ.setdefault(TARGET, EMBEDDED)  # SGLang's processes inherit it: without it, the plugin is inactive
     load_plugins()
     if not guard.installed():
         sys.exit(
