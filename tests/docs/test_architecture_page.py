@@ -30,7 +30,11 @@ def layers(name: str) -> list[set[str]]:
 
 @pytest.mark.parametrize(
     ("title", "contract"),
-    [("Folders of the server", "Layers of the server"), ("Folders of the SDK", "Layers of the SDK")],
+    [
+        ("Folders of the server", "Layers of the server"),
+        ("Folders of a session", "Layers of a session"),
+        ("Folders of the SDK", "Layers of the SDK"),
+    ],
 )
 def test_the_folders_are_the_layers_in_their_order(title: str, contract: str) -> None:
     named = [name for cell in first_cells(title) for name in re.findall(r"`(\w+)`", cell)]
