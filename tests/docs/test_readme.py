@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-import logitport
-
-if TYPE_CHECKING:
-    from logitport import Client
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -27,14 +22,11 @@ def test_the_two_commands(target: str) -> None:
     assert f"\n{target}: " in (ROOT / "Makefile").read_text()
 
 
-def test_the_twenty_lines_run(
-    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_twenty_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    monkeypatch.setattr(logitport, "Client", lambda target: client)
     made: dict[str, Any] = {"__name__": "readme"}
     exec(program, made)
-    client.delete("demo/temperature")
+    made["client"].close()
     applied = capsys.readouterr().out
     assert "'no_repeat_ngram': 1" in applied
     assert "Temperature" in applied
