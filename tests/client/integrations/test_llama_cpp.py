@@ -217,6 +217,13 @@ def test_a_lost_server_and_ctrl_c_are_raised_through_ctypes(
             outputs(model, [5], processor, 1)
 
 
+def test_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGITPORT_TARGET", raising=False)
+    with RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [0]})]) as remote:
+        assert outputs(Llama(), [5, 6], remote, 3) == outputs(Llama(), [5, 6], remote, 3) == [1, 1, 1]
+    assert remote.steps == 6
+
+
 def test_another_llama_cpp_python_is_refused(remote: Any) -> None:
     """Its local names differ, so the meaning of its ids and the frame to raise in are unknown."""
     names: dict[str, Any] = {"__name__": "llama_cpp.llama", "Sampler": Sampler}

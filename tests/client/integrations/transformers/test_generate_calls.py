@@ -111,6 +111,16 @@ def test_a_custom_loop_continues_until_it_is_closed(client: Client) -> None:
     assert not scores.any(), "scores stay as they are"
 
 
+def test_without_a_server(monkeypatch: pytest.MonkeyPatch, generate: Callable[..., torch.Tensor]) -> None:
+    monkeypatch.delenv("LOGITPORT_TARGET", raising=False)
+    plain = generate()
+    banned = int(plain[0, 0])
+    with RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [banned]}), ("top_k", {"top_k": 1})]) as remote:
+        ids = generate(remote)
+    assert banned not in ids
+    assert remote.rows_applied["disallowed_tokens"] == remote.rows_applied["top_k"] > 0
+
+
 def test_scores_that_require_gradients_are_refused(client: Client) -> None:
     hook = RemoteLogitsProcessor([("disallowed_tokens", {"token_ids": [1]})], client=client)
     ids, scores = torch.tensor([[1, 2]]), torch.ones(1, VOCAB_SIZE, requires_grad=True)
