@@ -38,15 +38,17 @@ def not_overlapped(_: Server, client: Client) -> Iterator[BarLine]:
     """The time to send a step, wait for the edits, and apply them."""
     workload = Workload()
     local, grpc = Service(client, workload, "local"), Service(client, workload, "grpc")
+    embedded = Service(Client.embedded(), workload, "auto", name="embedded")
     in_process, step = InProcess(workload), RoundTrip(client, workload, "local")
     with echo_server("grpc") as server, echo_server("local") as socket_server:
         echo, bare = Echo(server.target, workload, step), SocketEcho(socket_server.target, workload, step)
         step.close()
-        contestants = [SGLang(workload), in_process, local, grpc, bare, echo]
+        contestants = [SGLang(workload), in_process, embedded, local, grpc, bare, echo]
         raced = race(contestants, workload, forwards.none, steps=30)
         close_all(contestants)
     limits = {local.name: 1 / 80, grpc.name: 1 / 40, in_process.name: None, bare.name: None, echo.name: None}
     yield from ratios(f"{_MIX}, not overlapped: ", raced, SGLang.name, limits)
+    yield from ratios(f"{_MIX}, not overlapped: ", raced, local.name, {embedded.name: 0.6})
 
 
 def histories(_: Server, client: Client) -> Iterator[BarLine]:
