@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
-from logitport_server.executors import Flight, NotStarted, ProcessExecutor, RemoteCall
+from logitport_server.executors import Flight, ProcessExecutor, remote
 from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import WorkerLost
-from logitport_session.steps import step as step_module
+from logitport_session.isolation import NotStarted, RemoteCall
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
@@ -227,7 +227,7 @@ def test_many_processors_that_hang_take_one_deadline(
             granted.append(seconds)
             super().__init__(calls, seconds)
 
-    monkeypatch.setattr(step_module, "Flight", RecordedFlight)
+    monkeypatch.setattr(remote, "Flight", RecordedFlight)
     number = 8 if share_a_worker else 3
     requests = [
         request_of([impatient.host(ship(hanging(slot), tenant="all" if share_a_worker else f"t{slot}"))], slot, {})

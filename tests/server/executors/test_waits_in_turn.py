@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.executors import Deadlines, Flight, RemoteCall
+from logitport_server.executors import Deadlines, Flight
 from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
@@ -19,6 +19,7 @@ from logitport_server.executors.zygote import Zygote
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.sandbox import Limits
 from logitport_session.dialects.base import States
+from logitport_session.isolation import RemoteCall
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.turns import Turns
 from tests.waiting import SECONDS, wait_until

@@ -145,7 +145,7 @@ def test_a_large_reply_is_not_kept(
     assert processing_pb2.SessionResponse.FromString(by_grpc.reply(step(3), "grpc")).HasField("edits")
     assert processing_pb2.SessionResponse.FromString(by_grpc.reply(step(3), "grpc")).error == again.error
     by_grpc.close()
-    assert by_grpc._last == b""
+    assert by_grpc._frames._last == b""
 
 
 def test_a_request_that_fails_is_left_to_python(engine: Engine) -> None:
