@@ -66,7 +66,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("part", "targets"),
     [
-        pytest.param(bar.not_overlapped, [1 / 80, 1 / 40], id="not overlapped"),
+        pytest.param(bar.not_overlapped, [1 / 80, 1 / 40, 0.6], id="not overlapped"),
         pytest.param(bar.histories, [1.1, 1.15], id="histories"),
         pytest.param(bar.round_trips, [0.35, 1.2], id="round trips"),
         pytest.param(costs.engine_thread, [0.12, 0.12], id="engine's thread"),

@@ -149,13 +149,13 @@ def sglang(stalling: Stalling, _model: Any) -> Iterator[Call]:
 
 @contextmanager
 def of_transformers(stalling: Stalling, _model: Any) -> Iterator[Call]:
-    remote = transformers.RemoteLogitsProcessor(stalling.client, stalling.chain())
+    remote = transformers.RemoteLogitsProcessor(stalling.chain(), client=stalling.client)
     yield lambda: error_of(lambda: remote(torch.tensor([[5, 6]]), torch.zeros(1, VOCAB_SIZE)))
 
 
 @contextmanager
 def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Call]:
-    remote = ContinuousProcessor(stalling.client)
+    remote = ContinuousProcessor(client=stalling.client)
     generation = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1)
     batching = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=48)
     manager = remote.attach(model.init_continuous_batching(generation, batching))
@@ -172,7 +172,7 @@ def continuous(stalling: Stalling, model: Qwen2ForCausalLM) -> Iterator[Call]:
 
 @contextmanager
 def of_llama_cpp(stalling: Stalling, _model: Any) -> Iterator[Call]:
-    remote = llama_cpp.RemoteLogitsProcessor(stalling.client, stalling.chain())
+    remote = llama_cpp.RemoteLogitsProcessor(stalling.chain(), client=stalling.client)
     ids, scores = np.array([5, 6], np.intc), np.zeros(VOCAB_SIZE, np.single)
     yield lambda: error_of(lambda: remote(ids, scores))
 

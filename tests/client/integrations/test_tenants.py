@@ -64,20 +64,20 @@ def test_the_server_refuses_requests_without_a_tenant(strict_client: Client) -> 
 @pytest.mark.parametrize("tenant", ["acme", ["acme", "other"]])
 def test_transformers(strict_client: Client, tenant: Any) -> None:
     ids, scores = torch.tensor([[5, 6], [5, 6]]), torch.zeros(2, VOCAB_SIZE)
-    with transformers.RemoteLogitsProcessor(strict_client, PAIRS, tenant=tenant) as processor:
+    with transformers.RemoteLogitsProcessor(PAIRS, client=strict_client, tenant=tenant) as processor:
         assert torch.isinf(processor(ids, scores)[:, 63]).all()
     with pytest.raises(InvalidArgument, match=REFUSED):
-        transformers.RemoteLogitsProcessor(strict_client, PAIRS)(ids, scores)
+        transformers.RemoteLogitsProcessor(PAIRS, client=strict_client)(ids, scores)
     with pytest.raises(InvalidArgument, match="3 tenants for a batch of 2 rows"):
-        transformers.RemoteLogitsProcessor(strict_client, PAIRS, tenant=["a", "b", "c"])(ids, scores)
+        transformers.RemoteLogitsProcessor(PAIRS, client=strict_client, tenant=["a", "b", "c"])(ids, scores)
 
 
 def test_llama_cpp(strict_client: Client) -> None:
     ids, scores = np.array([5, 6], np.intc), np.zeros(VOCAB_SIZE, np.single)
-    with llama_cpp.RemoteLogitsProcessor(strict_client, PAIRS, tenant="acme") as processor:
+    with llama_cpp.RemoteLogitsProcessor(PAIRS, client=strict_client, tenant="acme") as processor:
         assert np.isinf(processor(ids, scores)[63])
     with pytest.raises(InvalidArgument, match=REFUSED):
-        llama_cpp.RemoteLogitsProcessor(strict_client, PAIRS)(ids, scores)
+        llama_cpp.RemoteLogitsProcessor(PAIRS, client=strict_client)(ids, scores)
 
 
 class Inputs:
