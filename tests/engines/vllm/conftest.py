@@ -37,8 +37,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
-    """Run an `LLM` that calls the service at `target`.
+def run_engine(checkpoint: Path, target: str | None, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
+    """Run an `LLM` that calls the service at `target`; without LOGITPORT_TARGET if it is None.
 
     Asynchronous scheduling is off by default on CPUs, where it gains nothing; it calls processors as on a GPU.
     """
@@ -52,7 +52,9 @@ def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **o
         configure(config)
         config.scheduler_config.async_scheduling = asynchronous
 
-    os.environ["LOGITPORT_TARGET"] = target
+    os.environ.pop("LOGITPORT_TARGET", None)
+    if target is not None:
+        os.environ["LOGITPORT_TARGET"] = target
     defaults = {
         "enforce_eager": True,
         "dtype": "float32",
