@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 import time
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
 from logitport_session.installed import Installed
+from logitport_session.names import check_name
 from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_session.programs import load_program
 from logitport_session.source import Source
