@@ -46,12 +46,16 @@ def run_engine(checkpoint: Path, target: str | None, *, asynchronous: bool = Fal
     from vllm.distributed import cleanup_dist_env_and_memory
     from vllm.platforms.cpu import CpuPlatform
 
+    from logitport.integrations.common.trials import Trials
+    from logitport.integrations.vllm import admission
+
     configure = CpuPlatform.check_and_update_config
 
     def configure_asynchronous(config: Any) -> None:
         configure(config)
         config.scheduler_config.async_scheduling = asynchronous
 
+    admission.trials = Trials()  # another engine's front end is another process
     os.environ.pop("LOGITPORT_TARGET", None)
     if target is not None:
         os.environ["LOGITPORT_TARGET"] = target
