@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from logitport import calls
-from logitport.errors import NotInstalled, PayloadError
+from logitport.errors import InvalidArgument, NotInstalled, PayloadError
 from logitport.session.transports.embedded import EmbeddedTransport
 from logitport_proto import processing_pb2, registry_pb2
 
@@ -21,6 +22,8 @@ _Result = TypeVar("_Result")
 
 TARGET = "embedded"
 GROUP = "logitport.embedded"
+# How similar to "embedded" a target is that was probably meant to be it (difflib's cutoff).
+_MIN_SIMILARITY = 0.8
 
 
 class Host(Protocol):
@@ -51,8 +54,23 @@ def programs_folder(target: str) -> Path | None:
 
 
 def is_embedded(target: object) -> bool:
-    """Whether a target means sessions in this process."""
-    return isinstance(target, str) and (target == TARGET or target.startswith(f"{TARGET}:"))
+    """Whether a target means sessions in this process.
+
+    Raises:
+        InvalidArgument: it is "embedded:" without a folder, or a misspelling of "embedded" that is no address.
+    """
+    if not isinstance(target, str):
+        return False
+    word, colon, rest = target.partition(":")
+    if word == TARGET and (rest or not colon):
+        return True
+    is_address = rest.isdecimal() or "/" in word or "," in target
+    if not is_address and get_close_matches(word.strip().lower(), [TARGET], 1, _MIN_SIMILARITY):
+        raise InvalidArgument(
+            f"target {target!r} is no address; write {TARGET} for sessions in this process, or {TARGET}:FOLDER for "
+            "those with the programs of a folder"
+        )
+    return False
 
 
 class _NoServers:

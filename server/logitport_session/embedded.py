@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import logitport_builtins
 from logitport import payload
 from logitport.core.fair_threads import FairThreads
-from logitport.errors import InvalidArgument, NotFound, PayloadError
+from logitport.errors import InvalidArgument, LimitExceeded, NotFound, PayloadError
 from logitport.programs.cost import DEFAULT_LIMIT_MS
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_session import installed
@@ -19,6 +21,7 @@ from logitport_session.frames import SessionFrames
 from logitport_session.hosting import host_trusted
 from logitport_session.installed import Installed
 from logitport_session.limits import SessionLimits
+from logitport_session.names import check_name
 from logitport_session.programs import load_program
 from logitport_session.session import EngineSession
 from logitport_session.source import Source
@@ -42,6 +45,8 @@ _MAX_ADMISSION_THREADS = 4
 # The engine's own requests take this memory. It has no others to protect.
 _MAX_MEMORY = 1 << 62
 _SUFFIX = ".json"
+# A program has at most 4 MiB, and each byte takes two hexadecimal digits. Servers have the same limit by default.
+_MAX_FILE_BYTES = 16 << 20
 
 
 class EmbeddedHost:
@@ -59,6 +64,8 @@ class EmbeddedHost:
         self._installed = Installed(installed.load())
         self._programs = {} if programs is None else _read_programs(programs)
         self._tokenizers: list[str] = []
+        # By process: a fork has none of the threads. Not started before the first admission in the background.
+        self._threads: dict[int, FairThreads] = {}
 
     def frames(self) -> SessionFrames:
         """Return a session that is opened by its first frame."""
@@ -66,7 +73,8 @@ class EmbeddedHost:
 
     def list(self) -> list[registry_pb2.ProcessorInfo]:
         """Describe all processors by name, the installed ones first."""
-        return [self.get(name) for name in (*sorted(self._installed), *sorted(self._programs))]
+        digests = dict.fromkeys(self._programs[name].digest for name in sorted(self._programs))
+        return [self.get(name) for name in (*sorted(self._installed), *digests)]
 
     def get(self, name: str) -> registry_pb2.ProcessorInfo:
         """Describe an installed processor, or a program by its name or digest. Raises NotFound."""
@@ -88,15 +96,10 @@ class EmbeddedHost:
 
     def close(self) -> None:
         """End the threads. Sessions that are open cannot admit requests in the background any more."""
-        if "_threads" in vars(self):
-            self._threads.close()
+        if (threads := self._threads.get(os.getpid())) is not None:
+            threads.close()
         logitport_builtins.remove_tokenizers(self._tokenizers)
         self._tokenizers.clear()
-
-    @cached_property
-    def _threads(self) -> FairThreads:
-        # Not started before the first admission in the background: an engine may fork.
-        return FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
 
     # What `HostedProcessors` needs.
 
@@ -135,7 +138,13 @@ class EmbeddedHost:
         return EngineSession(opening, self, self, "cpu", _LIMITS, submit=submit)
 
     def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
-        return self._threads.submit(principal, work)
+        threads = self._threads.get(os.getpid())
+        if threads is None:
+            made = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
+            threads = self._threads.setdefault(os.getpid(), made)
+            if threads is not made:  # another session has started them in the meantime
+                made.close()
+        return threads.submit(principal, work)
 
     def _add_tokenizer(self, tokenizer_id: str) -> None:
         """Let processors use the tokenizer of the engine's model, if its files are on this machine."""
@@ -179,10 +188,26 @@ def _read_programs(folder: Path) -> Mapping[str, Payload]:
         raise InvalidArgument(f"{folder} is no folder; name one with programs, or leave it out")
     found = {}
     for file in sorted(folder.rglob(f"*{_SUFFIX}")):
+        path = file.relative_to(folder)
+        if any(part.startswith(".") for part in path.parts):
+            continue  # not a name; a volume of Kubernetes has its files a second time in a folder ..DATE
         try:
-            shipped = payload.parse(file.read_text(encoding="utf-8"), _check_is_program)
+            name = path.as_posix().removesuffix(_SUFFIX)
+            check_name(name)
+            shipped = payload.parse(_read(file), _check_is_program)
             load_program(shipped)
-        except (OSError, ValueError, PayloadError) as error:
+        except (OSError, ValueError, PayloadError, LimitExceeded) as error:
             raise InvalidArgument(f"{file} is no program: {error}") from error
-        found[file.relative_to(folder).with_suffix("").as_posix()] = shipped
+        found[name] = shipped
     return found
+
+
+def _read(file: Path) -> str:
+    """Read a regular file. Raises OSError, ValueError."""
+    if not stat.S_ISREG(file.stat().st_mode):  # a named pipe would block
+        raise ValueError("it is no regular file")
+    with file.open("rb") as opened:
+        data = opened.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
+    return data.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -27,6 +28,8 @@ from logitport import (
     SessionClosed,
     TensorProcessor,
 )
+from logitport.embedded import is_embedded
+from logitport.session.transports.embedded import EmbeddedTransport
 from logitport.shipping import serialize
 from logitport_builtins import BUILTINS
 from tests.tokenizer_files import write_vocabulary
@@ -143,10 +146,11 @@ def test_a_request_may_bring_a_program(client: Client) -> None:
 def test_wrong_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is no folder"):
         Client.embedded(tmp_path / "none")
-    (tmp_path / "x.json").write_text(serialize(Shipped))
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "x.json").write_text(serialize(Shipped))
     with pytest.raises(InvalidArgument, match=r"x\.json is no program.*accepts no code"):
         Client.embedded(tmp_path)
-    (tmp_path / "x.json").write_text("{")
+    (tmp_path / "team" / "x.json").write_text("{")
     with pytest.raises(InvalidArgument, match=r"x\.json is no program"):
         Client(f"embedded:{tmp_path}")
 
@@ -200,15 +204,199 @@ def test_a_closed_client(client: Client) -> None:
 
 
 IMPORTS = """
-import json, sys
-import logitport_session.embedded
-print(json.dumps(sorted(set(sys.modules) & {"grpc", "pydantic", "fickling", "torch", "logitport_server"})))
+import importlib, pkgutil, sys
+import logitport_session
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"grpc", "pydantic", "fickling", "torch", "logitport_server"}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+for module in pkgutil.walk_packages(logitport_session.__path__, "logitport_session."):
+    if module.name.startswith("logitport_session.stubs."):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        print(module.name, error.name)
 """
+# Modules that compute with torch: dialects, and regions of logits that are shared with an engine.
+WITH_TORCH = ("logitport_session.dialects.", "logitport_session.shared_memory.")
 
 
 def test_a_session_imports_none_of_the_servers_packages() -> None:
     found = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True, text=True)
-    assert json.loads(found.stdout) == []
+    failed = [line.split() for line in found.stdout.splitlines()]
+    assert all(missing == "torch" and module.startswith(WITH_TORCH) for module, missing in failed), failed
+
+
+# What is left of Linux on a Mac, without the compiled core.
+ON_A_MAC = """
+import fcntl, mmap, os, select, socket, sys
+
+sys.platform = "darwin"
+for module, names in {
+    fcntl: ["F_ADD_SEALS", "F_GET_SEALS", "F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE"],
+    os: ["memfd_create", "pidfd_open", "eventfd", "O_PATH", "sched_getaffinity", "MFD_CLOEXEC", "MFD_ALLOW_SEALING"],
+    select: ["epoll"],
+    socket: ["SO_PEERCRED", "SOCK_CLOEXEC", "AF_VSOCK", "AF_NETLINK"],
+    mmap: ["MAP_POPULATE"],
+}.items():
+    for name in names:
+        vars(module).pop(name, None)
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"logitport_core", "torch", "pydantic", "fickling", "logitport_server"}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+import numpy as np
+from logitport import Client, Request
+import logitport_session.frames
+
+with Client.embedded() as client, client.session(vocab_size=8) as session:
+    request = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3, 5]})]))
+    (other,) = session.begin_add([Request([1], processors=[("no_repeat_ngram", {"ngram_size": 1})])])
+    while not other.done:
+        session.poll()
+    logits = np.ones((2, 8), np.float32)
+    session.step({request: [], other.result(): [2]}).apply(logits)
+    print(np.argwhere(logits == -np.inf).tolist())
+"""
+
+
+def test_a_session_needs_neither_linux_nor_the_compiled_core() -> None:
+    found = subprocess.run([sys.executable, "-c", ON_A_MAC], check=False, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == [[0, 3], [0, 5], [1, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("target", ["embedded:", "embeded", "EMBEDDED", "Embedded:/etc", " embedded"])
+def test_misspelled_targets_are_refused(target: str) -> None:
+    with pytest.raises(InvalidArgument, match="write embedded for sessions in this process"):
+        Client(target)
+
+
+@pytest.mark.parametrize("target", ["embedder:50051", "embeddeds,127.0.0.1:1", "unix:embedded", "dns:embedded"])
+def test_similar_addresses_are_addresses(target: str) -> None:
+    assert not is_embedded(target)
+
+
+def test_a_program_needs_a_namespace(tmp_path: Path) -> None:
+    """Requests name a processor without one as a built-in."""
+    (tmp_path / "halves.json").write_text(serialize(Halves))
+    with pytest.raises(InvalidArgument, match=r"'halves' is not namespace/name"):
+        Client.embedded(tmp_path)
+
+
+def test_a_volume_of_kubernetes(tmp_path: Path) -> None:
+    """It has each file once more in a folder that its links lead to."""
+    folder = tmp_path / "team"
+    (folder / "..2026").mkdir(parents=True)
+    (folder / "..2026" / "halves.json").write_text(serialize(Halves))
+    (folder / "..data").symlink_to("..2026")
+    (folder / "halves.json").symlink_to("..data/halves.json")
+    with Client.embedded(tmp_path) as client:
+        assert [processor.names for processor in client.processors() if not processor.builtin] == [("team/halves",)]
+
+
+def test_a_program_with_two_names_is_listed_once(tmp_path: Path) -> None:
+    (tmp_path / "team").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "team" / f"{name}.json").write_text(serialize(Halves))
+    with Client.embedded(tmp_path) as client:
+        listed = [processor.names for processor in client.processors() if not processor.builtin]
+    assert listed == [("team/a", "team/b")]
+
+
+def test_files_that_must_not_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "team" / "x.json"
+    file.parent.mkdir()
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    with pytest.raises(InvalidArgument, match=r"x\.json is no program: it has more than 16777216 bytes"):
+        Client.embedded(tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(InvalidArgument, match=r"x\.json is no program: it is no regular file"):
+        Client.embedded(tmp_path)
+
+
+FORKED = """
+import os, signal
+import numpy as np
+from logitport import Client, Request
+
+def admit(session):
+    (pending,) = session.begin_add([Request([1], processors=[("banned_strings", {"banned_strings": ["b"]})])])
+    while not pending.done:
+        session.poll()
+    return pending.result()
+
+client = Client.embedded()
+options = {"vocab_size": 4, "tokenizer_id": os.environ["TOKENIZER"], "eos_token_ids": [3]}
+session = client.session(**options)
+admit(session)
+# Not computed by the compiled core, so a thread computes it.
+request = session.add(Request([0], processors=[("grammar", {"regex": "abc"})]))
+session.step({request: []}).apply(np.ones((1, 4), np.float32))
+if os.fork() == 0:
+    signal.alarm(60)
+    logits = np.ones((1, 4), np.float32)
+    session.step({request: [0]}).apply(logits)
+    assert np.flatnonzero(logits[0] != -np.inf).tolist() == [1], logits
+    with client.session(**options) as other:
+        admit(other)
+    client.close()
+    print("forked", flush=True)
+    os._exit(0)
+assert os.wait()[1] == 0
+logits = np.ones((1, 4), np.float32)
+session.step({request: [0]}).apply(logits)
+print(np.flatnonzero(logits[0] != -np.inf).tolist())
+"""
+
+
+def test_a_fork_of_the_engine_has_threads_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    write_vocabulary(tmp_path, ["a", "b", "c"])
+    found = subprocess.run(
+        [sys.executable, "-c", FORKED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"TOKENIZER": str(tmp_path)},
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split("\n") == ["forked", "[1]", ""]
+
+
+def test_a_fork_during_a_step_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = EmbeddedTransport(_Slow(), 1 << 20)
+    transport.send_bytes(bytes(4) + b"x")
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(SessionClosed, match="was forked during a step"):
+        transport.receive()
+    transport.close()
+
+
+class _Slow:
+    """A session whose steps are computed on a thread."""
+
+    def handle(self, data: bytes, transport: str) -> bytes:
+        return data
+
+    def handle_compiled(self, data: bytes, transport: str) -> bytes | None:
+        return None
+
+    def record(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_grammar_uses_the_tokenizer_of_the_engine(client: Client, tmp_path: Path) -> None:

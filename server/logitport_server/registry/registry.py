@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 import time
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
 from logitport_session.installed import Installed
+from logitport_session.names import check_name
 from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_session.programs import load_program
 from logitport_session.source import Source
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from logitport_server.registry.view import View
     from logitport_session.principals import Principal
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)+(:[a-z0-9][a-z0-9._-]*)?")
-_MAX_NAME_LENGTH = 128
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
 
@@ -174,11 +172,8 @@ class Registry:
             LimitExceeded: the registry is full, or the principal has too many registrations or names.
             LogitportError: the store cannot be used.
         """
-        if name and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
-            raise InvalidArgument(
-                f"{name!r} is not namespace/name[:tag] of at most {_MAX_NAME_LENGTH} characters a-z 0-9 . _ -; "
-                "write, for example, team/ban-french:v2"
-            )
+        if name:
+            check_name(name)
         with turn or nullcontext():
             shipped = self._accept(serialized, name)
 

@@ -37,8 +37,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
-    """Run an `LLM` that calls the service at `target`.
+def run_engine(checkpoint: Path, target: str | None, *, asynchronous: bool = False, **options: Any) -> Iterator[Any]:
+    """Run an `LLM` that calls the service at `target`; without LOGITPORT_TARGET if it is None.
 
     Asynchronous scheduling is off by default on CPUs, where it gains nothing; it calls processors as on a GPU.
     """
@@ -46,13 +46,19 @@ def run_engine(checkpoint: Path, target: str, *, asynchronous: bool = False, **o
     from vllm.distributed import cleanup_dist_env_and_memory
     from vllm.platforms.cpu import CpuPlatform
 
+    from logitport.integrations.common.trials import Trials
+    from logitport.integrations.vllm import admission
+
     configure = CpuPlatform.check_and_update_config
 
     def configure_asynchronous(config: Any) -> None:
         configure(config)
         config.scheduler_config.async_scheduling = asynchronous
 
-    os.environ["LOGITPORT_TARGET"] = target
+    admission.trials = Trials()  # another engine's front end is another process
+    os.environ.pop("LOGITPORT_TARGET", None)
+    if target is not None:
+        os.environ["LOGITPORT_TARGET"] = target
     defaults = {
         "enforce_eager": True,
         "dtype": "float32",

@@ -64,7 +64,7 @@ def client() -> Client:
 
 
 def check_target() -> None:
-    """Raise InvalidArgument if LOGITPORT_TARGET names a folder of programs that does not exist."""
+    """Raise InvalidArgument if LOGITPORT_TARGET misspells "embedded", or names a folder that does not exist."""
     target = os.environ.get(TARGET) or EMBEDDED
     folder = programs_folder(target) if is_embedded(target) else None
     if folder is not None and not folder.is_dir():

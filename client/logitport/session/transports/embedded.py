@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
@@ -47,6 +48,7 @@ class EmbeddedTransport(Transport):
         # Replies that were not received, or functions that return or raise what replaces them.
         self._replies: deque[bytes | Callable[[], bytes]] = deque()
         self._thread: ThreadPoolExecutor | None = None
+        self._process = os.getpid()  # of the thread
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._check_open()
@@ -64,8 +66,9 @@ class EmbeddedTransport(Transport):
         self._settle()
         reply = self._frames.handle_compiled(data, self.name)
         if reply is None:
-            if self._thread is None:
+            if self._thread is None or self._process != os.getpid():  # a fork does not have the thread
                 self._thread = ThreadPoolExecutor(1, "logitport-embedded")
+                self._process = os.getpid()
             self._replies.append(self._thread.submit(self._frames.handle, data, self.name).result)
         else:
             self._replies.append(reply)
@@ -77,6 +80,11 @@ class EmbeddedTransport(Transport):
             reply = reply()
         self._frames.record()
         return reply
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._process != os.getpid() and self._replies and not isinstance(self._replies[-1], bytes):
+            raise self._end(SessionClosed("the process was forked during a step of this session; open another one"))
 
     def close(self) -> None:
         if self._ended is not None:
