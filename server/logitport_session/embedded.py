@@ -24,7 +24,7 @@ from logitport_session.limits import SessionLimits
 from logitport_session.names import check_name
 from logitport_session.programs import load_program
 from logitport_session.session import EngineSession
-from logitport_session.source import Source
+from logitport_session.source import Source, names_no_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,7 +118,7 @@ class EmbeddedHost:
         if by == "builtin":
             return self._installed.source(processor.builtin)
         if by is None:
-            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
+            raise names_no_processor()
         if by == "payload":
             shipped = payload.parse(processor.payload, _check_is_program)
         else:

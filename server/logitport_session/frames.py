@@ -13,7 +13,7 @@ from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session import defects, session_admissions, session_steps, tracing
 from logitport_session.observer import Observer
-from logitport_session.parsing import parse
+from logitport_session.parsing import SMALL_BYTES, parse
 from logitport_session.scope import Scope
 from logitport_session.step_spans import StepSpans
 from logitport_session.turns import Turns
@@ -30,8 +30,6 @@ _MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
 # Larger replies are not kept: an engine may leave each of its sessions with one.
 _MAX_KEPT_BYTES = 1 << 20
 _COMPUTING = ("add", "step", "logits", "get_programs")
-# Larger frames are parsed aside from the steps of others. A step of 1024 requests with one new id each has 24 kB.
-_SMALL_BYTES = 1 << 16
 _ATTRIBUTES: tracing.Attributes = {
     "rpc.system.name": "grpc",
     "rpc.method": "logitport.v1.LogitProcessing/Session",
@@ -93,7 +91,7 @@ class SessionFrames:
 
     def parse(self, data: bytes) -> processing_pb2.SessionRequest:
         """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
-        is_small = self.session is None or len(data) <= _SMALL_BYTES
+        is_small = self.session is None or len(data) <= SMALL_BYTES
         with nullcontext() if is_small else self._turns.aside(self._principal):
             return parse(processing_pb2.SessionRequest, data)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logitport.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,3 +49,8 @@ class Source:
     def display_name(self) -> str:
         """The name for error messages and logs."""
         return self.key if self.payload is None else self.payload.display_name
+
+
+def names_no_processor() -> InvalidArgument:
+    """The error of a request's processor that has none of the ways to name one."""
+    return InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")

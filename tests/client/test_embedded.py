@@ -231,7 +231,7 @@ def test_a_session_imports_none_of_the_servers_packages() -> None:
     assert all(missing == "torch" and module.startswith(WITH_TORCH) for module, missing in failed), failed
 
 
-# What is left of Linux on a Mac, without the compiled core.
+# Simulates a Mac without the compiled core: removes what only Linux has.
 ON_A_MAC = """
 import fcntl, mmap, os, select, socket, sys
 

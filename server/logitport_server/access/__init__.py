@@ -2,14 +2,13 @@
 
 from logitport_server.access.authentication import Authenticator
 from logitport_server.access.guard import Guard, current_call
-from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
+from logitport_server.access.messages import Unparsed, parsed
 from logitport_server.access.quotas import Quotas
 from logitport_server.access.spans import rpc_attributes
 from logitport_server.access.stalls import StallLimit, stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
 __all__ = [
-    "SMALL_BYTES",
     "Authenticator",
     "Guard",
     "Quotas",

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.parsing import parse
+from logitport_session.parsing import SMALL_BYTES, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _M = TypeVar("_M", bound=Message)
-
-# A step of 1024 requests with one new id each has 24 kB. Processing it takes less time than waking a thread.
-SMALL_BYTES = 1 << 16
 
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096

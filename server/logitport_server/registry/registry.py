@@ -26,7 +26,7 @@ from logitport_session.installed import Installed
 from logitport_session.names import check_name
 from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
 from logitport_session.programs import load_program
-from logitport_session.source import Source
+from logitport_session.source import Source, names_no_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -134,7 +134,7 @@ class Registry:
             domain = TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest)
             return _source(shipped, domain)
         if by is None:
-            raise InvalidArgument("a ProcessorCall names no processor: set one of builtin, name, digest, payload")
+            raise names_no_processor()
         entry = self._catalog.view.find(
             getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
         )

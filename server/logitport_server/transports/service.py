@@ -15,13 +15,14 @@ from logitport import calls
 from logitport.core.bounded import PartyCounter
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc, registry_pb2, registry_pb2_grpc
-from logitport_server.access import SMALL_BYTES, StallLimit, Unparsed, current_call, parsed
+from logitport_server.access import StallLimit, Unparsed, current_call, parsed
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 from logitport_server.transports.threads import on_thread
 from logitport_session import tracing
 from logitport_session.apply import apply
+from logitport_session.parsing import SMALL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

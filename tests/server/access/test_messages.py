@@ -9,9 +9,9 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
+from logitport_server.access.messages import Unparsed, parsed
 from logitport_session import parsing
-from logitport_session.parsing import parse
+from logitport_session.parsing import SMALL_BYTES, parse
 
 FRAME = processing_pb2.SessionRequest
 

@@ -11,11 +11,12 @@ import pytest
 
 from logitport.core.fair_threads import FairThreads
 from logitport_proto import processing_pb2, registry_pb2
-from logitport_server.access import SMALL_BYTES, Unparsed, current_call, messages
+from logitport_server.access import Unparsed, current_call, messages
 from logitport_server.access.guard import Call
 from logitport_server.executors.output import OutputLog
 from logitport_server.transports.service import LoopShare, ProcessingService, RegistryService
 from logitport_server.transports.stream import SessionStream
+from logitport_session.parsing import SMALL_BYTES
 from logitport_session.principals import ANONYMOUS, Principal
 from logitport_session.turns import Turns
 from tests.waiting import SECONDS, wait_until
