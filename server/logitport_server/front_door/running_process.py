@@ -1,0 +1,236 @@
+"""The front door's end of one principal's process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+import os
+import signal
+import socket
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from logitport.errors import LogitportError, ServerUnavailable, from_proto
+from logitport_proto import common_pb2
+from logitport_server.principal_process import messages
+from logitport_server.principal_process.channel import Channel, ChannelError
+from logitport_server.principal_process.link import failed
+from logitport_server.principal_process.message import Done, Failed, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    # Gets the process, the message, and its descriptors, which it closes or keeps. For a call, it returns the answer, or
+    # the answer with descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
+    Handler = Callable[["RunningProcess", Any, list[int]], Any]
+
+logger = logging.getLogger(__name__)
+
+# Messages that the process has not received. One that receives none has stopped.
+_MAX_UNSENT = 1024
+# Messages of one process in one iteration of the event loop.
+_MAX_RECEIVED = 16
+
+
+class RunningProcess:
+    """A principal's process. All methods belong to the event loop, except `post`.
+
+    Args:
+        principal: name of the principal.
+        connection: the front door's end of the channel.
+        pidfd: a descriptor of the process.
+        lifeline: the writing end of a pipe: the kernel kills the process when it is closed.
+        handlers: what to do with the messages of processes, by their type.
+
+    Attributes:
+        ended: done when the process has ended.
+        status: its exit status, as that of `subprocess.Popen`; None if it is not known.
+        data: what the parts of the front door keep for the process, by their own keys.
+    """
+
+    def __init__(
+        self,
+        principal: str,
+        connection: socket.socket,
+        pidfd: int,
+        process_id: int,
+        lifeline: int,
+        handlers: Mapping[type[Message], Handler],
+    ) -> None:
+        self.principal = principal
+        self.process_id = process_id
+        self.data: dict[str, Any] = {}
+        self.status: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._channel = Channel(connection, messages.TO_FRONT_DOOR)
+        self._pidfd = pidfd
+        self._lifeline = lifeline
+        self._handlers = handlers
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._unsent: deque[tuple[Message, list[int]]] = deque()
+        self._answering: set[asyncio.Future[Any]] = set()
+        self._is_open = True
+        self._loop.add_reader(self._channel.fileno(), self._receive)
+        self._loop.add_reader(pidfd, self._end)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has neither ended nor been told to end."""
+        return self._is_open and not self.ended.done()
+
+    def post(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message without waiting, on any thread. The descriptors may be closed afterwards.
+
+        Does nothing if the process has ended.
+        """
+        kept = [os.dup(descriptor) for descriptor in descriptors]
+        if asyncio._get_running_loop() is self._loop:
+            self._post(message, kept)
+        else:
+            self._loop.call_soon_threadsafe(self._post, message, kept)
+
+    async def call(self, message: Message, seconds: float) -> Any:
+        """Send a call. Returns its answer.
+
+        Raises:
+            LogitportError: the process has refused it, or has ended, or has not answered within these seconds.
+        """
+        message.call = next(self._numbers)
+        answer = self._calls[message.call] = self._loop.create_future()
+        try:
+            self.post(message)
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            raise LogitportError(f"a session's process has not answered within {seconds:g} s") from None
+        finally:
+            self._calls.pop(message.call, None)
+
+    def close(self) -> None:
+        """Let the process end: it does so when its end of the channel is closed."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._channel.fileno())
+            self._loop.remove_writer(self._channel.fileno())
+            self._channel.close()
+            for _, descriptors in self._unsent:
+                _close(descriptors)
+            self._unsent.clear()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _post(self, message: Message, descriptors: list[int]) -> None:
+        if not self._is_open:
+            _close(descriptors)
+            return
+        self._unsent.append((message, descriptors))
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent and self._is_open:
+            message, descriptors = self._unsent[0]
+            try:
+                self._channel.send(message, descriptors, may_wait=False)
+            except BlockingIOError:
+                if len(self._unsent) > _MAX_UNSENT:
+                    self._violated("does not receive its messages")
+                else:
+                    self._loop.add_writer(self._channel.fileno(), self._send)
+                return
+            except OSError:  # it has ended, which `_end` handles
+                logger.debug("a message was not sent", exc_info=True)
+            self._unsent.popleft()
+            _close(descriptors)
+        if self._is_open:
+            self._loop.remove_writer(self._channel.fileno())
+
+    def _receive(self) -> None:
+        for _ in range(_MAX_RECEIVED):
+            try:
+                received = self._channel.receive(may_wait=False)
+            except BlockingIOError:
+                return
+            except ChannelError as error:
+                self._violated(f"has sent {error}")
+                return
+            if received is None:
+                self.close()
+                self.kill()  # it has closed its end, and can serve nothing any more
+                return
+            self._handle(*received)
+            if not self._is_open:
+                return
+
+    def _handle(self, message: Message, descriptors: list[int]) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            _close(descriptors)
+            answer = self._calls.pop(message.call, None)
+            if answer is None or answer.done():
+                return
+            if isinstance(message, Failed):
+                answer.set_exception(from_proto(common_pb2.Error.FromString(message.error)))
+            else:
+                answer.set_result(message)
+            return
+        try:
+            result = handler(self, message, descriptors)
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            result = failed(error, message)
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(result)
+            self._answering.add(task)
+            task.add_done_callback(lambda done: self._answered(message, done))
+        elif message.call:
+            self._answer(message, result)
+
+    def _answered(self, message: Message, done: asyncio.Future[Any]) -> None:
+        self._answering.discard(done)
+        if done.cancelled():
+            return
+        error = done.exception()
+        result = done.result() if error is None else failed(error, message) if isinstance(error, Exception) else None
+        if message.call:
+            self._answer(message, result)
+
+    def _answer(self, message: Message, result: Message | tuple[Message, Sequence[int]] | None) -> None:
+        descriptors: Sequence[int] = ()
+        if isinstance(result, tuple):
+            result, descriptors = result
+        answer = result or Done()
+        answer.call = message.call
+        self._post(answer, list(descriptors))
+
+    def _violated(self, what: str) -> None:
+        """Kill a process that does not keep to the protocol."""
+        logger.error("the process %d of %r %s, and is killed", self.process_id, self.principal, what)
+        self.close()
+        self.kill()
+
+    def _end(self) -> None:
+        """Release everything: the process has ended."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        os.close(self._lifeline)
+        self.close()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(ServerUnavailable("the session's process has ended"))
+        for task in self._answering:
+            task.cancel()
+        self.ended.set_result(None)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

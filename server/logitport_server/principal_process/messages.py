@@ -1,0 +1,115 @@
+"""The messages between the front door and a principal's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logitport_server.principal_process import report_messages, worker_messages
+from logitport_server.principal_process.message import Done, Failed, Message
+
+
+class OpenStream(Message):
+    """Serve the frames of a session, or a call of Apply, on the socket that comes with the message.
+
+    The process closes the socket when nothing of the session is left; then the session no longer counts for the
+    quotas. The front door shuts down its writing direction when the call has ended.
+
+    Attributes:
+        number: number of the stream; it increases from stream to stream.
+        is_session: whether it is a session.
+        scopes: the caller's scopes.
+        peer: gRPC's name for the caller's end of its connection.
+        traceparent, tracestate: the caller's trace, by W3C Trace Context.
+        access_token: for the session's connection of the local transport; b"" if that is not offered.
+    """
+
+    number: int
+    is_session: bool
+    scopes: list[str]
+    peer: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+    access_token: bytes = b""
+
+
+class AttachConnection(Message):
+    """Serve the session on the connection of the local transport that comes with the message."""
+
+    number: int
+
+
+class Leave(Message):
+    """State to all sessions that they should move. Those that end now still get the replies to their frames."""
+
+
+class ReloadKeys(Message):
+    """Read the trusted keys again."""
+
+
+class Resolve(Message):
+    """Find the registered processor that a request names. The answer is `Resolved`.
+
+    Attributes:
+        text: its name or digest.
+        is_name: whether it is a name.
+    """
+
+    text: str
+    is_name: bool
+
+
+class Resolved(Message):
+    """A registered processor.
+
+    Attributes:
+        owner: name of its owner.
+        payload_id: names the payload with its signature, for `GetPayload`.
+    """
+
+    owner: str
+    payload_id: bytes
+
+
+class GetPayload(Message):
+    """Send a payload that `Resolved` has named. The answer is `Payload`.
+
+    Attributes:
+        text, is_name: as those of `Resolve`.
+    """
+
+    text: str
+    is_name: bool
+
+
+class Payload(Message):
+    """A payload, as `encode_payload` writes it.
+
+    Attributes:
+        owner, payload_id: as those of `Resolved`.
+    """
+
+    owner: str
+    payload_id: bytes
+    data: bytes
+
+
+TO_PROCESS: tuple[type[Any], ...] = (
+    OpenStream,
+    AttachConnection,
+    Leave,
+    ReloadKeys,
+    Resolved,
+    Payload,
+    Failed,
+    Done,
+    *worker_messages.TO_PROCESS,
+    *report_messages.TO_PROCESS,
+)
+TO_FRONT_DOOR: tuple[type[Any], ...] = (
+    Resolve,
+    GetPayload,
+    Failed,
+    Done,
+    *worker_messages.TO_FRONT_DOOR,
+    *report_messages.TO_FRONT_DOOR,
+)
