@@ -104,9 +104,8 @@ class RunningProcess:
         answer = self._calls[message.call] = self._loop.create_future()
         try:
             self.post(message)
-            async with asyncio.timeout(seconds):
-                return await answer
-        except TimeoutError:
+            return await asyncio.wait_for(answer, seconds)
+        except asyncio.TimeoutError:
             raise LogitportError(f"a session's process has not answered within {seconds:g} s") from None
         finally:
             self._calls.pop(message.call, None)
