@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
+from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport.programs.verifier import Verified
+    from logitport_session.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +34,10 @@ def load_program(shipped: Payload) -> Verified:
     """
     logger.info("verifying program %s, %d bytes", shipped.display_name, len(shipped.data))
     return verify(Program.from_bytes(shipped.data))
+
+
+def source_of(shipped: Payload, domain: TrustDomain) -> Source:
+    """Return the source of a payload. The trust domain is that of its code. Raises InvalidArgument, LimitExceeded."""
+    if shipped.is_program:
+        return Source(shipped.digest, payload=shipped, program=load_program(shipped))
+    return Source(shipped.digest, payload=shipped, domain=domain)

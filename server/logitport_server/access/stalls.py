@@ -7,13 +7,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
+from logitport_session import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# For a client to send a call's message, or to receive a reply. A message of 256 MiB takes 20 s with 100 Mbit/s. A
-# client that does neither holds memory, and its call counts for its principal.
-STALL_SECONDS = 60.0
+STALL_SECONDS = limits.STALL_SECONDS
 
 
 class StallLimit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from logitport_server.metrics.processors import ProcessorMetrics, StepTimes
-from logitport_server.metrics.refusals import code_label
 from logitport_server.metrics.server import Metrics
 
-__all__ = ["Metrics", "ProcessorMetrics", "StepTimes", "code_label"]
+__all__ = ["Metrics", "ProcessorMetrics", "StepTimes"]

@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
-from logitport_server.metrics.refusals import code_label
+from logitport_server.code_label import code_label
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:

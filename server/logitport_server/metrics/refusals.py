@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
+from logitport_server.code_label import code_label
 from logitport_server.metrics.bounded_labels import BoundedLabels
 
 if TYPE_CHECKING:
@@ -75,8 +76,3 @@ class RefusalMetrics(Collector):
                 for code, count in principal.requests.items():
                     requests.add_metric([code_label(code), label], count)
         return calls, requests
-
-
-def code_label(code: int) -> str:
-    """The label of an error code, such as "INVALID_ARGUMENT"."""
-    return common_pb2.ErrorCode.Name(common_pb2.ErrorCode.ValueType(code)).removeprefix("ERROR_CODE_")

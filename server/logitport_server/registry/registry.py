@@ -25,8 +25,8 @@ from logitport_server.registry.view import Entry
 from logitport_session.installed import Installed
 from logitport_session.names import check_name
 from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
-from logitport_session.programs import load_program
-from logitport_session.source import Source, names_no_processor
+from logitport_session.programs import load_program, source_of
+from logitport_session.source import names_no_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.view import View
     from logitport_session.principals import Principal
+    from logitport_session.source import Source
 
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
@@ -132,14 +133,14 @@ class Registry:
             principal.check(REGISTER, "ship a processor with a request")
             shipped = self._policy.accept(processor.payload)
             domain = TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest)
-            return _source(shipped, domain)
+            return source_of(shipped, domain)
         if by is None:
             raise names_no_processor()
         entry = self._catalog.view.find(
             getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
         )
         self._policy.check_current(entry.payload, processor.name if by == "name" else "")
-        return _source(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
+        return source_of(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
@@ -332,10 +333,3 @@ class Registry:
         else:
             self._check_python(shipped)
         return shipped
-
-
-def _source(shipped: Payload, domain: TrustDomain) -> Source:
-    """The source of a payload. The trust domain is that of its code. Raises InvalidArgument, LimitExceeded."""
-    if shipped.is_program:
-        return Source(shipped.digest, payload=shipped, program=load_program(shipped))
-    return Source(shipped.digest, payload=shipped, domain=domain)

@@ -39,13 +39,13 @@ class Departures:
         # By number, hence in the order in which they were opened.
         self._sessions: dict[int, Departure] = {}
 
-    def open(self, *, can_move: bool) -> Departure:
-        """Record a session that was opened."""
+    def open(self, *, can_move: bool, number: int | None = None) -> Departure:
+        """Record a session that was opened. `number` is higher than those before; by default, it is the next one."""
         due = math.inf
         if self._max_session_seconds is not None and can_move:
             due = self._clock() + self._max_session_seconds * uniform(_YOUNGEST, _OLDEST)  # noqa: S311 - no secret
         with self._lock:
-            number = next(self._numbers)
+            number = next(self._numbers) if number is None else number
             departure = self._sessions[number] = Departure(self, number, due, self._clock, can_move=can_move)
         return departure
 

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_proto import processing_pb2
-    from logitport_server.transports.local_socket import FrameHandler, LocalConnection, LocalSocketListener
+    from logitport_server.transports.local_connection import FrameHandler, LocalConnection
+
+
+class LocalTransport(Protocol):
+    """Offers connections of the local transport."""
+
+    def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:
+        """Offer one connection to this handler. Returns None if there is none to offer."""
+
+    def withdraw(self, offered: processing_pb2.LocalTransport) -> None:
+        """Accept no connection for an offer any more. It is no error if it was accepted."""
 
 
 class LocalAttachment:
     """The local connection of a stream, if one is attached. Thread-safe.
 
     Args:
-        listener: accepts the connection; None if the server does not offer the local transport.
+        offers: offers the connection; None if the server does not offer the local transport.
         hold: counts a connection for the quotas; see `Call.hold`.
 
     Attributes:
         connection: the connection; None while frames arrive by gRPC.
     """
 
-    def __init__(self, listener: LocalSocketListener | None, hold: Callable[[], Callable[..., None]]) -> None:
+    def __init__(self, offers: LocalTransport | None, hold: Callable[[], Callable[..., None]]) -> None:
         self.connection: LocalConnection | None = None
-        self._listener = listener
+        self._offers = offers
         self._hold = hold
-        self._token = b""
+        self._offered: processing_pb2.LocalTransport | None = None
         self._ended = False
         self._lock = threading.Lock()
 
@@ -38,11 +48,8 @@ class LocalAttachment:
 
     def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:
         """Offer one connection to the handler of the stream. Returns None if the server does not."""
-        if self._listener is None:
-            return None
-        offered = self._listener.issue_token(handler)
-        self._token = offered.access_token
-        return offered
+        self._offered = None if self._offers is None else self._offers.offer(handler)
+        return self._offered
 
     def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
         """Attach a connection. Returns a function to call when it has ended; None if the stream has ended."""
@@ -60,8 +67,8 @@ class LocalAttachment:
 
     def end(self) -> LocalConnection | None:
         """End the offer with the stream. Returns the connection that is still attached."""
-        if self._listener is not None:
-            self._listener.revoke_token(self._token)
+        if self._offers is not None and self._offered is not None:
+            self._offers.withdraw(self._offered)
         with self._lock:
             self._ended = True
             return self.connection

@@ -6,20 +6,16 @@ import logging
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from logitport.core.local_frames import LENGTH, FrameReceiver
-from logitport.errors import LogitportError
 from logitport_proto import processing_pb2
-from logitport_server.access import stalls
 from logitport_server.transports.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +23,6 @@ logger = logging.getLogger(__name__)
 LOCAL_TRANSPORT_AVAILABLE = hasattr(os, "memfd_create")
 
 _TOKEN_BYTES = 32
-_WELCOME = b"\1"
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 # Connections that have not presented a token. Each has a thread. A further one replaces the oldest: an engine sends its
@@ -35,54 +30,18 @@ _PAUSE_SECONDS = 0.1
 MAX_HANDSHAKES = 64
 
 
-class FrameHandler(Protocol):
-    """Handles the frames of one session."""
-
-    @property
-    def descriptors(self) -> Sequence[int]:
-        """File descriptors to send with the last reply."""
-
-    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
-        """Answer frames of the socket that need no Python.
-
-        `received` was received before. Returns what was received and not answered. Raises OSError.
-        """
-
-    def reply(self, data: bytes, transport: str) -> bytes:
-        """Process a serialized frame that arrived by `transport`, and return its serialized reply.
-
-        Raises LogitportError if it is no frame.
-        """
-
-    def record(self) -> None:
-        """Update the metrics of the last reply, after it was sent."""
-
-    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
-        """Attach a connection. Returns a function to call when its thread and its socket have ended.
-
-        Returns None if the session has ended.
-        """
-
-    def detach(self) -> None:
-        """Detach the connection, and release the memory that the session shares."""
-
-
 class LocalSocketListener:
-    """Accepts connections that present a session's token, and serves each on its own thread.
+    """Accepts connections that present a session's token, and passes each on, on a thread of its own.
 
     Args:
         max_message_bytes: the size limit of a frame.
-        count: called with the bytes of each frame and of its reply, after the reply was sent.
 
     Raises:
         OSError: the socket cannot be created in the folder for temporary files.
     """
 
-    def __init__(self, max_message_bytes: int, count: Callable[[int, int], object] = lambda *_: None) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
-        self._count = count
-        # The kernel enforces the timeout. Python's own timeouts take an additional system call at each read.
-        self._send_timeout = struct.pack("ll", int(stalls.STALL_SECONDS), int(stalls.STALL_SECONDS % 1 * 1e6))
         self._folder = RuntimeFolder()
         self.path = str(self._folder.path / "session.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -94,7 +53,7 @@ class LocalSocketListener:
             raise
         self._socket.listen()
         self._closed = False
-        self._handlers: dict[bytes, FrameHandler] = {}
+        self._serve_by_token: dict[bytes, Callable[[socket.socket], object]] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         # In the order of their acceptance. A replaced connection stays until its thread has ended.
@@ -102,11 +61,14 @@ class LocalSocketListener:
         self._handshake_ended = threading.Condition(self._lock)
         threading.Thread(target=self._accept, name="logitport-local-transport-accept", daemon=True).start()
 
-    def issue_token(self, handler: FrameHandler) -> processing_pb2.LocalTransport:
-        """Issue a token for one connection to this handler; `revoke_token` it when the session ends."""
+    def issue_token(self, serve: Callable[[socket.socket], object]) -> processing_pb2.LocalTransport:
+        """Issue a token for one connection; `revoke_token` it when the session ends.
+
+        `serve` is called with the connection, on a thread of its own, and closes it.
+        """
         token = secrets.token_bytes(_TOKEN_BYTES)
         with self._lock:
-            self._handlers[token] = handler
+            self._serve_by_token[token] = serve
         return processing_pb2.LocalTransport(
             socket_path=self.path, access_token=token, max_message_bytes=self._max_message_bytes
         )
@@ -114,7 +76,7 @@ class LocalSocketListener:
     def revoke_token(self, token: bytes) -> None:
         """Revoke a token. It is no error if it was used, or never issued."""
         with self._lock:
-            self._handlers.pop(token, None)
+            self._serve_by_token.pop(token, None)
 
     def close(self, seconds: float) -> int:
         """Accept no more connections, and wait for the frames that are being processed.
@@ -171,99 +133,24 @@ class LocalSocketListener:
     def _serve(self, connection: socket.socket) -> None:
         thread = threading.current_thread()
         self._threads.add(thread)
-        with ExitStack() as when_ended:
-            try:
-                self._handshake_and_run(connection, when_ended)
-            finally:
-                self._end_handshake(connection)
-                self._threads.discard(thread)
-
-    def _handshake_and_run(self, peer: socket.socket, when_ended: ExitStack) -> None:
-        with peer:
-            peer.settimeout(_HANDSHAKE_SECONDS)
-            try:
-                token = peer.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
-                with self._lock:
-                    handler = self._handlers.pop(token, None)
-                if handler is None:
-                    return
-                self._end_handshake(peer)
-                connection = LocalConnection(peer, handler, self._max_message_bytes, self._count)
-                if (release := handler.attach(connection)) is not None:
-                    when_ended.callback(release)
-                    try:
-                        peer.sendall(_WELCOME)
-                        peer.settimeout(None)
-                        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
-                        connection.run()
-                    finally:
-                        handler.detach()
-            except BlockingIOError:
-                logger.warning("closed a local connection: its engine does not receive its replies")
-            except LogitportError as error:
-                logger.warning("closed a local connection: %s", error)
-            except (OSError, struct.error):
-                logger.debug("a local connection ended", exc_info=True)
-
-
-class LocalConnection:
-    """One engine's connection by the local transport.
-
-    Args:
-        max_message_bytes: the size limit of a frame.
-        count: see `LocalSocketListener`.
-    """
-
-    def __init__(
-        self,
-        peer: socket.socket,
-        handler: FrameHandler,
-        max_message_bytes: int,
-        count: Callable[[int, int], object] = lambda *_: None,
-    ) -> None:
-        self._peer = peer
-        self._handler = handler
-        self._max_message_bytes = max_message_bytes
-        self._count = count
-        self._receiver = FrameReceiver(peer, max_message_bytes)
-
-    def run(self) -> None:
-        """Receive frames and reply to each, until either end closes the connection.
-
-        Raises:
-            LogitportError: what was received is no frame, or one over the size limit.
-            OSError: the connection was lost, or the engine does not receive its replies.
-        """
-        while (frame := self._next_frame()) is not None:
-            reply = self._handler.reply(frame, "local")
-            self._send(reply)
-            self._handler.record()
-            self._count(len(frame), len(reply))
-            del frame, reply  # they may be large, and the next frame long in coming
-
-    def _next_frame(self) -> bytes | None:
-        receiver = self._receiver
-        descriptor = self._peer.fileno()
-        receiver.received = self._handler.answer_steps(descriptor, receiver.received, self._max_message_bytes)
-        return receiver.receive()
-
-    def _send(self, reply: bytes) -> None:
-        message = LENGTH.pack(len(reply)) + reply
-        if self._handler.descriptors:
-            # File descriptors are sent with the first byte of the message, which may be sent in part only.
-            sent = socket.send_fds(self._peer, [message], self._handler.descriptors)
-            message = message[sent:]
-        self._peer.sendall(message)
-
-    def close(self, *, finish: bool) -> None:
-        """Receive no more frames.
-
-        Args:
-            finish: whether the frame that is being processed still gets its reply. Otherwise a reply that is being sent
-                is cut off: an engine that does not receive it would keep the thread, the socket and the session until
-                the time limit.
-        """
         try:
-            self._peer.shutdown(socket.SHUT_RD if finish else socket.SHUT_RDWR)
+            serve = self._handshake(connection)
+            self._end_handshake(connection)
+            if serve is None:
+                connection.close()
+            else:
+                serve(connection)
+        finally:
+            self._end_handshake(connection)
+            self._threads.discard(thread)
+
+    def _handshake(self, connection: socket.socket) -> Callable[[socket.socket], object] | None:
+        """Receive a token. Returns what serves its connection; None if it is not valid."""
+        try:
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            token = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
         except OSError:
-            logger.debug("the engine has closed its local connection already")
+            logger.debug("a local connection ended", exc_info=True)
+            return None
+        with self._lock:
+            return self._serve_by_token.pop(token, None)

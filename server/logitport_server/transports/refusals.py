@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
 from logitport_server.log_limit import LogLimit
-from logitport_server.metrics import code_label
+from logitport_server.code_label import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -30,6 +30,7 @@ class SessionObserver(Observer):
         transport: returns the transport of the session's frames.
         departures: the open sessions of the server, which this one joins.
         peer: gRPC's name for the engine's end of the connection.
+        number: see `Departures.open`.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class SessionObserver(Observer):
         departures: Departures,
         transport: Callable[[], str],
         peer: str,
+        number: int | None = None,
     ) -> None:
         self._metrics = metrics
         self._refusals = refusals
         self._departures = departures
         self._transport = transport
         self._peer = peer
+        self._number = number
         self._session: EngineSession | None = None
         self._fields: Mapping[str, str] = {}
         self._activity: SessionActivity | None = None
@@ -57,7 +60,7 @@ class SessionObserver(Observer):
     def opened(self, session: EngineSession, opening: processing_pb2.OpenSession, fields: Mapping[str, str]) -> None:
         self._session, self._fields = session, fields
         self._activity = SessionActivity(session, fields["session"], opening, self._peer)
-        self._departure = self._departures.open(can_move=opening.can_move)
+        self._departure = self._departures.open(can_move=opening.can_move, number=self._number)
         # Now, because another thread may call it at once, and it needs the departure.
         self._departure.describe = self._describe
         self._metrics.session_opened(session)

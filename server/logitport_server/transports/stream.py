@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics import Metrics
-    from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
+    from logitport_server.transports.local_attachment import LocalTransport
+    from logitport_server.transports.local_connection import LocalConnection
     from logitport_session.session import EngineSession
     from logitport_session.turns import Turns
 
@@ -27,13 +28,14 @@ class SessionStream:
     """One engine's stream: passes its frames to its session, from gRPC or from one local connection.
 
     Args:
-        local_socket: the local transport, if the server offers it.
+        local_transport: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
         turns: divides the server's computing between principals; by default the stream has its own.
         departures: the open sessions, and which of them should move to another server.
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
         hold: counts a resource of the session for the quotas; see `Call.hold`.
+        number: distinguishes the session for operators; by default, the next number of `departures`.
 
     Attributes:
         parse: parses a frame; see `SessionFrames.parse`.
@@ -43,22 +45,24 @@ class SessionStream:
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         metrics: Metrics,
-        local_socket: LocalSocketListener | None,
+        local_transport: LocalTransport | None,
         refusals: Refusals | None = None,
         turns: Turns | None = None,
         departures: Departures | None = None,
         peer: str = "",
         trace: object = None,
         hold: Callable[[], Callable[..., None]] = lambda: _do_nothing,
+        number: int | None = None,
     ) -> None:
         self._hold = hold
-        self._local = LocalAttachment(local_socket, hold)
+        self._local = LocalAttachment(local_transport, hold)
         self._observer = SessionObserver(
             metrics,
             refusals or Refusals(metrics),
             departures or Departures(),
             lambda: self._local.transport,
             peer,
+            number,
         )
         self._frames = SessionFrames(open_session, self._observer, turns, trace, self._offer)
         self.parse = self._frames.parse

@@ -1,0 +1,45 @@
+"""What the processes of principals are made with: the operator's options, without secrets."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from logitport_session.limits import SessionLimits
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """The setup. Fields are those of `ServerConfig` with the same names, unless stated otherwise.
+
+    Attributes:
+        limits: the fields of `SessionLimits`.
+        processors: further installed processors, as dill writes them.
+        pythons: the minor versions of Python whose payloads workers can run.
+        socket_path: of the local transport; "" if it is not offered.
+        process_memory: bytes that one process may allocate.
+    """
+
+    limits: dict[str, Any]
+    device: str
+    max_session_age: float | None
+    logits_processors: list[str]
+    entry_points: bool
+    processors: bytes
+    tokenizer: list[str]
+    enable_custom_logit_processor: bool
+    programs: bool
+    program_milliseconds: float
+    max_payload_bytes: int
+    trusted_keys: str | None
+    has_workers: bool
+    pythons: list[str]
+    log_level: str
+    log_format: Literal["text", "json"]
+    socket_path: str = ""
+    process_memory: int = 0
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """Limits of a session."""
+        return SessionLimits(**self.limits)

@@ -1,0 +1,216 @@
+"""The streams of one principal: its sessions, and its calls of Apply."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from logitport.errors import LogitportError
+from logitport_proto import processing_pb2
+from logitport_server.principal_process.relayed import RelayedConnection
+from logitport_server.transports.local_connection import serve_connection
+from logitport_server.transports.stream import SessionStream
+from logitport_session import defects, tracing
+from logitport_session.apply import apply
+from logitport_session.limits import STALL_SECONDS
+from logitport_session.parsing import parse
+from logitport_session.principals import Principal
+from logitport_session.scope import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from logitport_proto import common_pb2
+    from logitport_server.principal_process.messages import AttachConnection, OpenStream
+    from logitport_server.principal_process.recorder import Recorder
+    from logitport_server.transports.departures import Departures
+    from logitport_server.transports.local_connection import FrameHandler
+    from logitport_server.transports.refusals import Refusals
+    from logitport_session.session import EngineSession
+    from logitport_session.session_admissions import Admitted
+
+    OpenSession = Callable[[processing_pb2.OpenSession, Principal], EngineSession]
+
+logger = logging.getLogger(__name__)
+
+# As many as a principal may have in flight.
+_MAX_APPLY_THREADS = 64
+
+
+class Streams:
+    """Serves the streams that the front door opens. The methods belong to the thread of the link.
+
+    Args:
+        name: name of the principal.
+        socket_path: of the local transport; "" if it is not offered.
+        max_message_bytes: the size limit of a frame.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_session: OpenSession,
+        recorder: Recorder,
+        refusals: Refusals,
+        departures: Departures,
+        socket_path: str,
+        max_message_bytes: int,
+    ) -> None:
+        self._name = name
+        self._open_session = open_session
+        self._recorder = recorder
+        self._refusals = refusals
+        self._departures = departures
+        self._socket_path = socket_path
+        self._max_message_bytes = max_message_bytes
+        self._sessions: dict[int, SessionStream] = {}
+        self._apply_threads = ThreadPoolExecutor(_MAX_APPLY_THREADS, "logitport-apply")
+        self._is_leaving = False
+
+    def open(self, message: OpenStream, descriptors: list[int]) -> None:
+        """Serve a stream on the socket of this descriptor."""
+        connection = RelayedConnection(socket.socket(fileno=descriptors[0]))
+        principal = Principal(self._name, frozenset(message.scopes))
+        trace = tracing.continued(message.traceparent, message.tracestate)
+        if not message.is_session:
+            self._apply_threads.submit(self._apply, connection, principal, trace)
+            return
+        held = _Held(partial(self._end, message.number, connection))
+        stream = SessionStream(
+            partial(self._open_session, principal=principal),
+            self._recorder,
+            _Offer(message.access_token, self._socket_path, self._max_message_bytes),
+            self._refusals,
+            departures=self._departures,
+            peer=message.peer,
+            trace=trace,
+            hold=held.hold,
+            number=message.number,
+        )
+        self._sessions[message.number] = stream
+        release = held.hold()
+        threading.Thread(
+            target=self._serve_session, args=(stream, connection, release), name="logitport-session", daemon=True
+        ).start()
+
+    def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
+        """Serve a session on a connection of the local transport."""
+        peer = socket.socket(fileno=descriptors[0])
+        stream = self._sessions.get(message.number)
+        if stream is None:  # it has ended meanwhile
+            peer.close()
+            return
+        arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._recorder.local_frame
+        threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
+
+    def leave(self) -> None:
+        """State to all sessions that they should move. Those that end now still get the replies to their frames."""
+        self._is_leaving = True
+        self._departures.begin()
+
+    def _serve_session(self, stream: SessionStream, connection: RelayedConnection, release: Callable[[], None]) -> None:
+        try:
+            while (frame := connection.receive()) is not None:
+                try:
+                    reply = stream.reply(frame, "grpc")
+                except LogitportError as error:
+                    connection.fail(error)
+                    break
+                connection.answer(reply)
+                stream.record()
+                del frame, reply  # they may be large, and the next frame long in coming
+        except OSError:
+            logger.debug("the front door has ended a session", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - only this session fails
+            connection.fail(defects.to_error(error, "a session"))
+        finally:
+            stream.close(finish=self._is_leaving)
+            release()
+
+    def _end(self, number: int, connection: RelayedConnection) -> None:
+        self._sessions.pop(number, None)
+        connection.close()
+
+    def _apply(self, connection: RelayedConnection, principal: Principal, trace: object) -> None:
+        try:
+            data = connection.receive()
+            if data is not None:
+                self._answer_apply(connection, data, principal, trace)
+        except OSError:
+            logger.debug("the front door has ended a call", exc_info=True)
+        finally:
+            connection.close()
+
+    def _answer_apply(self, connection: RelayedConnection, data: bytes, principal: Principal, trace: object) -> None:
+        try:
+            with Scope({"principal": principal.name}), tracing.active(trace):
+                reply = self._applied(data, principal)
+        except LogitportError as error:
+            connection.fail(error)
+        except Exception as error:  # noqa: BLE001 - only this call fails
+            connection.fail(defects.to_error(error, "a call"))
+        else:
+            connection.answer(reply)
+
+    def _applied(self, data: bytes, principal: Principal) -> bytes:
+        """Return the reply to a call of Apply. Raises LogitportError."""
+        started = time.perf_counter()
+        message = parse(processing_pb2.ApplyRequest, data)
+        refused = 0
+
+        def record_refusals(failures: Sequence[common_pb2.Failure], admitted: Admitted) -> None:
+            nonlocal refused
+            refused = len(failures)
+            self._refusals.record(principal, failures, len(message.requests), admitted.first_refused)
+
+        response, spending = apply(message, partial(self._open_session, principal=principal), record_refusals)
+        tracing.current().set("failed_requests", len(response.failures))
+        seconds = time.perf_counter() - started
+        self._recorder.step(response, seconds, "unary", principal.name, spending, refused=refused)
+        return response.SerializeToString()
+
+
+class _Held:
+    """Counts what is left of a stream.
+
+    Args:
+        when_none: called once, when nothing is left.
+    """
+
+    def __init__(self, when_none: Callable[[], object]) -> None:
+        self._when_none = when_none
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def hold(self) -> Callable[..., None]:
+        """Count one more. Returns a function to call once, when it has ended; it ignores arguments."""
+        with self._lock:
+            self._count += 1
+        return self._release
+
+    def _release(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            is_last = not self._count
+        if is_last:
+            self._when_none()
+
+
+class _Offer:
+    """Offers a connection of the local transport with the token that the front door has issued, and withdraws."""
+
+    def __init__(self, access_token: bytes, socket_path: str, max_message_bytes: int) -> None:
+        self._offered = processing_pb2.LocalTransport(
+            socket_path=socket_path, access_token=access_token, max_message_bytes=max_message_bytes
+        )
+
+    def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:  # noqa: ARG002 - see `attach`
+        return self._offered if self._offered.access_token else None
+
+    def withdraw(self, offered: processing_pb2.LocalTransport) -> None:
+        """Do nothing: the front door withdraws the token when the call has ended."""
