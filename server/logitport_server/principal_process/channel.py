@@ -114,6 +114,10 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
+    def close_descriptor(self) -> None:
+        """Close this process's descriptor of a socket that another process uses, too."""
+        self._connection.close()
+
     def _send(self, data: bytes, descriptors: Sequence[int], flags: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
         with self._sending:

@@ -43,7 +43,9 @@ class Leave(Message):
 
 
 class ReloadKeys(Message):
-    """Read the trusted keys again."""
+    """Read the trusted keys again if their files have changed; with `force`, in any case."""
+
+    force: bool = False
 
 
 class Resolve(Message):

@@ -148,7 +148,7 @@ class Streams:
 
     def _answer_apply(self, connection: RelayedConnection, data: bytes, principal: Principal, trace: object) -> None:
         try:
-            with Scope({"principal": principal.name}), tracing.active(trace):
+            with Scope({"principal": principal.name}), tracing.span("apply", parent=trace):
                 reply = self._applied(data, principal)
         except LogitportError as error:
             connection.fail(error)

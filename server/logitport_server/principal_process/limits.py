@@ -1,0 +1,31 @@
+"""What the kernel enforces for a principal's process: its memory, and its share of the processors."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+
+from logitport_server.sandbox import linux
+
+# The kernel ends processes with higher values first when memory is short: before the front door, which has 0.
+_OOM_SCORE = 300
+
+
+def apply(memory_bytes: int) -> None:
+    """Limit this process. All its children inherit the limits.
+
+    Args:
+        memory_bytes: its private memory; 0 for no limit. Not its address space: CUDA reserves more than the machine
+            has.
+    """
+    # A session of its own is a scheduling group of its own (autogroup, sched(7)): the kernel divides the processors
+    # among groups, whatever the number of their threads.
+    os.setsid()
+    linux.set_dumpable(False)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(_OOM_SCORE))
+    if memory_bytes:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -1,0 +1,109 @@
+"""What the zygote imports and reads before it forks, so that processes share it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dill  # type: ignore[import-untyped]
+
+import logitport_builtins
+from logitport.errors import InvalidArgument, LogitportError
+from logitport_server import logs
+from logitport_session import installed
+from logitport_session.installed import Installed
+
+if TYPE_CHECKING:
+    from logitport_server.principal_process.setup import Setup
+
+logger = logging.getLogger(__name__)
+
+
+class Preloaded(NamedTuple):
+    """What all processes have.
+
+    Attributes:
+        device: torch's name of the device for logits.
+        installed: the installed processors.
+    """
+
+    device: str
+    installed: Installed
+
+
+def preload(setup: Setup) -> Preloaded:
+    """Import and read what processes need.
+
+    Raises:
+        InvalidArgument: an option cannot be used.
+        LogitportError: a tokenizer or a processor cannot be used.
+    """
+    logs.configure(setup.log_level, setup.log_format)
+    _import()
+    given: list[Any] = dill.loads(setup.processors) if setup.processors else []  # noqa: S301 - the front door's own
+    processors = Installed(
+        installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given)
+    )
+    logitport_builtins.configure(setup)
+    device = _in_child(setup.device)
+    _check_threads()
+    gc.collect()
+    gc.freeze()  # a collection in a process would write to, and so copy, the shared pages
+    return Preloaded(device, processors)
+
+
+def _import() -> None:
+    import torch
+
+    import logitport_server.principal_process.process
+    import logitport_session.dialects.program
+    import logitport_session.shared_memory.regions  # noqa: F401
+
+    torch.zeros(1).half()  # reads the CPU's features
+
+
+def _in_child(name: str) -> str:
+    """Choose the device in a child: to look for GPUs begins CUDA, which no process can use that is forked afterwards.
+
+    Raises InvalidArgument if there is no such device.
+    """
+    if name == "cpu":
+        return name
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, _chosen(name).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        chosen = pipe.read().decode()
+    os.waitpid(child, 0)
+    kind, _, text = chosen.partition("=")
+    if kind != "device":
+        raise InvalidArgument(text or f"--device {name}: the devices of this machine cannot be listed")
+    return text
+
+
+def _chosen(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "device=cuda" if torch.cuda.is_available() else "device=cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        return f"error=--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu"
+    return f"device={name}"
+
+
+def _check_threads() -> None:
+    """Raise LogitportError if a module has started threads: a fork has none of them, but their locks."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        raise LogitportError(
+            f"an installed processor, or a module that it imports, has started {threads - 1} threads at its import; "
+            "the processes of principals are forked from the process that imports it: start threads at the first call"
+        )

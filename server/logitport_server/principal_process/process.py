@@ -1,0 +1,129 @@
+"""One principal's process: serves the streams that the front door opens."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logitport.core.fair_threads import FairThreads
+from logitport_server import collector
+from logitport_server.principal_process import lifeline, limits, messages
+from logitport_server.principal_process.channel import Channel, ChannelError
+from logitport_server.principal_process.link import Link
+from logitport_server.principal_process.names import Names
+from logitport_server.principal_process.recorder import Recorder, Reporter
+from logitport_server.principal_process.streams import Streams
+from logitport_server.principal_process.workers import make_executor
+from logitport_server.registry.policy import PayloadPolicy
+from logitport_server.transports.departures import Departures
+from logitport_server.transports.refusals import Refusals
+from logitport_session.memory import MemoryAccounts
+from logitport_session.session import EngineSession
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from logitport_proto import processing_pb2
+    from logitport_server.principal_process.preload import Preloaded
+    from logitport_server.principal_process.setup import Setup
+    from logitport_session.principals import Principal
+
+logger = logging.getLogger(__name__)
+
+# Admissions in the background that run at the same time. Most of them wait for a worker.
+_MAX_ADMISSION_THREADS = 64
+# How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
+# its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms.
+_SWITCH_SECONDS = 0.0001
+
+
+def run(principal: str, connection: socket.socket, reading_end: int, setup: Setup, preloaded: Preloaded) -> None:
+    """Serve until the front door ends, or closes the channel.
+
+    Args:
+        principal: its name.
+        connection: the channel to the front door.
+        reading_end: of the lifeline.
+    """
+    lifeline.end_with(reading_end)
+    limits.apply(setup.process_memory)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    collector.begin()
+    link = Link(Channel(connection, messages.TO_PROCESS))
+    process = _Process(principal, link, setup, preloaded)
+    try:
+        link.run()
+    except ChannelError:
+        logger.exception("the front door has sent an invalid message")
+    finally:
+        process.close()
+
+
+class _Process:
+    def __init__(self, principal: str, link: Link, setup: Setup, preloaded: Preloaded) -> None:
+        self._setup = setup
+        self._device = preloaded.device
+        self._trusted_keys = None
+        if setup.trusted_keys is not None:
+            from logitport_server.registry.trusted_keys import TrustedKeys
+
+            self._trusted_keys = TrustedKeys(Path(setup.trusted_keys))
+        policy = PayloadPolicy(
+            allow_shipped=setup.enable_custom_logit_processor,
+            allow_programs=setup.programs,
+            max_bytes=setup.max_payload_bytes,
+            trusted_keys=self._trusted_keys,
+        )
+        self._names = Names(preloaded.installed, policy, link)
+        self._executor = make_executor(setup, link, self._device)
+        self._limits = setup.session_limits
+        self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
+        self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        departures = Departures(setup.max_session_age)
+        recorder = Recorder(principal, self._executor, departures)
+        self._reporter = Reporter(recorder, link)
+        streams = Streams(
+            principal,
+            self._open_session,
+            recorder,
+            Refusals(recorder),
+            departures,
+            setup.socket_path,
+            setup.session_limits.max_message_bytes,
+        )
+        link.handle(messages.OpenStream, streams.open)
+        link.handle(messages.AttachConnection, streams.attach)
+        link.handle(messages.Leave, lambda *_: streams.leave())
+        link.handle(messages.ReloadKeys, self._reload_keys)
+        threading.Thread(target=self._collect, name="logitport-collector", daemon=True).start()
+
+    def close(self) -> None:
+        """Report the last numbers. The end of the process releases the rest."""
+        self._reporter.close()
+
+    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
+        return EngineSession(
+            opening, self._names, self._executor, self._device, self._limits, principal, self._submit, self._memory
+        )
+
+    def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
+        return self._admission_threads.submit(principal, work)
+
+    def _reload_keys(self, message: messages.ReloadKeys, descriptors: list[int]) -> None:  # noqa: ARG002
+        if self._trusted_keys is not None:
+            self._trusted_keys.refresh(force=message.force)
+
+    def _collect(self) -> None:
+        """Collect garbage at intervals, and return freed memory to the kernel."""
+        while True:
+            time.sleep(collector.INTERVAL_SECONDS)
+            gc.collect()
+            if self._memory.take_freed():
+                collector.return_freed_memory()

@@ -1,0 +1,80 @@
+"""The messages between the front door and the zygote of principals' processes."""
+
+from __future__ import annotations
+
+from logitport_server.principal_process.message import Message
+from logitport_server.principal_process.setup import Setup
+
+
+class Prepare(Message):
+    """Import what the processes need. The answer is `Prepared` or `Refused`."""
+
+    setup: Setup
+
+
+class Prepared(Message):
+    """Processes can be forked.
+
+    Attributes:
+        device: torch's name of the device for logits.
+        has_only_builtins: whether no processors are installed in addition to the built-ins.
+    """
+
+    device: str
+
+
+class Refused(Message):
+    """The setup cannot be used.
+
+    Attributes:
+        reason: for the operator.
+    """
+
+    reason: str
+
+
+class Fork(Message):
+    """Fork a process. The channel's end and the reading end of the lifeline come with the message.
+
+    Attributes:
+        number: of the process.
+        principal: name of the principal.
+    """
+
+    number: int
+    principal: str
+
+
+class Forked(Message):
+    """A process was forked. Its pidfd comes with the message."""
+
+    number: int
+    process_id: int
+
+
+class ForkFailed(Message):
+    """No process was forked.
+
+    Attributes:
+        reason: of the kernel.
+        error_number: of the system call; 0 if none has failed.
+    """
+
+    number: int
+    reason: str
+    error_number: int
+
+
+class Ended(Message):
+    """A process has ended.
+
+    Attributes:
+        status: its exit status, negative for a signal.
+    """
+
+    number: int
+    status: int
+
+
+TO_ZYGOTE = (Prepare, Fork)
+FROM_ZYGOTE = (Prepared, Refused, Forked, ForkFailed, Ended)
