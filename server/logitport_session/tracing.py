@@ -171,6 +171,15 @@ def continued(traceparent: str, tracestate: str) -> object:
     return _tracer.continued({"traceparent": traceparent, "tracestate": tracestate})
 
 
+def headers() -> tuple[str, str]:
+    """Return the headers of W3C Trace Context for the active span: traceparent and tracestate; "" if it is not recorded.
+
+    `continued` takes them, also in another process.
+    """
+    found = current().ids
+    return (f"00-{found['trace_id']}-{found['span_id']}-01", "") if found else ("", "")
+
+
 def ids(of: Span | None = None) -> dict[str, str]:
     """`trace_id` and `span_id`, in hexadecimal, of a span, by default the active one; {} if it is not recorded."""
     return (of or current()).ids

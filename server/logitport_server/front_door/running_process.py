@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import signal
-import socket
+import threading
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from logitport_server.principal_process.link import failed
 from logitport_server.principal_process.message import Done, Failed, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
 
     # Gets the process, the message, and its descriptors, which it closes or keeps. For a call, it returns the answer, or
     # the answer with descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
@@ -47,8 +48,10 @@ class RunningProcess:
 
     Attributes:
         ended: done when the process has ended.
-        status: its exit status, as that of `subprocess.Popen`; None if it is not known.
+        status: done with its exit status, as that of `subprocess.Popen`, or with None if that cannot be known.
         data: what the parts of the front door keep for the process, by their own keys.
+        streams: number of its open streams.
+        used_at: when a stream was opened or ended last, in time.monotonic() seconds.
     """
 
     def __init__(
@@ -63,9 +66,12 @@ class RunningProcess:
         self.principal = principal
         self.process_id = process_id
         self.data: dict[str, Any] = {}
-        self.status: int | None = None
+        self.streams = 0
+        self.used_at = 0.0
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.status: asyncio.Future[int | None] = self._loop.create_future()
         self._channel = Channel(connection, messages.TO_FRONT_DOOR)
         self._pidfd = pidfd
         self._lifeline = lifeline
@@ -75,6 +81,7 @@ class RunningProcess:
         self._unsent: deque[tuple[Message, list[int]]] = deque()
         self._answering: set[asyncio.Future[Any]] = set()
         self._is_open = True
+        self._was_closed = False
         self._loop.add_reader(self._channel.fileno(), self._receive)
         self._loop.add_reader(pidfd, self._end)
 
@@ -83,13 +90,18 @@ class RunningProcess:
         """Whether it has neither ended nor been told to end."""
         return self._is_open and not self.ended.done()
 
+    @property
+    def is_expected_to_end(self) -> bool:
+        """Whether `close` was called before it ended."""
+        return self._was_closed
+
     def post(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a message without waiting, on any thread. The descriptors may be closed afterwards.
 
         Does nothing if the process has ended.
         """
         kept = [os.dup(descriptor) for descriptor in descriptors]
-        if asyncio._get_running_loop() is self._loop:
+        if threading.get_ident() == self._thread:
             self._post(message, kept)
         else:
             self._loop.call_soon_threadsafe(self._post, message, kept)
@@ -112,6 +124,10 @@ class RunningProcess:
 
     def close(self) -> None:
         """Let the process end: it does so when its end of the channel is closed."""
+        self._was_closed = True
+        self._close_channel()
+
+    def _close_channel(self) -> None:
         if self._is_open:
             self._is_open = False
             self._loop.remove_reader(self._channel.fileno())
@@ -126,6 +142,11 @@ class RunningProcess:
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def note_status(self, status: int | None) -> None:
+        """Record its exit status, which may be known before or after its end."""
+        if not self.status.done():
+            self.status.set_result(status)
 
     def _post(self, message: Message, descriptors: list[int]) -> None:
         if not self._is_open:
@@ -162,7 +183,7 @@ class RunningProcess:
                 self._violated(f"has sent {error}")
                 return
             if received is None:
-                self.close()
+                self._close_channel()
                 self.kill()  # it has closed its end, and can serve nothing any more
                 return
             self._handle(*received)
@@ -212,7 +233,7 @@ class RunningProcess:
     def _violated(self, what: str) -> None:
         """Kill a process that does not keep to the protocol."""
         logger.error("the process %d of %r %s, and is killed", self.process_id, self.principal, what)
-        self.close()
+        self._close_channel()
         self.kill()
 
     def _end(self) -> None:
@@ -220,7 +241,7 @@ class RunningProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         os.close(self._lifeline)
-        self.close()
+        self._close_channel()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():

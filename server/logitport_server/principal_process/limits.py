@@ -6,8 +6,6 @@ import os
 import resource
 from contextlib import suppress
 
-from logitport_server.sandbox import linux
-
 # The kernel ends processes with higher values first when memory is short: before the front door, which has 0.
 _OOM_SCORE = 300
 
@@ -22,7 +20,6 @@ def apply(memory_bytes: int) -> None:
     # A session of its own is a scheduling group of its own (autogroup, sched(7)): the kernel divides the processors
     # among groups, whatever the number of their threads.
     os.setsid()
-    linux.set_dumpable(False)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(_OOM_SCORE))
     if memory_bytes:

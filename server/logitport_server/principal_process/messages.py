@@ -20,7 +20,8 @@ class OpenStream(Message):
         scopes: the caller's scopes.
         peer: gRPC's name for the caller's end of its connection.
         traceparent, tracestate: the caller's trace, by W3C Trace Context.
-        access_token: for the session's connection of the local transport; b"" if that is not offered.
+        socket_path: of the local transport; "" if it is not offered.
+        access_token: for the session's connection of the local transport.
     """
 
     number: int
@@ -29,6 +30,7 @@ class OpenStream(Message):
     peer: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    socket_path: str = ""
     access_token: bytes = b""
 
 

@@ -95,7 +95,6 @@ class _Process:
             recorder,
             Refusals(recorder),
             departures,
-            setup.socket_path,
             setup.session_limits.max_message_bytes,
         )
         link.handle(messages.OpenStream, streams.open)

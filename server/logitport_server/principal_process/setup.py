@@ -16,7 +16,6 @@ class Setup(msgspec.Struct, frozen=True):
         limits: the fields of `SessionLimits`.
         processors: further installed processors, as dill writes them.
         pythons: the minor versions of Python whose payloads workers can run.
-        socket_path: of the local transport; "" if it is not offered.
         process_memory: bytes that one process may allocate.
     """
 
@@ -36,7 +35,6 @@ class Setup(msgspec.Struct, frozen=True):
     pythons: list[str]
     log_level: str
     log_format: Literal["text", "json"]
-    socket_path: str = ""
     process_memory: int = 0
 
     @property

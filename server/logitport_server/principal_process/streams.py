@@ -47,7 +47,6 @@ class Streams:
 
     Args:
         name: name of the principal.
-        socket_path: of the local transport; "" if it is not offered.
         max_message_bytes: the size limit of a frame.
     """
 
@@ -58,7 +57,6 @@ class Streams:
         recorder: Recorder,
         refusals: Refusals,
         departures: Departures,
-        socket_path: str,
         max_message_bytes: int,
     ) -> None:
         self._name = name
@@ -66,7 +64,6 @@ class Streams:
         self._recorder = recorder
         self._refusals = refusals
         self._departures = departures
-        self._socket_path = socket_path
         self._max_message_bytes = max_message_bytes
         self._sessions: dict[int, SessionStream] = {}
         self._apply_threads = ThreadPoolExecutor(_MAX_APPLY_THREADS, "logitport-apply")
@@ -84,7 +81,7 @@ class Streams:
         stream = SessionStream(
             partial(self._open_session, principal=principal),
             self._recorder,
-            _Offer(message.access_token, self._socket_path, self._max_message_bytes),
+            _Offer(message, self._max_message_bytes),
             self._refusals,
             departures=self._departures,
             peer=message.peer,
@@ -204,13 +201,13 @@ class _Held:
 class _Offer:
     """Offers a connection of the local transport with the token that the front door has issued, and withdraws."""
 
-    def __init__(self, access_token: bytes, socket_path: str, max_message_bytes: int) -> None:
+    def __init__(self, message: OpenStream, max_message_bytes: int) -> None:
         self._offered = processing_pb2.LocalTransport(
-            socket_path=socket_path, access_token=access_token, max_message_bytes=max_message_bytes
+            socket_path=message.socket_path, access_token=message.access_token, max_message_bytes=max_message_bytes
         )
 
     def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:  # noqa: ARG002 - see `attach`
-        return self._offered if self._offered.access_token else None
+        return self._offered if self._offered.socket_path else None
 
     def withdraw(self, offered: processing_pb2.LocalTransport) -> None:
         """Do nothing: the front door withdraws the token when the call has ended."""

@@ -136,11 +136,13 @@ class Registry:
             return source_of(shipped, domain)
         if by is None:
             raise names_no_processor()
-        entry = self._catalog.view.find(
-            getattr(processor, by), principal.name, names=by == "name", digests=by == "digest"
-        )
+        entry = self.find(getattr(processor, by), principal.name, is_name=by == "name")
         self._policy.check_current(entry.payload, processor.name if by == "name" else "")
         return source_of(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
+
+    def find(self, text: str, principal: str, *, is_name: bool) -> Entry:
+        """Find a registered processor that a principal may use, by its name or its digest. Raises NotFound."""
+        return self._catalog.view.find(text, principal, names=is_name, digests=not is_name)
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""

@@ -1,0 +1,180 @@
+"""The processes of principals: forked on demand, refused after crashes, and ended when they have long been idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from logitport.core.bounded import BoundedTable
+from logitport.errors import LimitExceeded, ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logitport_server.front_door.running_process import RunningProcess
+    from logitport_server.front_door.session_zygote import SessionZygote
+
+logger = logging.getLogger(__name__)
+
+# Processes without streams that are kept for the next call of their principal.
+_MAX_IDLE = 64
+# After so many ends by a crash within this time, the next process of the principal is delayed, for a growing time.
+_CRASHES, _CRASH_SECONDS = 2, 60.0
+_MAX_REFUSAL_SECONDS = 60.0
+_MAX_PRINCIPALS = 1024
+# Forks of all principals: one takes 2 to 20 ms.
+_FORKS_PER_SECOND = 50
+_STATUS_SECONDS = 1.0
+
+
+class Processes:
+    """Has the running processes. All methods belong to the event loop.
+
+    Args:
+        started: called with each process before its first stream.
+    """
+
+    def __init__(self, zygote: SessionZygote, started: Callable[[RunningProcess], object] = lambda _: None) -> None:
+        self._zygote = zygote
+        self._started = started
+        # The least recently used first.
+        self._running: dict[str, RunningProcess] = {}
+        self._forking: dict[str, asyncio.Future[RunningProcess]] = {}
+        self._crashes: BoundedTable[str, deque[float]] = BoundedTable(_MAX_PRINCIPALS)
+        self._forks: deque[float] = deque(maxlen=_FORKS_PER_SECOND)
+        self._watching: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[RunningProcess]:
+        return iter(list(self._running.values()))
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def get(self, principal: str) -> RunningProcess:
+        """Return the principal's process; fork it if there is none.
+
+        Raises:
+            LimitExceeded: the last ones have crashed, or no process can be forked now.
+            ServerUnavailable: the server ends, or the zygote is being started.
+        """
+        process = self._running.get(principal)
+        if process is not None and process.is_running:
+            return process
+        forking = self._forking.get(principal)
+        if forking is None:
+            forking = self._forking[principal] = asyncio.ensure_future(self._fork(principal))
+            forking.add_done_callback(lambda _: self._forking.pop(principal, None))
+        return await asyncio.shield(forking)
+
+    def begin_stream(self, process: RunningProcess) -> None:
+        """Count a stream of a process."""
+        process.streams += 1
+        process.used_at = time.monotonic()
+        if self._running.get(process.principal) is process:
+            self._running[process.principal] = self._running.pop(process.principal)  # the most recently used
+
+    def end_stream(self, process: RunningProcess) -> None:
+        """Count the end of a stream. A process beyond the idle ones that are kept ends."""
+        process.streams -= 1
+        process.used_at = time.monotonic()
+        idle = [other for other in self._running.values() if not other.streams]
+        for other in idle[: max(0, len(idle) - _MAX_IDLE)]:
+            self._end(other)
+
+    async def close(self, seconds: float) -> int:
+        """End all processes. Returns the number of those that had to be killed after this time."""
+        self._is_closed = True
+        for forking in list(self._forking.values()):
+            forking.cancel()
+        running = list(self._running.values())
+        for process in running:
+            process.close()
+        ended = [process.ended for process in running]
+        if ended:
+            await asyncio.wait(ended, timeout=max(0.0, seconds))
+        late = [process for process in running if not process.ended.done()]
+        for process in late:
+            process.kill()
+        if late:
+            await asyncio.wait([process.ended for process in late], timeout=_STATUS_SECONDS)
+        for task in self._watching:
+            task.cancel()
+        return len(late)
+
+    async def _fork(self, principal: str) -> RunningProcess:
+        self._check(principal)
+        process = await self._zygote.fork(principal)
+        if self._is_closed:
+            process.close()
+            raise ServerUnavailable("the server is shutting down; open a session on another one")
+        self._running[principal] = process
+        self._started(process)
+        task = asyncio.ensure_future(self._watch(process))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        return process
+
+    def _check(self, principal: str) -> None:
+        """Raise LimitExceeded if the principal's processes have crashed, or too many are forked."""
+        now = time.monotonic()
+        crashes = self._crashes.get(principal, ())
+        if len(crashes) >= _CRASHES:
+            pause = min(2.0 ** (len(crashes) - _CRASHES), _MAX_REFUSAL_SECONDS)
+            left = crashes[-1] + pause - now
+            if left > 0:
+                raise LimitExceeded(
+                    f"the process of {principal or 'the caller'!r} has ended {len(crashes)} times within "
+                    f"{_CRASH_SECONDS:.0f} s, so that its next session is refused for {left:.1f} s: find the request "
+                    "that ends it, in the server's log"
+                )
+        if len(self._forks) == _FORKS_PER_SECOND and now - self._forks[0] < 1.0:
+            raise LimitExceeded(
+                f"the server has started {_FORKS_PER_SECOND} processes within a second, its limit; try again"
+            )
+        self._forks.append(now)
+
+    async def _watch(self, process: RunningProcess) -> None:
+        """Wait for the end of a process, and record a crash."""
+        await process.ended
+        if self._running.get(process.principal) is process:
+            del self._running[process.principal]
+        status = None
+        try:
+            status = await asyncio.wait_for(asyncio.shield(process.status), _STATUS_SECONDS)
+        except asyncio.TimeoutError:
+            pass
+        if process.is_expected_to_end or self._is_closed:
+            return
+        now = time.monotonic()
+        crashes = self._crashes.setdefault(process.principal, deque(maxlen=16))
+        while crashes and now - crashes[0] > _CRASH_SECONDS:
+            crashes.popleft()
+        crashes.append(now)
+        logger.error(
+            "the process %d of principal %r %s; its %d streams have ended",
+            process.process_id,
+            process.principal,
+            _ending(status),
+            process.streams,
+            extra={"event": "process_lost", "principal": process.principal, "status": status},
+        )
+
+    def _end(self, process: RunningProcess) -> None:
+        if self._running.get(process.principal) is process:
+            del self._running[process.principal]
+        process.close()
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "has ended"
+    if status >= 0:
+        return f"has ended with status {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    cause = ", most likely for memory" if name == "SIGKILL" else ""
+    return f"was killed by {name}{cause}"

@@ -1,0 +1,122 @@
+"""The front door's end of a socket on which it relays the messages of one stream, one at a time in each direction."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from logitport.core.local_frames import LENGTH
+from logitport.errors import ServerUnavailable, from_proto
+from logitport_proto import common_pb2
+from logitport_server.principal_process.relayed import ERROR, REPLY
+
+_RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
+# Larger messages are sent apart from their length: to join them would copy them.
+_MAX_JOINED_BYTES = 1 << 16
+
+
+class Relay:
+    """One end of the socket. All methods belong to the event loop.
+
+    Args:
+        connection: the socket, which this object then owns.
+
+    Attributes:
+        ended: done when the process has closed its end: nothing of the stream is left there.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._connection = connection
+        connection.setblocking(False)
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._needed = REPLY.size
+        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
+        self._loop.add_reader(connection.fileno(), self._receive)
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Send a message. Returns the reply.
+
+        Raises:
+            LogitportError: the process has refused the message.
+            ServerUnavailable: the process has ended.
+        """
+        if self.ended.done():
+            raise _gone()
+        self._reply = self._loop.create_future()
+        try:
+            await self._send(message)
+            kind, data = await self._reply
+        except OSError:
+            raise _gone() from None
+        finally:
+            self._reply = None
+        if kind == ERROR:
+            raise from_proto(common_pb2.Error.FromString(data))
+        return data
+
+    def finish(self) -> None:
+        """End the stream: the process receives the end after the messages that were sent."""
+        if not self.ended.done():
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_WR)
+
+    async def _send(self, message: bytes) -> None:
+        header = LENGTH.pack(len(message))
+        if len(message) <= _MAX_JOINED_BYTES:
+            data = header + message
+            with suppress(BlockingIOError):
+                if self._connection.send(data) == len(data):
+                    return
+                raise ConnectionError("a message was sent in part")  # the buffer of a socket takes more than this
+        await self._loop.sock_sendall(self._connection, header)
+        await self._loop.sock_sendall(self._connection, message)
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(_RECEIVED_BYTES if self._needed <= _RECEIVED_BYTES else _MAX_RECEIVED_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        if not self._parts and len(data) >= REPLY.size:
+            length, kind = REPLY.unpack_from(data)
+            if len(data) == REPLY.size + length:  # the usual case: one system call
+                self._complete(kind, data[REPLY.size :])
+                return
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < REPLY.size:
+            return
+        if self._needed == REPLY.size:
+            joined = b"".join(self._parts)
+            self._parts = [joined]
+            self._needed += REPLY.unpack_from(joined)[0]
+        if self._size >= self._needed:
+            joined = b"".join(self._parts)
+            _, kind = REPLY.unpack_from(joined)
+            self._parts, self._size, self._needed = [], 0, REPLY.size
+            self._complete(kind, joined[REPLY.size :])
+
+    def _complete(self, kind: int, data: bytes) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result((kind, data))
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(_gone())
+        self.ended.set_result(None)
+
+
+def _gone() -> ServerUnavailable:
+    return ServerUnavailable(
+        "the process of this principal's sessions has ended; open a session again", was_connected=True
+    )

@@ -1,0 +1,200 @@
+"""The gRPC service LogitProcessing of a front door: passes sessions and calls to the processes of their principals."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import grpc
+
+from logitport import calls
+from logitport_proto import processing_pb2, processing_pb2_grpc
+from logitport_server.access import StallLimit, Unparsed, current_call
+from logitport_server.front_door.relay import Relay
+from logitport_server.principal_process.messages import AttachConnection, OpenStream
+from logitport_session import descriptors as descriptors_of_process
+from logitport_session import tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.access.grpc_errors import Context
+    from logitport_server.access.guard import Call
+    from logitport_server.front_door.processes import Processes
+    from logitport_server.front_door.running_process import RunningProcess
+    from logitport_server.transports.local_socket import LocalSocketListener
+    from logitport_session.principals import Principal
+
+logger = logging.getLogger(__name__)
+
+
+class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
+    """The calls of LogitProcessing. All methods belong to the event loop.
+
+    Args:
+        processes: the processes of the principals.
+        local_socket: the local transport, if the server offers it.
+        load: returns the number of open sessions, and of the requests that they hold or expect.
+        accepts_session: whether the quotas allow another session of a principal.
+        is_leaving: whether the server accepts no more sessions, because it drains.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        local_socket: LocalSocketListener | None,
+        load: Callable[[], tuple[int, int]],
+        accepts_session: Callable[[Principal], bool],
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        self._processes = processes
+        self._local_socket = local_socket
+        self._load = load
+        self._accepts_session = accepts_session
+        self._is_leaving = is_leaving
+        self._numbers = itertools.count(1)
+        self._idle: set[asyncio.Task[None]] = set()
+        self._num_sessions = 0
+        self._ending: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def Apply(  # type: ignore[override] # messages are neither parsed nor serialized here
+        self, request: processing_pb2.ApplyRequest | Unparsed, context: Context
+    ) -> bytes:
+        call = current_call.get()
+        data = request.data if isinstance(request, Unparsed) else request.SerializeToString()
+        stream = await self._open(call, is_session=False, trace=tracing.headers())
+        try:
+            return await stream.relay.exchange(data)
+        finally:
+            self._end(stream, call.hold())
+
+    async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
+        sessions, requests = self._load()
+        sessions = max(sessions, self._num_sessions)  # with those that are being opened
+        accepts = not self._refuses_sessions and self._accepts_session(current_call.get().principal)
+        return processing_pb2.GetLoadResponse(sessions=sessions, requests=requests, accepts_sessions=accepts)
+
+    async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override] # read/write API
+        task, call = asyncio.current_task(), current_call.get()
+        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        if self._refuses_sessions:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, calls.DRAINING)
+        stream: _Stream | None = None
+        self._num_sessions += 1
+        stall_limit = StallLimit("a reply was not received")
+        try:
+            while not self._draining:
+                self._idle.add(task)
+                frame = await context.read()
+                self._idle.discard(task)
+                if frame is grpc.aio.EOF:
+                    return
+                if stream is None:
+                    stream = await self._open(
+                        call, is_session=True, trace=_headers_of(context), peer=context.peer()
+                    )
+                reply = await stream.relay.exchange(frame.data)
+                with stall_limit:
+                    await context.write(reply)
+        except asyncio.CancelledError:
+            if not self._draining:
+                raise
+        finally:
+            stall_limit.close()
+            self._idle.discard(task)
+            self._num_sessions -= 1
+            if stream is not None:
+                self._end(stream, call.hold())
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
+
+    def drain(self) -> None:
+        """Finish the frames that are being processed, then end every session."""
+        self._draining = True
+        for task in list(self._idle):
+            task.cancel()
+
+    async def wait(self, seconds: float) -> int:
+        """Wait until nothing is left of the streams that have ended. Returns the number of the others."""
+        if self._ending:
+            await asyncio.wait(list(self._ending), timeout=max(0.0, seconds))
+        return len(self._ending)
+
+    @property
+    def _refuses_sessions(self) -> bool:
+        return self._draining or self._is_leaving()
+
+    async def _open(self, call: Call, *, is_session: bool, trace: tuple[str, str], peer: str = "") -> _Stream:
+        """Open a stream to the principal's process. Raises LogitportError."""
+        process = await self._processes.get(call.principal.name)
+        with descriptors_of_process.reported():
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            number = next(self._numbers)
+            message = OpenStream(
+                number=number,
+                is_session=is_session,
+                scopes=sorted(call.principal.scopes),
+                peer=peer,
+                traceparent=trace[0],
+                tracestate=trace[1],
+            )
+            if is_session and self._local_socket is not None:
+                offered = self._local_socket.issue_token(_HandOver(process, number))
+                message.socket_path, message.access_token = offered.socket_path, offered.access_token
+            process.post(message, [theirs.fileno()])
+        self._processes.begin_stream(process)
+        return _Stream(process, Relay(ours), message.access_token)
+
+    def _end(self, stream: _Stream, release: Callable[..., None]) -> None:
+        """End a stream. It counts for the quotas until its process has closed its end."""
+        if self._local_socket is not None and stream.access_token:
+            self._local_socket.revoke_token(stream.access_token)
+        stream.relay.finish()
+        task = asyncio.ensure_future(self._wait_for_end(stream, release))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _wait_for_end(self, stream: _Stream, release: Callable[..., None]) -> None:
+        try:
+            await stream.relay.ended
+        finally:
+            self._processes.end_stream(stream.process)
+            release()
+
+
+class _Stream:
+    """A stream of a process.
+
+    Attributes:
+        access_token: for its connection of the local transport; b"" if that is not offered.
+    """
+
+    def __init__(self, process: RunningProcess, relay: Relay, access_token: bytes) -> None:
+        self.process = process
+        self.relay = relay
+        self.access_token = access_token
+
+
+class _HandOver:
+    """Hands a connection of the local transport over to the process of its session. On any thread."""
+
+    def __init__(self, process: RunningProcess, number: int) -> None:
+        self._process = process
+        self._number = number
+
+    def __call__(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # no descriptor is free: the engine goes on by gRPC
+            self._process.post(AttachConnection(number=self._number), [connection.fileno()])
+
+
+def _headers_of(context: Context) -> tuple[str, str]:
+    """Return the headers of W3C Trace Context of a call: traceparent and tracestate; "" for those that are missing."""
+    if not tracing.is_on():
+        return "", ""
+    headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return headers.get("traceparent", ""), headers.get("tracestate", "")

@@ -1,0 +1,249 @@
+"""The front door's end of the zygote of principals' processes. It is launched again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport_server.config import StartupError
+from logitport_server.config.sources import VARIABLES
+from logitport_server.front_door.running_process import RunningProcess
+from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.principal_process import lifeline
+from logitport_server.principal_process import zygote_messages as messages
+from logitport_server.principal_process.channel import Channel, ChannelError
+from logitport_session import descriptors as descriptors_of_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from logitport_server.front_door.running_process import Handler
+    from logitport_server.principal_process.message import Message
+    from logitport_server.principal_process.setup import Setup
+
+logger = logging.getLogger(__name__)
+
+# Variables with secrets that no process needs: options with URLs, tokens of the SDK, and headers of exporters.
+_SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_FORK_SECONDS = 10.0
+_START_SECONDS = 180.0
+# A new one is prepared after it was requested; see `SessionZygote`.
+_END_SECONDS = 5.0
+
+
+class LaunchedZygote(NamedTuple):
+    """A zygote, whose imports may still run."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+
+
+def launch(setup: Setup) -> LaunchedZygote:
+    """Start a zygote. It ends when the socket is closed. Raises OSError."""
+    ours, theirs = Channel.pair()
+    environment = {
+        name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS
+    }
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # the same modules as here
+        "PYTHONSAFEPATH": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy's BLAS would start threads before the fork
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "logitport_server.principal_process", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what an installed processor prints; stdout is for the line with the address
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        Channel(ours, messages.FROM_ZYGOTE).send(messages.Prepare(setup=setup))
+    except BaseException:
+        ours.close()
+        raise
+    return LaunchedZygote(process, ours)
+
+
+class SessionZygote:
+    """Forks processes. All methods belong to the event loop.
+
+    Args:
+        launched: the first zygote.
+        handlers: see `RunningProcess`.
+
+    Attributes:
+        device: torch's name of the device for logits, once it has started.
+    """
+
+    def __init__(self, setup: Setup, launched: LaunchedZygote, handlers: Mapping[type[Message], Handler]) -> None:
+        self.device = ""
+        self._setup = setup
+        self._handlers = handlers
+        self._backoff = LaunchBackoff()
+        self._numbers = 0
+        self._launched = launched
+        self._channel = Channel(launched.control, messages.FROM_ZYGOTE)
+        self._prepared: asyncio.Future[None] | None = None
+        self._forking: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._processes: dict[int, RunningProcess] = {}
+        self._launching: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Wait until processes can be forked. Raises StartupError."""
+        self._listen()
+        assert self._prepared is not None  # noqa: S101 - set by `_listen`
+        try:
+            await asyncio.wait_for(asyncio.shield(self._prepared), _START_SECONDS)
+        except asyncio.TimeoutError:
+            raise StartupError(
+                f"the process that forks sessions' processes was not ready within {_START_SECONDS:.0f} s"
+            ) from None
+
+    async def fork(self, principal: str) -> RunningProcess:
+        """Fork a process.
+
+        Raises:
+            LimitExceeded: the machine or the operator's limits do not permit another process.
+            ServerUnavailable: the zygote has ended, and is being launched.
+        """
+        loop = asyncio.get_running_loop()
+        await self._ready_again()
+        self._numbers += 1
+        number = self._numbers
+        with descriptors_of_process.reported():
+            ours, theirs = Channel.pair()
+            reading_end, writing_end = lifeline.pipe()
+        forked = self._forking[number] = loop.create_future()
+        try:
+            with theirs:
+                self._channel.send(
+                    messages.Fork(number=number, principal=principal), [theirs.fileno(), reading_end], may_wait=False
+                )
+            pidfd, process_id = await asyncio.wait_for(forked, _FORK_SECONDS)
+        except BaseException as error:
+            ours.close()
+            os.close(writing_end)
+            if isinstance(error, (OSError, asyncio.TimeoutError)):
+                raise ServerUnavailable("the process for the session could not be forked; try again") from error
+            raise
+        finally:
+            self._forking.pop(number, None)
+            os.close(reading_end)
+        process = RunningProcess(principal, ours, pidfd, process_id, writing_end, self._handlers)
+        self._processes[number] = process
+        return process
+
+    def close(self) -> None:
+        """End the zygote. Its processes go on."""
+        self._is_closed = True
+        if self._launching is not None:
+            self._launching.cancel()
+        self._end_launched()
+
+    async def _ready_again(self) -> None:
+        """Wait for a zygote that is being launched again. Raises ServerUnavailable."""
+        if self._prepared is None or not self._prepared.done():
+            try:
+                assert self._prepared is not None  # noqa: S101 - `start` has begun
+                await asyncio.wait_for(asyncio.shield(self._prepared), _FORK_SECONDS)
+            except asyncio.TimeoutError:
+                raise ServerUnavailable("the process that forks sessions' processes is being started; try again") from None
+
+    def _listen(self) -> None:
+        self._prepared = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        try:
+            received = self._channel.receive(may_wait=False)
+        except BlockingIOError:
+            return
+        except ChannelError as error:
+            logger.error("the process that forks sessions' processes has sent %s", error)
+            received = None
+        if received is None:
+            self._relaunch()
+        else:
+            self._handle(*received)
+
+    def _handle(self, event: Any, received: list[int]) -> None:
+        assert self._prepared is not None  # noqa: S101 - set before anything is received
+        if isinstance(event, messages.Prepared):
+            self.device = event.device
+            if not self._prepared.done():
+                self._prepared.set_result(None)
+        elif isinstance(event, messages.Refused):
+            if not self._prepared.done():
+                self._prepared.set_exception(StartupError(event.reason))
+        elif isinstance(event, messages.Forked):
+            forked = self._forking.get(event.number)
+            if forked is None or forked.done():
+                os.close(received[0])  # too late: it ends with its channel
+            else:
+                forked.set_result((received[0], event.process_id))
+        elif isinstance(event, messages.ForkFailed):
+            forked = self._forking.get(event.number)
+            if forked is not None and not forked.done():
+                forked.set_exception(
+                    LimitExceeded(
+                        f"no process could be started for the session: {event.reason}; try again later, or have the "
+                        "server's operator raise the limit of processes (ulimit -u, TasksMax= of systemd, pids.max of "
+                        "a container)"
+                    )
+                )
+        elif (process := self._processes.pop(event.number, None)) is not None:
+            process.note_status(event.status)
+
+    def _relaunch(self) -> None:
+        """Launch a zygote again, which has ended. Running processes go on."""
+        self._end_launched()
+        assert self._prepared is not None  # noqa: S101 - set before anything is received
+        if not self._prepared.done():
+            status = self._launched.process.returncode
+            self._prepared.set_exception(
+                StartupError(f"the process that forks sessions' processes ended with status {status} at its start")
+            )
+            self._prepared.exception()  # it may have no reader
+        for process in self._processes.values():
+            process.note_status(None)
+        self._processes.clear()
+        for forked in self._forking.values():
+            if not forked.done():
+                forked.set_exception(ServerUnavailable("the process for the session could not be forked; try again"))
+        if self._is_closed:
+            return
+        delay = self._backoff.next()
+        logger.error(
+            "the process that forks sessions' processes has ended; it is started again%s",
+            f" in {delay:g} s" if delay else "",
+        )
+        self._prepared = asyncio.get_running_loop().create_future()
+        self._launching = asyncio.ensure_future(self._launch_later(delay, self._prepared))
+
+    async def _launch_later(self, delay: float, prepared: asyncio.Future[None]) -> None:
+        await asyncio.sleep(delay)
+        try:
+            self._launched = await asyncio.to_thread(launch, self._setup)
+        except OSError as error:
+            logger.error("the process that forks sessions' processes cannot be started: %s", error)
+            self._launching = asyncio.ensure_future(self._launch_later(max(1.0, self._backoff.next()), prepared))
+            return
+        self._channel = Channel(self._launched.control, messages.FROM_ZYGOTE)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._receive)
+
+    def _end_launched(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._channel.close()
+        self._launched.process.kill()
+        self._launched.process.wait(_END_SECONDS)

@@ -1,0 +1,48 @@
+"""The setup of principals' processes, from the operator's options."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import dill  # type: ignore[import-untyped]
+
+from logitport.payload.bytecode import RUNNING
+from logitport_server.principal_process.setup import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logitport_server.config import ServerConfig
+
+# Of the machine's memory. A process that allocates more gets an error; without the limit, the machine would have none
+# left for others.
+_PART_OF_MACHINE = 0.5
+
+
+def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
+    """Return the setup. It has no path or address of a secret.
+
+    `processors` are further installed processors, passed by a program that embeds the server.
+    """
+    given = list(processors)
+    return Setup(
+        limits=asdict(config.session_limits),
+        device=config.device,
+        max_session_age=config.max_session_age,
+        logits_processors=list(config.logits_processors),
+        entry_points=config.entry_points,
+        processors=dill.dumps(given, recurse=True) if given else b"",
+        tokenizer=list(config.tokenizer),
+        enable_custom_logit_processor=config.enable_custom_logit_processor,
+        programs=config.programs,
+        program_milliseconds=config.program_milliseconds,
+        max_payload_bytes=config.max_payload_bytes,
+        trusted_keys=None if config.trusted_keys is None else str(config.trusted_keys),
+        has_workers=config.has_workers,
+        pythons=[RUNNING, *(option.split("=", 1)[0] for option in config.worker_python)],
+        log_level=config.log_level,
+        log_format=config.log_format,
+        process_memory=int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _PART_OF_MACHINE),
+    )
