@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_server.metrics import Metrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
     from logitport_session.session import EngineSession
@@ -30,21 +30,24 @@ class SessionObserver(Observer):
         transport: returns the transport of the session's frames.
         departures: the open sessions of the server, which this one joins.
         peer: gRPC's name for the engine's end of the connection.
+        number: of the session's stream; by default `departures` numbers the session.
     """
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: SessionMetrics,
         refusals: Refusals,
         departures: Departures,
         transport: Callable[[], str],
         peer: str,
+        number: int | None = None,
     ) -> None:
         self._metrics = metrics
         self._refusals = refusals
         self._departures = departures
         self._transport = transport
         self._peer = peer
+        self._number = number
         self._session: EngineSession | None = None
         self._fields: Mapping[str, str] = {}
         self._activity: SessionActivity | None = None
@@ -57,7 +60,7 @@ class SessionObserver(Observer):
     def opened(self, session: EngineSession, opening: processing_pb2.OpenSession, fields: Mapping[str, str]) -> None:
         self._session, self._fields = session, fields
         self._activity = SessionActivity(session, fields["session"], opening, self._peer)
-        self._departure = self._departures.open(can_move=opening.can_move)
+        self._departure = self._departures.open(can_move=opening.can_move, number=self._number)
         # Now, because another thread may call it at once, and it needs the departure.
         self._departure.describe = self._describe
         self._metrics.session_opened(session)
@@ -100,6 +103,9 @@ class SessionObserver(Observer):
 
     def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
         self._metrics.admitted(admitted, queue_seconds)
+
+    def removed(self) -> None:
+        self._metrics.requests_removed()
 
     def refused(self, failures: Sequence[common_pb2.Failure], requests: int, fields: Mapping[str, str]) -> None:
         if self._session is not None:

@@ -17,7 +17,7 @@ from logitport_session.frames import SessionFrames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.metrics import Metrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
     from logitport_session.session import EngineSession
     from logitport_session.turns import Turns
@@ -34,6 +34,7 @@ class SessionStream:
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
         hold: counts a resource of the session for the quotas; see `Call.hold`.
+        number: of the stream, for operators; by default `departures` numbers the session.
 
     Attributes:
         parse: parses a frame; see `SessionFrames.parse`.
@@ -42,7 +43,7 @@ class SessionStream:
     def __init__(
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
-        metrics: Metrics,
+        metrics: SessionMetrics,
         local_socket: LocalSocketListener | None,
         refusals: Refusals | None = None,
         turns: Turns | None = None,
@@ -50,6 +51,7 @@ class SessionStream:
         peer: str = "",
         trace: object = None,
         hold: Callable[[], Callable[..., None]] = lambda: _do_nothing,
+        number: int | None = None,
     ) -> None:
         self._hold = hold
         self._local = LocalAttachment(local_socket, hold)
@@ -59,6 +61,7 @@ class SessionStream:
             departures or Departures(),
             lambda: self._local.transport,
             peer,
+            number,
         )
         self._frames = SessionFrames(open_session, self._observer, turns, trace, self._offer)
         self.parse = self._frames.parse
