@@ -45,7 +45,7 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
-from logitport_server.transports.admin import AdminService, Status
+from logitport_server.transports.admin import AdminService, SessionsHere, Status
 from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
@@ -159,7 +159,8 @@ class Server:
             self._departures,
         )
         status = Status(config, self.device, self._executor, self._registry, self._metrics, self._departures)
-        self._admin = AdminService(self._departures, self.leave, status.describe, self._registry, self._threads)
+        sessions = SessionsHere(self._departures, self._threads)
+        self._admin = AdminService(sessions, self.leave, status.describe, self._registry, self._threads)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._status_pages: StatusPages | None = None

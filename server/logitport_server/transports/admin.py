@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from logitport.errors import InvalidArgument
 from logitport_proto import admin_pb2, admin_pb2_grpc
@@ -32,6 +32,30 @@ if TYPE_CHECKING:
     from logitport_server.transports.departures import Departures
     from logitport_session.principals import TrustDomain
 
+    class OpenSessions(Protocol):
+        """Number of the open sessions of a server, and whether they should move; see `Departures`."""
+
+        @property
+        def is_draining(self) -> bool: ...
+        @property
+        def sessions(self) -> int: ...
+        @property
+        def movable_sessions(self) -> int: ...
+
+    class SessionPages(Protocol):
+        """Describes the open sessions of a server."""
+
+        @property
+        def open_sessions(self) -> OpenSessions:
+            """Their number, as of the last `refresh`."""
+
+        async def refresh(self) -> None:
+            """Update the numbers of sessions and the metrics, if sessions are in other processes."""
+
+        async def page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
+            """Describe at most `size` sessions with higher numbers than `after`, in the order of their numbers."""
+
+
 logger = logging.getLogger(__name__)
 
 _MAX_PAGE_SIZE = 1000
@@ -47,25 +71,27 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     """The calls of Admin.
 
     Args:
+        sessions: the open sessions.
         leave: makes health checks answer NOT_SERVING, and states to all sessions that they should move.
         threads: run the calls that may wait.
     """
 
     def __init__(
         self,
-        departures: Departures,
+        sessions: SessionPages,
         leave: Callable[[], Awaitable[None]],
         describe: Callable[[], admin_pb2.GetStatusResponse],
         registry: Registry,
         threads: FairThreads,
     ) -> None:
-        self._departures = departures
+        self._sessions = sessions
         self._leave = leave
         self._describe = describe
         self._registry = registry
         self._threads = threads
 
     async def GetStatus(self, request: admin_pb2.GetStatusRequest, context: Context) -> admin_pb2.GetStatusResponse:
+        await self._sessions.refresh()
         return await on_thread(self._threads, self._describe)
 
     async def ListSessions(
@@ -78,17 +104,17 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 f"page_token is {request.page_token[:100]!r}; send next_page_token of the page before, or leave it out"
             )
         size = min(request.page_size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
-        return await on_thread(self._threads, partial(self._list_sessions, int(request.page_token or 0), size))
+        return await self._sessions.page(int(request.page_token or 0), size)
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
-        if not self._departures.is_draining:
+        sessions = self._sessions.open_sessions
+        if not sessions.is_draining:
             caller = current_call.get().principal
             fields = {"event": "drain_begun", "principal": caller.name}
             logger.info("%s drains this server", caller.display_name, extra=fields)
             await self._leave()
-        return admin_pb2.DrainResponse(
-            sessions=self._departures.sessions, movable_sessions=self._departures.movable_sessions
-        )
+        await self._sessions.refresh()
+        return admin_pb2.DrainResponse(sessions=sessions.sessions, movable_sessions=sessions.movable_sessions)
 
     async def Unquarantine(
         self, request: admin_pb2.UnquarantineRequest, context: Context
@@ -96,9 +122,27 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         unquarantine = partial(self._registry.unquarantine, request.processor, current_call.get().principal)
         return await on_thread(self._threads, unquarantine)
 
-    def _list_sessions(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
-        """Return the page of sessions after the one with this number."""
-        found = self._departures.opened_after(after, size + 1)
+
+class SessionsHere:
+    """Describes the open sessions of this process. A `SessionPages`.
+
+    Args:
+        threads: describe sessions.
+    """
+
+    def __init__(self, departures: Departures, threads: FairThreads) -> None:
+        self.open_sessions = departures
+        self._threads = threads
+
+    async def refresh(self) -> None:
+        """Do nothing: the numbers are present."""
+
+    async def page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
+        """Describe at most `size` sessions with higher numbers than `after`."""
+        return await on_thread(self._threads, partial(self._page, after, size))
+
+    def _page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
+        found = self.open_sessions.opened_after(after, size + 1)
         page, reply = found[:size], admin_pb2.ListSessionsResponse()
         descriptions = [session.describe for session in page]  # None for those that end meanwhile
         reply.sessions.extend(describe() for describe in descriptions if describe is not None)
@@ -116,7 +160,7 @@ class Status:
     executor: Executor
     registry: Registry
     metrics: Metrics
-    departures: Departures
+    departures: OpenSessions
 
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
@@ -146,8 +190,8 @@ class Status:
             registered_processors=self.registry.num_registered,
             max_registered_processors=self.config.max_registered_processors,
             installed_processors=self.registry.num_installed,
-            loader_hits=self.executor.hits,
-            loader_misses=self.executor.misses,
+            loader_hits=self.metrics.loader_hits,
+            loader_misses=self.metrics.loader_misses,
             worker_count=len(workers),
             max_workers=config.max_workers if config.has_workers else 0,
             workers_lost=quarantine.failures,
