@@ -11,7 +11,6 @@ from logitport_session.parsing import SMALL_BYTES, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 _M = TypeVar("_M", bound=Message)
 
@@ -85,9 +84,6 @@ def serializer(
     return serialized
 
 
-def parsed(kind: type[_M], message: _M | Unparsed, turn: AbstractContextManager[object]) -> _M:
-    """Return the message, parsed; a large one while the turn is held. Raises as `parse`."""
-    if not isinstance(message, Unparsed):
-        return message
-    with turn:
-        return parse(kind, message.data)
+def parsed(kind: type[_M], message: _M | Unparsed) -> _M:
+    """Return the message, parsed. Raises what `parse` raises."""
+    return parse(kind, message.data) if isinstance(message, Unparsed) else message

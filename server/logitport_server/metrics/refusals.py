@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
-from logitport_server.metrics.counts import code_label
 from logitport_server.metrics.bounded_labels import BoundedLabels
 from logitport_server.metrics.counts import add_by_code, code_label
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import platform
 import re
@@ -18,18 +19,15 @@ from logitport_server.transports.threads import on_thread
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    import torch
+    from collections.abc import Awaitable, Callable, Sequence
 
     from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.config import ServerConfig
-    from logitport_server.executors import Executor
     from logitport_server.executors.report import WorkerReport
+    from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics import Metrics
     from logitport_server.registry.registry import Registry
-    from logitport_server.transports.departures import Departures
     from logitport_session.principals import TrustDomain
 
     class OpenSessions(Protocol):
@@ -80,19 +78,19 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self,
         sessions: SessionPages,
         leave: Callable[[], Awaitable[None]],
-        describe: Callable[[], admin_pb2.GetStatusResponse],
+        status: Status,
         registry: Registry,
         threads: FairThreads,
     ) -> None:
         self._sessions = sessions
         self._leave = leave
-        self._describe = describe
+        self._status = status
         self._registry = registry
         self._threads = threads
 
     async def GetStatus(self, request: admin_pb2.GetStatusRequest, context: Context) -> admin_pb2.GetStatusResponse:
-        await self._sessions.refresh()
-        return await on_thread(self._threads, self._describe)
+        _, workers = await asyncio.gather(self._sessions.refresh(), self._status.workers.workers())
+        return await on_thread(self._threads, partial(self._status.describe, workers))
 
     async def ListSessions(
         self, request: admin_pb2.ListSessionsRequest, context: Context
@@ -123,41 +121,18 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await on_thread(self._threads, unquarantine)
 
 
-class SessionsHere:
-    """Describes the open sessions of this process. A `SessionPages`.
-
-    Args:
-        threads: describe sessions.
-    """
-
-    def __init__(self, departures: Departures, threads: FairThreads) -> None:
-        self.open_sessions = departures
-        self._threads = threads
-
-    async def refresh(self) -> None:
-        """Do nothing: the numbers are present."""
-
-    async def page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
-        """Describe at most `size` sessions with higher numbers than `after`."""
-        return await on_thread(self._threads, partial(self._page, after, size))
-
-    def _page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
-        found = self.open_sessions.opened_after(after, size + 1)
-        page, reply = found[:size], admin_pb2.ListSessionsResponse()
-        descriptions = [session.describe for session in page]  # None for those that end meanwhile
-        reply.sessions.extend(describe() for describe in descriptions if describe is not None)
-        if len(found) > size:
-            reply.next_page_token = str(page[-1].number)
-        return reply
-
-
 @dataclass
 class Status:
-    """Describes a server. Thread-safe."""
+    """Describes a server. Thread-safe.
+
+    Attributes:
+        device: returns torch's name of the device for logits.
+        workers: starts the workers.
+    """
 
     config: ServerConfig
-    device: torch.device
-    executor: Executor
+    device: Callable[[], str]
+    workers: WorkerService
     registry: Registry
     metrics: Metrics
     departures: OpenSessions
@@ -165,15 +140,15 @@ class Status:
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
 
-    def describe(self) -> admin_pb2.GetStatusResponse:
-        """Describe the server now. Reads a file for each worker, so it may take milliseconds."""
-        config, quarantine = self.config, self.executor.quarantine
+    def describe(self, workers: Sequence[WorkerReport]) -> admin_pb2.GetStatusResponse:
+        """Describe the server now, with these workers. Reads a file for each, so it may take milliseconds."""
+        config, quarantine = self.config, self.workers.quarantine
         sessions, requests = self.metrics.load()
-        workers, quarantines = self.executor.workers(), quarantine.entries()
+        quarantines = quarantine.entries()
         return admin_pb2.GetStatusResponse(
             version=VERSION,
             python_version=platform.python_version(),
-            device=str(self.device),
+            device=self.device(),
             uptime_seconds=time.monotonic() - self._started_at,
             draining=self.departures.is_draining,
             sessions=sessions,
