@@ -366,7 +366,7 @@ def run(
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
 
     Args:
-        config: the options of `logitport serve`. With `processes`, see `logitport_server.processes`.
+        config: the options of `logitport serve`.
         processors: see `Server`.
         launched: see `Server`.
         on_ready: called when the server is ready. By default the address is printed.
@@ -379,8 +379,6 @@ def run(
         if name in os.environ and field not in config.model_fields_set:
             logger.warning("%s is set in the environment, but the configuration of this program leaves it out", name)
     try:
-        if config.processes > 1:
-            raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
         running = asyncio.run(_serve(config, processors, launched, on_ready or _report))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
@@ -395,7 +393,7 @@ def run(
 def _report(ready: Ready) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
-    report([ready.address])
+    report(ready.address)
 
 
 async def _serve(
