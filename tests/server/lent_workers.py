@@ -73,13 +73,13 @@ class StartedPrincipal:
         self._events = events
         self.name = name
         ours, theirs = Channel.pair()
-        ours.setblocking(True)
         self._sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         reading, lifeline = os.pipe()
         os.close(reading)
         pidfd = os.pidfd_open(self._sleeping.pid)
         self.process = events.call(RunningProcess, name, ours, pidfd, self._sleeping.pid, lifeline, handlers)
-        self.link = Link(Channel(theirs, messages.TO_PROCESS))
+        self._channel = Channel(theirs, messages.TO_PROCESS)
+        self.link = Link(self._channel)
         self._running = threading.Thread(target=self.link.run, daemon=True)
 
     def run(self) -> None:
@@ -98,6 +98,7 @@ class StartedPrincipal:
         self._events.run(ended())
         if self._running.ident is not None:
             self._running.join(SECONDS)
+        self._channel.close()
 
 
 class Lender:
@@ -125,7 +126,7 @@ class Lender:
 
     def close(self) -> None:
         for principal, executor in self._principals:
-            executor._closed.set()
+            executor.close()
             principal.end()
         self.events.run(self._no_workers())
         self.events.close()

@@ -59,7 +59,11 @@ def test_a_shipped_class_runs_in_a_worker(lender_of: LenderOf) -> None:
     again = Held(executor, "alice", CountsTokens)
     assert (again.step(), executor.hits) == (2.0, 1)
     (report,) = lender.events.run(lender.service.workers())
-    assert (report.state, report.processors, report.domain) == ("ready", ["CountsTokens"], held.source.domain)
+    assert (report.state, report.processors, report.domain) == (
+        "ready",
+        [held.source.display_name],
+        held.source.domain,
+    )
     assert report.memory_bytes == lender.service.resident_bytes() > 1 << 20
 
 
@@ -89,7 +93,7 @@ def test_quarantines_are_known_at_once_and_lifted(lender_of: LenderOf) -> None:
     source = source_of(Exits, "alice")
     with pytest.raises(WorkerLost):
         Held(alice, "alice", Exits).step()
-    with pytest.raises(ProcessorFailed, match="processor Exits is quarantined: 1 failures or slow calls") as caught:
+    with pytest.raises(ProcessorFailed, match=r"processor Exits \(.*\) is quarantined: 1 failures or slow calls") as caught:
         alice.host(source)
     assert caught.value.code == ProcessorFailed.QUARANTINED
     assert lender.service.quarantine.failures == 1
@@ -136,7 +140,7 @@ def test_output_arrives(lender_of: LenderOf) -> None:
 
     wait_until(read)
     name, printed, dropped = read()
-    assert (name, [one.text for one in printed], dropped) == ("Prints", ["seen 2\n"], 0)
+    assert (name, [one.text for one in printed], dropped) == (held.source.display_name, ["seen 2\n"], 0)
 
 
 def test_a_payload_of_another_python_is_refused(lender_of: LenderOf) -> None:

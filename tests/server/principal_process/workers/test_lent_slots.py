@@ -28,6 +28,11 @@ class CountsTokens(EditProcessor):
         edits.bias([0], [float(len(request.history))])
 
 
+class OtherCode(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.bias([0], [-1.0])
+
+
 class Sleeps(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         import time
@@ -50,7 +55,7 @@ def test_a_principal_below_its_share_gets_the_slot_of_another(lender_of: LenderO
     late = Held(bob, "bob", CountsTokens)
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2, "bob": 1}
-    with pytest.raises(LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\); try"):
+    with pytest.raises(LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"):
         Held(bob, "bob", CountsTokens, "2")
     text = "3 workers are in use, 2 of them by this principal (its share: 1), 0 of them by this tenant (its share: 1)"
     with pytest.raises(LimitExceeded, match=re.escape(text)):
@@ -88,15 +93,28 @@ def test_two_processes_of_a_principal_have_one_share(lender_of: LenderOf) -> Non
     _, second = lender.principal("alice")
     _, bob = lender.principal("bob")
     held = [Held(first, "alice", CountsTokens), Held(second, "alice", CountsTokens)]
-    assert Held(bob, "bob", CountsTokens).step() == 2.0
+    late = Held(bob, "bob", CountsTokens)
     assert slots_of(lender) == {"alice": 1, "bob": 1}
-    results = []
-    for one in held:
-        try:
-            results.append(one.step())
-        except LimitExceeded as error:
-            assert "1 of them by this principal (its share: 1)" in str(error)  # noqa: PT017
-    assert len(results) == 1 or slots_of(lender) == {"alice": 1, "bob": 1}
+    (running, ended) = held if first.running else reversed(held)
+    with pytest.raises(LimitExceeded, match=r"2 workers are in use, 1 of them by this principal \(its share: 1\); try"):
+        ended.step()
+    assert (running.step(), late.step()) == (2.0, 2.0)
+
+
+def test_a_principals_slots_are_divided_among_its_tenants(lender_of: LenderOf) -> None:
+    lender = lender_of(max_workers=2)
+    _, alice = lender.principal("alice")
+    greedy = [Held(alice, "alice", code, "greedy") for code in (CountsTokens, OtherCode)]
+    late = Held(alice, "alice", CountsTokens, "late")
+    assert late.step() == 2.0
+    assert slots_of(lender) == {"alice": 2}
+    text = (
+        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 of "
+        "them by this processor (its share: 1)"
+    )
+    with pytest.raises(LimitExceeded, match=re.escape(text)):
+        greedy[0].step()
+    assert greedy[1].step() == -1.0
 
 
 def test_a_busy_worker_gives_way_after_its_call(lender_of: LenderOf) -> None:
@@ -117,14 +135,12 @@ def test_a_worker_that_stays_in_calls_is_waited_for(lender_of: LenderOf) -> None
     _, alice = lender.principal("alice")
     _, bob = lender.principal("bob")
     busy = [Held(alice, "alice", CountsTokens, str(number)) for number in range(2)]
-    late = Held.__new__(Held)
     for held in busy:
         held.dialect.worker.lock.acquire()
     slots = bob._slots
     worker = bob._new_worker(busy[0].source.domain, next(iter(bob.pythons)))
     with worker.lock, pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"):
         slots.acquire(worker, 0.2)
-    del late
     for held in busy:
         held.dialect.worker.lock.release()
     assert [held.step() for held in busy] == [2.0, 2.0]  # its claim was cancelled
