@@ -40,7 +40,7 @@ from logitport_server.front_door.resolving import Resolving
 from logitport_server.front_door.service import FrontDoorService
 from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.front_door.session_zygote import SessionZygote
-from logitport_server.front_door.worker_service import announce, worker_service_of
+from logitport_server.front_door.worker_service import worker_service_of
 from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave, ReloadKeys
 from logitport_server.registry import installed
@@ -129,7 +129,7 @@ class Server:
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self._workers = worker_service_of(config, launched.workers, authenticator.grants)
         when_failed.callback(self._workers.close)
-        self._metrics = Metrics(known)
+        self._metrics = Metrics(_NoLoads(), known)
         self._metrics.watch_workers(self._workers)
         self._store, seal = open_store(config)
         when_failed.callback(self._store.close)
@@ -162,7 +162,7 @@ class Server:
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
         handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
-        self._zygote = SessionZygote(launched.setup, launched.sessions, handlers)
+        self._zygote = SessionZygote(launched.setup, launched.sessions, self._workers.settings, handlers)
         self._processes = Processes(self._zygote, self._begin_process)
         self._sessions = SessionsOfProcesses(self._metrics, self._reports, lambda: self._processes)
         self._processing = FrontDoorService(
@@ -210,6 +210,11 @@ class Server:
     def device(self) -> str:
         """torch's name of the device for logits, once the server has started."""
         return self._zygote.device
+
+    @property
+    def announcement(self) -> str:
+        """How shipped processors are run, for the log."""
+        return self._workers.announcement
 
     def _begin_process(self, process: RunningProcess) -> None:
         """Prepare a principal's new process, before its first stream."""
@@ -346,6 +351,10 @@ class Server:
         return running
 
 
+class _NoLoads:
+    hits = misses = 0
+
+
 def open_local_socket(config: ServerConfig) -> LocalSocketListener:
     """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
@@ -412,7 +421,7 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
     compiled.warn_if_unfit()
-    shipped, programs = announce(config), "accepted" if config.programs else "refused"
+    shipped, programs = server.announcement, "accepted" if config.programs else "refused"
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
     logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)
     on_ready(ready)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from logitport_proto import processing_pb2
-    from logitport_server.executors import Executor, ProcessExecutor
+    from logitport_server.executors import Executor
+    from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics.counts import SessionLoads
     from logitport_session.session import EngineSession
     from logitport_session.session_admissions import Admitted
@@ -106,38 +107,40 @@ class Metrics:
         """Add a gauge that reads its value when the metrics are read."""
         Gauge(name, documentation, registry=self.registry).set_function(value)
 
-    def watch_workers(self, executor: ProcessExecutor) -> None:
+    def watch_workers(self, workers: WorkerService) -> None:
         """Add the metrics of worker processes, and of the GPU that they may use."""
+        if not workers.settings.isolated:
+            return
         self.gauge(
-            "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: executor.running
+            "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: workers.running
         )
         self.gauge(
             "logitport_workers_resident_memory_bytes",
             "Resident memory of all workers, in which pages that they share count once for each",
-            lambda: sum(worker.memory_bytes for worker in executor.workers()),
+            workers.resident_bytes,
         )
         self._counter(
             "logitport_workers_lost",
             "Workers terminated because of a processor",
-            {"": lambda: executor.quarantine.failures},
+            {"": lambda: workers.quarantine.failures},
         )
         self.gauge(
             "logitport_processors_quarantined",
             "Processors in quarantine, not called",
-            lambda: len(executor.quarantine),
+            lambda: len(workers.quarantine),
         )
-        if (gpu := executor.gpu) is None:
+        if not workers.settings.nodes:
             return
         self._counter(
             "logitport_worker_logits",
             "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
-            {memory: partial(self._worker_logits, gpu.calls, memory) for memory in gpu.calls},
+            {memory: partial(self._reported.worker_logits.__getitem__, memory) for memory in MEMORIES},
             "memory",
         )
         self._counter(
             "logitport_worker_gpus_refused",
             "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
-            {"": lambda: gpu.refusals + self._reported.worker_gpus_refused},
+            {"": lambda: self._reported.worker_gpus_refused},
         )
 
     def session_opened(self, session: EngineSession) -> None:
@@ -163,6 +166,11 @@ class Metrics:
             len(sessions) + sum(loads.sessions for loads in reported),
             sum(session.load for session in sessions) + sum(loads.requests for loads in reported),
         )
+
+    @property
+    def waiting_calls(self) -> int:
+        """Number of calls, frames and admissions that wait for a thread of a principal's process."""
+        return sum(loads.waiting_calls for loads in tuple(self.loads.values()))
 
     @property
     def loader_hits(self) -> int:
@@ -254,9 +262,6 @@ class Metrics:
             self._reported.worker_gpus_refused += max(0, counts.worker_gpus_refused)
             for memory in MEMORIES:
                 self._reported.worker_logits[memory] += max(0, counts.worker_logits.get(memory, 0))
-
-    def _worker_logits(self, calls: Mapping[str, int], memory: str) -> int:
-        return calls[memory] + self._reported.worker_logits[memory]
 
     def _add_compiled_steps(self) -> None:
         """Add the steps that the compiled core has counted: all of them, because this precedes each reading."""

@@ -72,6 +72,9 @@ class LendingService(WorkerService):
             program_milliseconds=config.program_milliseconds,
             nodes=list(nodes),
         )
+        self._holders = "processes of all authors (authentication is off)"
+        if config.requires_authentication:
+            self._holders = "processes of authors with the scope cuda"
         self._zygotes = zygotes
         self._grants = grants
         self._max_workers = config.max_workers
@@ -92,6 +95,11 @@ class LendingService(WorkerService):
     @property
     def running(self) -> int:
         return len(self._workers)
+
+    @property
+    def announcement(self) -> str:
+        how = "accepted, and run in sandboxed processes"
+        return f"{how}; {self._holders} hold the GPU and so cannot be fully contained" if self.settings.nodes else how
 
     def start_of(self, process: RunningProcess) -> None:
         self._processes.add(process)

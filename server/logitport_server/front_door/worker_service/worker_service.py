@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.report import WorkerReport
     from logitport_server.front_door.running_process import Handler, RunningProcess
     from logitport_server.principal_process.message import Message
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerService:
@@ -39,11 +42,22 @@ class WorkerService:
         )
         self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose
         self.output = OutputLog()
+        self._runs_code = config.runs_shipped_code
+        if self._runs_code:
+            logger.warning(
+                "--isolation none: every client that may ship processors can run code as this server's user, with "
+                "access to its files and network; a processor that hangs or crashes ends the sessions of its caller"
+            )
 
     @property
     def running(self) -> int:
         """The number of worker processes."""
         return 0
+
+    @property
+    def announcement(self) -> str:
+        """How shipped processors are run, for the log."""
+        return "accepted, and run in the processes of their callers" if self._runs_code else "refused"
 
     def start_of(self, process: RunningProcess) -> None:
         """Serve a process until it ends. Called on the event loop, before another message is posted to it."""

@@ -12,8 +12,6 @@ from logitport_server.principal_process.workers.lent_executor import LentExecuto
 from logitport_server.registry.loader import Loader
 
 if TYPE_CHECKING:
-    import torch
-
     from logitport_server.executors.base import Executor
     from logitport_server.executors.gpu import Gpu
     from logitport_server.principal_process.link import Link
@@ -26,13 +24,13 @@ _LOADER_CACHE_SIZE = 128
 
 
 def executor_of(
-    settings: WorkerSettings, link: Link, principal: str, device: torch.device | None = None
+    settings: WorkerSettings, link: Link, principal: str, device: str
 ) -> Executor:
     """Create the executor of a process, before `Link.run`.
 
     Args:
         principal: name of the process's principal.
-        device: where processors that read logits run; None for the CPU.
+        device: where processors that read logits run: "cpu", or torch's name of a GPU.
     """
     if not settings.isolated:
         executor: Executor = InlineExecutor(Loader(_LOADER_CACHE_SIZE))
@@ -43,14 +41,16 @@ def executor_of(
     return LentExecutor(link, principal, deadlines, settings.pythons, settings.program_milliseconds, gpu)
 
 
-def _gpu(settings: WorkerSettings, link: Link, device: torch.device | None) -> Gpu | None:
+def _gpu(settings: WorkerSettings, link: Link, device: str) -> Gpu | None:
     """Return the GPU for workers of authors with the scope `cuda`; None if it cannot be shared."""
-    if device is None or device.type != "cuda":
+    if device == "cpu":
         return None
-    from logitport.core.cuda_ipc import open_cuda  # imports torch
+    import torch
+
+    from logitport.core.cuda_ipc import open_cuda
     from logitport_server.executors.gpu import Gpu
 
-    cuda = open_cuda(device)
+    cuda = open_cuda(torch.device(device))
     if cuda is None:
         logger.warning("no worker will hold %s: its memory cannot be shared (install cuda-bindings)", device)
         return None
