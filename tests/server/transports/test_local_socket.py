@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.core.local_frames import LENGTH
-from logitport_server.access import stalls
-from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
+from logitport_server.transports.local_connection import LocalConnection, serve_connection
+from logitport_server.transports.local_socket import LocalSocketListener
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class LargeReplies:
 
 
 @pytest.fixture
-def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSocketListener]:
-    monkeypatch.setattr(stalls, "STALL_SECONDS", _STALL_SECONDS)
+def listener() -> Iterator[LocalSocketListener]:
     one = LocalSocketListener(1 << 20)
     yield one
     one.close(SECONDS)
@@ -67,7 +66,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSocketListener]:
 def connected(listener: LocalSocketListener) -> Iterator[tuple[LargeReplies, socket.socket]]:
     """A session, and its engine's end of a connection on which a large reply is being sent."""
     handler = LargeReplies()
-    offered = listener.issue_token(handler)
+    offered = listener.issue_token(lambda peer: serve_connection(peer, handler, 1 << 20, _STALL_SECONDS))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
         engine.settimeout(SECONDS)
         engine.connect(offered.socket_path)
