@@ -38,7 +38,7 @@ class SpansReport(Message):
 
 
 class DescribeSessions(Message):
-    """A call of the front door: describe open sessions, in the order of their numbers. The answer is `SessionsDescribed`.
+    """A call of the front door: describe open sessions, by number. The answer is `SessionsDescribed`.
 
     Attributes:
         after: only sessions with higher numbers. The numbers are those of `OpenStream`.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from logitport_server.front_door.running_process import Handler
     from logitport_server.principal_process.message import Message
+    from logitport_server.tracing.span_queue import SpanQueue
 
 
 class Joined(NamedTuple):
@@ -41,7 +42,9 @@ class Joined(NamedTuple):
 
 
 @asynccontextmanager
-async def joined(handlers: Mapping[type[Message], Handler], principal: str = "alice") -> AsyncIterator[Joined]:
+async def joined(
+    handlers: Mapping[type[Message], Handler], principal: str = "alice", spans: SpanQueue | None = None
+) -> AsyncIterator[Joined]:
     """Context with a process of this principal. Its reporter is not started."""
     sleeper = subprocess.Popen(["sleep", "600"])
     front_door, own = Channel.pair()
@@ -51,7 +54,7 @@ async def joined(handlers: Mapping[type[Message], Handler], principal: str = "al
     link = Link(channel)
     departures = Departures()
     recorder = Recorder(Loader(1), departures)
-    reporter = Reporter(link, recorder, departures)
+    reporter = Reporter(link, recorder, departures, spans)
     thread = threading.Thread(target=link.run)
     thread.start()
     try:

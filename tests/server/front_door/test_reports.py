@@ -9,13 +9,20 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from logitport_proto import common_pb2
+from logitport_server import tracing
 from logitport_server.front_door.reports import Reports
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, ProcessorTally, SessionLoads, Times
 from logitport_server.principal_process.report_messages import MetricsReport
 from logitport_server.registry.loader import Loader
+from logitport_server.tracing import span_queue
+from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.span_queue import SpanQueue
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS, STEP_BOUNDS
 from tests.server.front_door.joined import joined, value
 
@@ -37,7 +44,9 @@ def samples(metrics: Metrics) -> dict[Any, float]:
     }
 
 
-def test_reports_of_several_processes_are_added_and_their_load_ends_with_them(metrics: Metrics, open_engine: Any) -> None:
+def test_reports_of_several_processes_are_added_and_their_load_ends_with_them(
+    metrics: Metrics, open_engine: Any
+) -> None:
     async def test() -> None:
         running: list[RunningProcess] = []
         reports = Reports(metrics, lambda: running)
@@ -145,6 +154,30 @@ def test_a_negative_load_counts_as_none(metrics: Metrics) -> None:
             reports.handlers[MetricsReport](parts.process, MetricsReport(counts=Counts(), loads=loads), [])
             assert metrics.load() == (0, 3)
             assert metrics.num_pending == 0
+
+    asyncio.run(test())
+
+
+def test_spans_of_a_process_are_exported(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(tracing, "_tracer", Tracer(provider, SimpleSpanProcessor(exporter)))
+
+    async def test() -> None:
+        running: list[RunningProcess] = []
+        reports = Reports(metrics, lambda: running)
+        queue = SpanQueue()
+        tracer = span_queue.tracer(queue)
+        async with joined(reports.handlers, spans=queue) as parts:
+            running.append(parts.process)
+            for _ in range(2049):
+                tracer.span("step", {"principal": "bob"}, None, (), is_call=False, times=None).end()
+            await reports.refresh(60)
+        spans = exporter.get_finished_spans()
+        assert len(spans) == 2048
+        assert {(span.attributes or {})["logitport.principal"] for span in spans} == {"alice"}
+        assert "the process of 'alice' has dropped 1 spans" in caplog.text
 
     asyncio.run(test())
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from logitport.core.fair_threads import FairThreads
 from logitport_proto import admin_pb2
+from logitport_server.access.guard import Call, current_call
 from logitport_server.front_door import session_pages
 from logitport_server.front_door.reports import Reports
 from logitport_server.front_door.session_pages import SessionsOfProcesses
@@ -17,6 +19,8 @@ from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
 from logitport_server.registry.loader import Loader
+from logitport_server.transports.admin import AdminService
+from logitport_session.principals import ANONYMOUS
 from tests.server.front_door.joined import Joined, joined
 
 
@@ -106,20 +110,31 @@ def test_an_invalid_answer_is_left_out(answer: list[tuple[int, bytes]]) -> None:
     asyncio.run(test())
 
 
-def test_numbers_of_sessions_and_drain(open_engine: Any) -> None:
+def test_operators_list_and_drain_them(open_engine: Any) -> None:
     async def test() -> None:
+        threads = FairThreads(2, "test")
         async with Processes() as processes:
-            for number, parts in enumerate((processes.alice, processes.bob)):
+            for number, parts in enumerate((processes.alice, processes.bob), 1):
                 parts.recorder.session_opened(open_engine(8).session)
                 open_session(parts, number, can_move=parts is processes.alice)
                 parts.link.handle(Leave, lambda *_, parts=parts: parts.departures.begin())  # type: ignore[misc]
             sessions = processes.sessions
             await sessions.refresh()
             assert (sessions.sessions, sessions.movable_sessions, sessions.is_draining) == (2, 1, False)
-            sessions.begin()
-            await sessions.refresh()
+
+            async def leave() -> None:
+                sessions.begin()
+
+            admin = AdminService(sessions, leave, admin_pb2.GetStatusResponse, None, threads)  # type: ignore[arg-type]
+            context: Any = None
+            listed = await admin.ListSessions(admin_pb2.ListSessionsRequest(page_size=1, page_token="1"), context)
+            assert [info.session_id for info in listed.sessions] == ["2"]
+            current_call.set(Call(ANONYMOUS, lambda: None))
+            drained = await admin.Drain(admin_pb2.DrainRequest(), context)
+            assert (drained.sessions, drained.movable_sessions) == (2, 1)
             assert sessions.is_draining
             assert processes.alice.departures.is_draining
             assert processes.bob.departures.is_draining
+        threads.close()
 
     asyncio.run(test())

@@ -54,8 +54,8 @@ def samples(metrics: Metrics) -> dict[Any, float]:
     }
 
 
-def failures(*codes: int) -> list[common_pb2.Failure]:
-    return [common_pb2.Failure(error=common_pb2.Error(code=code, processor=NAME)) for code in codes]  # type: ignore[arg-type]
+def failures(*codes: Any) -> list[common_pb2.Failure]:
+    return [common_pb2.Failure(error=common_pb2.Error(code=code, processor=NAME)) for code in codes]
 
 
 SECONDS = st.sampled_from([0.0, 5e-5, 0.00006, 0.003, 0.2, 9.0])
@@ -68,7 +68,8 @@ def steps(draw: Any) -> Callable[[Any], object]:
     kind = draw(
         st.sampled_from([processing_pb2.StepEdits, processing_pb2.StepLogitsEdited, processing_pb2.ApplyResponse])
     )
-    rows = [common_pb2.RowsApplied(processor=name, rows=rows) for name, rows in draw(st.dictionaries(NAMES, st.integers(1, 9), max_size=2)).items()]
+    applied = draw(st.dictionaries(NAMES, st.integers(1, 9), max_size=2))
+    rows = [common_pb2.RowsApplied(processor=name, rows=number) for name, number in applied.items()]
     failed = draw(CODES)
     refused = draw(st.integers(0, len(failed)))
     reply = kind(applied=rows, failures=failures(*failed))
@@ -160,7 +161,8 @@ def test_the_number_of_names_in_a_report_is_limited(recorder: Recorder) -> None:
         rows = [common_pb2.RowsApplied(processor=f"Ban{number}", rows=1)]
         recorder.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
     own = [common_pb2.RowsApplied(processor="thinking_budget", rows=3)]
-    recorder.step(processing_pb2.StepEdits(applied=own, failures=failures(common_pb2.ERROR_CODE_NOT_FOUND)), 1.0, "local")
+    unknown = failures(common_pb2.ERROR_CODE_NOT_FOUND)
+    recorder.step(processing_pb2.StepEdits(applied=own, failures=unknown), 1.0, "local")
     (report,) = reported(recorder)
     processors = report.counts.processors
     assert len(processors) == MAX_REPORTED_NAMES + 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from logitport_proto import admin_pb2
@@ -56,7 +57,7 @@ def test_sessions_are_described_by_number() -> None:
         async with joined({}) as parts:
             for number in (5, 2, 9):
                 session = parts.departures.open(can_move=True, number=number)
-                session.describe = lambda number=number: admin_pb2.SessionInfo(session_id=f"s{number}")  # type: ignore[misc]
+                session.describe = partial(admin_pb2.SessionInfo, session_id=f"s{number}")
             parts.departures.open(can_move=True, number=3)  # has no description
             answer = await parts.process.call(DescribeSessions(after=2, limit=2), 60)
             assert isinstance(answer, SessionsDescribed)
