@@ -42,8 +42,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 def test_metrics_are_refreshed_before_they_are_shown() -> None:
     registry, values = CollectorRegistry(), [1]
     Gauge("answer", "Of everything", registry=registry).set_function(lambda: values[-1])
-    refresh = lambda: values.append(42)  # noqa: E731
-    pages = listen("127.0.0.1:0", registry, health=lambda: Health.SERVING, refresh=refresh)
+    pages = listen("127.0.0.1:0", registry, health=lambda: Health.SERVING, refresh=lambda: values.append(42))
     get(pages.port, "/healthz")
     assert values == [1]
     assert "answer 42.0" in get(pages.port, "/metrics")[1]

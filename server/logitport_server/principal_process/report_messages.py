@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from logitport_server.metrics.counts import Counts, SessionLoads
+from logitport_server.metrics.counts import Counts, SessionLoads  # noqa: TC001 - msgspec reads the annotations
 from logitport_server.principal_process.message import Message
-from logitport_server.tracing.finished_span import FinishedSpan
+from logitport_server.tracing.finished_span import FinishedSpan  # noqa: TC001
 
 
 class MetricsReport(Message):

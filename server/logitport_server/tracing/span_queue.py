@@ -70,6 +70,7 @@ def tracer(queue: SpanQueue) -> Tracer:
 def finished(span: ReadableSpan) -> FinishedSpan:
     """Return a span of OpenTelemetry as a plain value. Values of other types than those of a server are left out."""
     context = span.context or INVALID_SPAN_CONTEXT
+    linked = [link.context for link in span.links]
     parent = span.parent
     return FinishedSpan(
         name=span.name,
@@ -84,7 +85,7 @@ def finished(span: ReadableSpan) -> FinishedSpan:
         attributes={
             key: value for key, value in (span.attributes or {}).items() if isinstance(value, (str, bool, int, float))
         },
-        links=[(found.trace_id.to_bytes(16, "big"), _span_id(found)) for found in (link.context for link in span.links)],
+        links=[(found.trace_id.to_bytes(16, "big"), _span_id(found)) for found in linked],
         error=None if span.status.is_ok else span.status.description or "",
     )
 

@@ -46,7 +46,7 @@ async def joined(
     handlers: Mapping[type[Message], Handler], principal: str = "alice", spans: SpanQueue | None = None
 ) -> AsyncIterator[Joined]:
     """Context with a process of this principal. Its reporter is not started."""
-    sleeper = subprocess.Popen(["sleep", "600"])
+    sleeper = _sleeper()
     front_door, own = Channel.pair()
     reading, lifeline = os.pipe()
     process = RunningProcess(principal, front_door, os.pidfd_open(sleeper.pid), sleeper.pid, lifeline, handlers)
@@ -67,6 +67,10 @@ async def joined(
         thread.join()
         channel.close()
         os.close(reading)
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"])
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

@@ -117,7 +117,7 @@ def test_operators_list_and_drain_them(open_engine: Any) -> None:
             for number, parts in enumerate((processes.alice, processes.bob), 1):
                 parts.recorder.session_opened(open_engine(8).session)
                 open_session(parts, number, can_move=parts is processes.alice)
-                parts.link.handle(Leave, lambda *_, parts=parts: parts.departures.begin())  # type: ignore[misc]
+                parts.link.handle(Leave, lambda *_, parts=parts: parts.departures.begin())
             sessions = processes.sessions
             await sessions.refresh()
             assert (sessions.sessions, sessions.movable_sessions, sessions.is_draining) == (2, 1, False)

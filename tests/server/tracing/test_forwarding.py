@@ -68,7 +68,8 @@ def test_a_call_has_its_parts_in_the_process_as_children(sides: Sides) -> None:
     tracing.use(sides.process)
     other = tracing.span("other")
     other.end()
-    attributes, links = {"principal": "bob", "rows": 3}, [other.context]
+    attributes: dict[str, Any] = {"principal": "bob", "rows": 3}
+    links = [other.context]
     with (
         pytest.raises(InvalidArgument),
         tracing.span("admission", attributes, parent=tracing.continued(*headers), links=links),
