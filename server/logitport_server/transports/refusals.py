@@ -13,7 +13,7 @@ from logitport_server.metrics import code_label
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_server.metrics.session_metrics import SessionMetrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)

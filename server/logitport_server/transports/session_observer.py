@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_server.metrics.session_metrics import SessionMetrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
     from logitport_session.session import EngineSession

@@ -17,7 +17,7 @@ from logitport_session.frames import SessionFrames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.metrics.session_metrics import SessionMetrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.local_socket import LocalConnection, LocalSocketListener
     from logitport_session.session import EngineSession
     from logitport_session.turns import Turns
