@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from logitport import Client, Request, ServerUnavailable
+from logitport import Client, Request
 from logitport.errors import LimitExceeded
 from tests.waiting import wait_until
 
@@ -26,7 +26,9 @@ TOKENS = ("anna", "bert")
 
 
 def children(process_id: int) -> list[int]:
-    return [int(text) for text in Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()]
+    """The children of all threads of a process."""
+    files = Path(f"/proc/{process_id}/task").glob("*/children")
+    return [int(text) for file in files for text in file.read_text().split()]
 
 
 def zygote_of(server: RunningServer) -> int:
@@ -75,52 +77,39 @@ def step(session: Session, handle: Handle) -> None:
 
 
 @pytest.mark.parametrize("transport", ["local", "grpc"])
-def test_a_killed_process_ends_the_sessions_of_its_principal_only(
+def test_a_killed_process_concerns_its_principal_only(
     server: RunningServer, clients: dict[str, Client], transport: str
 ) -> None:
     annas, anna = open_session(clients["anna"], transport)
     (first,) = processes_of(server)
-    berts, bert = open_session(clients["bert"], transport, reconnect_seconds=0)
+    berts, bert = open_session(clients["bert"], transport)
     (second,) = set(processes_of(server)) - {first}
     step(annas, anna)
     step(berts, bert)
     os.kill(second, signal.SIGKILL)
-    with pytest.raises(ServerUnavailable):
-        for _ in range(100):
-            step(berts, bert)
     for _ in range(100):
         step(annas, anna)
-    again, bert = open_session(clients["bert"], transport)
-    step(again, bert)
-    assert "was killed by SIGKILL" in server.log.read_text()
-
-
-def test_a_session_is_restored_in_a_new_process(server: RunningServer, clients: dict[str, Client]) -> None:
-    session, handle = open_session(clients["anna"], "local")
-    step(session, handle)
-    (process,) = processes_of(server)
-    os.kill(process, signal.SIGKILL)
-    step(session, handle)
-    assert session.reconnects == 1
-    assert processes_of(server) != [process]
+    step(berts, bert)  # restored in a new process
+    assert (annas.reconnects, berts.reconnects) == (0, 1)
+    assert first in processes_of(server)
+    assert second not in processes_of(server)
+    wait_until(lambda: "was killed by SIGKILL" in server.log.read_text())
 
 
 def test_a_principal_whose_processes_end_is_refused_for_a_while(
     server: RunningServer, clients: dict[str, Client]
 ) -> None:
-    for _ in range(2):
-        session, handle = open_session(clients["anna"], "grpc", reconnect_seconds=0)
+    for number in range(1, 3):
+        session = clients["anna"].session(vocab_size=VOCAB, dtype="float32")
         (process,) = processes_of(server)
         os.kill(process, signal.SIGKILL)
-        with pytest.raises(ServerUnavailable):
-            for _ in range(100):
-                step(session, handle)
-    wait_until(lambda: server.log.read_text().count("was killed by SIGKILL") == 2)
+        wait_until(lambda number=number: server.log.read_text().count("was killed by SIGKILL") == number)  # type: ignore[misc]
+        session.close()
     with pytest.raises(LimitExceeded, match="has ended 2 times within 60 s"):
-        open_session(clients["anna"], "grpc")
-    open_session(clients["bert"], "grpc")
-    time.sleep(1.0)
-    open_session(clients["anna"], "grpc")
+        clients["anna"].session(vocab_size=VOCAB, dtype="float32")
+    step(*open_session(clients["bert"], "grpc"))
+    time.sleep(1.0)  # the first refusal
+    step(*open_session(clients["anna"], "grpc"))
 
 
 def test_the_zygote_is_launched_again_and_sessions_go_on(server: RunningServer, clients: dict[str, Client]) -> None:
