@@ -110,7 +110,7 @@ class Lender:
 
     def __init__(self, zygotes: WorkerZygotes, **options: Any) -> None:
         self.events = EventLoop()
-        config = ServerConfig(**options)
+        config = ServerConfig(**{"processor_timeout_seconds": SECONDS, "load_timeout_seconds": 200.0, **options})
         self.service = self.events.call(LendingService, config, zygotes, lambda owner, scope: False)
         self._deadlines = Deadlines(config.processor_timeout_seconds, config.load_timeout_seconds)
         self._principals: list[tuple[StartedPrincipal, LentExecutor]] = []

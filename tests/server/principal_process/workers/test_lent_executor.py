@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
-from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure
+from logitport_server.executors.worker_zygotes import WorkerZygotes
 from logitport_server.principal_process.worker_messages import Domain as DomainMessage
+from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure, WorkerForked
 from logitport_session.dialects.failures import WorkerLost
-from tests.server.lent_workers import Held, source_of
+from tests.server.lent_workers import Held, Lender, missing_layers, source_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest, RowEdits
-    from tests.server.lent_workers import Lender
 
     LenderOf = Callable[..., Lender]
 
@@ -40,13 +40,6 @@ class Prints(EditProcessor):
 class Exits(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         os._exit(7)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_shipped_class_runs_in_a_worker(lender_of: LenderOf) -> None:
@@ -83,6 +76,44 @@ def test_the_exit_status_arrives(lender_of: LenderOf) -> None:
     _, executor = lender_of().principal("alice")
     with pytest.raises(WorkerLost, match="its worker ended with status 7"):
         Held(executor, "alice", Exits).step()
+
+
+def test_workers_end_with_their_zygote() -> None:
+    zygotes = WorkerZygotes(without=missing_layers())
+    lender = Lender(zygotes, quarantine_after=1)
+    try:
+        lender.service.ready()
+        _, executor = lender.principal("alice")
+        held = Held(executor, "alice", CountsTokens)
+        process = held.dialect.worker.process(60.0)
+        for zygote in zygotes.current().values():
+            zygote._process.kill()
+        wait_until(lambda: not process.alive)
+        assert held.step() == 2.0  # waits for the zygote that is launched
+        assert lender.service.quarantine.failures == 0
+        wait_until(lambda: lender.service.running == 1)
+    finally:
+        lender.close()
+        zygotes.close()
+
+
+def test_forks_without_a_free_slot_wait_for_the_end_of_a_worker(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    principal, executor = lender.principal("alice")
+    held = Held(executor, "alice", CountsTokens)
+    process = held.dialect.worker.process(60.0)
+    (python, *_) = lender.service.settings.pythons
+    domain = DomainMessage("alice", "", "")
+    first, second = (principal.link.begin(ForkWorker(worker=number, python=python, domain=domain)) for number in (98, 99))
+    for expected in (first, second):
+        assert not expected.done()
+        process.kill()
+        forked = expected.result(60.0)
+        assert (type(forked.message), len(forked.descriptors)) == (WorkerForked, 2)
+        connection, pidfd = forked.descriptors
+        os.close(connection)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
 
 
 def test_quarantines_are_known_at_once_and_lifted(lender_of: LenderOf) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from logitport import EditProcessor, LimitExceeded
 from tests.server.lent_workers import Held, started
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ def test_a_busy_worker_gives_way_after_its_call(lender_of: LenderOf) -> None:
     _, bob = lender.principal("bob")
     busy = [Held(alice, "alice", Sleeps, str(number)) for number in range(2)]
     stepping = [started(held.step) for held in busy]
-    time.sleep(0.1)
+    wait_until(lambda: all(held.dialect.worker.called_processor() for held in busy))
     assert Held(bob, "bob", CountsTokens).step() == 2.0
     assert [step.result(60) for step in stepping] == [1.0, 1.0]
     assert slots_of(lender) == {"alice": 1, "bob": 1}
@@ -158,7 +159,4 @@ def test_slots_return_when_workers_end(lender_of: LenderOf) -> None:
     gc.collect()
     worker.idle_since = time.monotonic() - 100.0
     alice._slots.end_idle()
-    deadline = time.monotonic() + 60.0
-    while slots_of(lender) or lender.service.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not (slots_of(lender) or lender.service.running))
