@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 _LOADER_CACHE_SIZE = 128
 
 
-def executor_of(
-    settings: WorkerSettings, link: Link, principal: str, device: torch.device | None = None
-) -> Executor:
+def executor_of(settings: WorkerSettings, link: Link, principal: str, device: torch.device | None = None) -> Executor:
     """Create the executor of a process, before `Link.run`.
 
     Args:
+        settings: as the front door has sent them.
+        link: the link to the front door.
         principal: name of the process's principal.
         device: where processors that read logits run; None for the CPU.
     """

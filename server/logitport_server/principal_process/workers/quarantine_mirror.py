@@ -74,6 +74,4 @@ class QuarantineMirror(Quarantine):
     def _adopt_all(self, snapshot: QuarantineSnapshot, _descriptors: list[int]) -> None:
         # Replaced as a whole: `check` needs no lock.
         self._for_all = snapshot.for_all
-        self._own = {
-            (one.domain.trust_domain(self._principal), one.digest): one.reason for one in snapshot.own
-        }
+        self._own = {(one.domain.trust_domain(self._principal), one.digest): one.reason for one in snapshot.own}

@@ -56,7 +56,9 @@ def test_a_principal_below_its_share_gets_the_slot_of_another(lender_of: LenderO
     late = Held(bob, "bob", CountsTokens)
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2, "bob": 1}
-    with pytest.raises(LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"):
+    with pytest.raises(
+        LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"
+    ):
         Held(bob, "bob", CountsTokens, "2")
     text = "3 workers are in use, 2 of them by this principal (its share: 1), 0 of them by this tenant (its share: 1)"
     with pytest.raises(LimitExceeded, match=re.escape(text)):
@@ -110,8 +112,8 @@ def test_a_principals_slots_are_divided_among_its_tenants(lender_of: LenderOf) -
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2}
     text = (
-        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 of "
-        "them by this processor (its share: 1)"
+        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 "
+        "of them by this processor (its share: 1)"
     )
     with pytest.raises(LimitExceeded, match=re.escape(text)):
         greedy[0].step()
@@ -140,7 +142,10 @@ def test_a_worker_that_stays_in_calls_is_waited_for(lender_of: LenderOf) -> None
         held.dialect.worker.lock.acquire()
     slots = bob._slots
     worker = bob._new_worker(busy[0].source.domain, next(iter(bob.pythons)))
-    with worker.lock, pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"):
+    with (
+        worker.lock,
+        pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"),
+    ):
         slots.acquire(worker, 0.2)
     for held in busy:
         held.dialect.worker.lock.release()
