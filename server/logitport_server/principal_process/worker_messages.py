@@ -52,11 +52,13 @@ class ForkWorker(Message):
     Attributes:
         worker: number of the worker; another one for each call.
         python: minor version of its Python.
+        wants_gpu: whether it should hold the GPU, which the front door decides.
     """
 
     worker: int
     python: str
     domain: Domain
+    wants_gpu: bool = False
 
 
 class WorkerForked(Message):

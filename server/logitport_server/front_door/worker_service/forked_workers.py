@@ -165,7 +165,8 @@ class ForkedWorkers:
 
     async def _started(self, request: ForkWorker) -> StartedWorker:
         """Fork a worker. Raises WorkerGone, LimitExceeded, OSError."""
-        launched = self._zygotes.launched(request.python, holds_gpu=self._may_hold_gpu(request.domain.owner))
+        holds_gpu = request.wants_gpu and self._may_hold_gpu(request.domain.owner)
+        launched = self._zygotes.launched(request.python, holds_gpu=holds_gpu)
         try:
             # Not `wait_for`: it would cancel the launch, which serves all.
             done, _ = await asyncio.wait([asyncio.wrap_future(launched)], timeout=_LAUNCH_SECONDS)
