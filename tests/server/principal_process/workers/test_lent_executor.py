@@ -81,7 +81,7 @@ def test_the_exit_status_arrives(lender_of: LenderOf) -> None:
 
 def test_workers_end_with_their_zygote() -> None:
     zygotes = WorkerZygotes(without=missing_layers())
-    lender = Lender(zygotes, quarantine_after=1)
+    lender = Lender(zygotes, processor_timeout_seconds=300.0, quarantine_after=1)
     try:
         lender.service.ready()
         _, executor = lender.principal("alice")
