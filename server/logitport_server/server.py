@@ -50,12 +50,12 @@ from logitport_server.transports.binding import binding
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
-from logitport_server.transports.service import ProcessingService, RegistryService
+from logitport_server.transports.registry_service import RegistryService
+from logitport_server.transports.service import ProcessingService
 from logitport_server.version import VERSION
 from logitport_session import descriptors
 from logitport_session.memory import MemoryAccounts
 from logitport_session.session import EngineSession
-from logitport_session.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,7 +119,6 @@ class Server:
         if isinstance(self._executor, ProcessExecutor):
             self._metrics.watch_workers(self._executor)
         self._store, seal = open_store(config)
-        self._turns = Turns()
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
             allow_shipped=config.enable_custom_logit_processor,
@@ -135,7 +134,6 @@ class Server:
             check_python=self._executor.check_python,
             store=self._store,
             seal=seal,
-            turn_of=self._turns.aside,
             installed=known,
             on_removed=self._metrics.processors.forget,
         )
@@ -154,7 +152,6 @@ class Server:
             self._threads,
             self._metrics,
             self._local_socket,
-            self._turns,
             quotas.accepts_session,
             self._departures,
         )
@@ -213,7 +210,7 @@ class Server:
             raise StartupError(f"cannot run shipped processors: {error}") from error
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads, self._turns, self._executor.output), self._grpc
+            RegistryService(self._registry, self._threads, self._executor.output), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)
@@ -322,13 +319,8 @@ class Server:
         )
 
     def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:
-        """Run an admission on a thread. Where it computes, it takes turns as a frame does."""
-
-        def in_turn() -> None:
-            with self._turns.of(principal):
-                work()
-
-        return self._admission_threads.submit(principal, in_turn)
+        """Run an admission on a thread."""
+        return self._admission_threads.submit(principal, work)
 
 
 def open_local_socket(

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 _M = TypeVar("_M", bound=Message)
 
+# Larger messages are parsed on a thread, because the event loop would wait for milliseconds.
+SMALL_BYTES = 1 << 16
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096
 # Health checks need no authentication: load balancers and orchestrators have no token. The service's other methods are
@@ -85,9 +86,6 @@ def serializer(
     return serialized
 
 
-def parsed(kind: type[_M], message: _M | Unparsed, turn: AbstractContextManager[object]) -> _M:
-    """Return the message, parsed; a large one while the turn is held. Raises as `parse`."""
-    if not isinstance(message, Unparsed):
-        return message
-    with turn:
-        return parse(kind, message.data)
+def parsed(kind: type[_M], message: _M | Unparsed) -> _M:
+    """Return the message, parsed. Raises as `parse`."""
+    return parse(kind, message.data) if isinstance(message, Unparsed) else message

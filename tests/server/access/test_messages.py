@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 
 import pytest
 
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import Unparsed, parsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
 from logitport_session import parsing
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 
 FRAME = processing_pb2.SessionRequest
 
@@ -30,8 +29,8 @@ def test_small_messages_are_parsed_at_once_and_large_ones_later() -> None:
     assert read(small) == FRAME.FromString(small)
     unparsed = read(large)
     assert isinstance(unparsed, Unparsed)
-    assert parsed(FRAME, unparsed, nullcontext()) == FRAME.FromString(large)
-    assert parsed(FRAME, read(small), nullcontext()) == FRAME.FromString(small)
+    assert parsed(FRAME, unparsed) == FRAME.FromString(large)
+    assert parsed(FRAME, read(small)) == FRAME.FromString(small)
 
 
 def test_frames_of_sessions_are_parsed_by_the_session() -> None:

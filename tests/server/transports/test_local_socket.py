@@ -35,7 +35,7 @@ class LargeReplies:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int, transport: str) -> bytes:
         return received
 
     def reply(self, data: bytes, transport: str) -> bytes:

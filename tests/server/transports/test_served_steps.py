@@ -15,7 +15,7 @@ from logitport_proto import processing_pb2
 from logitport_server.transports.local_socket import LocalConnection
 from logitport_session import frames as session_frames
 from logitport_session.steps import compiled_batch
-from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
+from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
 
-__all__ = ["metrics", "open_stream", "turns"]  # fixtures
+__all__ = ["metrics", "open_stream"]  # fixtures
 
 pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
 
@@ -110,7 +110,7 @@ def test_the_replies_are_those_of_python(
     frames = [step(seq, base=base) for seq, base in ((3, 1), (4, 2), (5, 1))]
     engine.send(*frames, part_bytes=part_bytes)
     for frame in frames:
-        assert engine.receive() == reference.answer(reference.parse(frame), "local")
+        assert engine.receive() == in_python(reference, frame)
     assert not engine.in_python
 
 
@@ -219,15 +219,15 @@ def test_an_engine_that_does_not_receive_its_replies(stream: SessionStream) -> N
     engine.wait()
     assert type(engine.error) is BlockingIOError
     last = stream._frames._last_seq
-    assert stream.answer(stream.parse(step(last)), "grpc").seq == last  # the stream goes on without the connection
-    assert stream.reply_compiled(step(last + 1), "grpc") is not None
+    assert Reply.FromString(stream.reply(step(last), "grpc")).seq == last  # the stream goes on without the connection
+    assert computed(stream, step(last + 1), "grpc") is not None
     engine.close()
 
 
 def test_grpc_is_refused_while_the_core_waits_for_frames(engine: Engine, stream: SessionStream) -> None:
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
-    refusal = stream.answer(stream.parse(step(5, base=3)), "grpc")
+    refusal = Reply.FromString(stream.reply(step(5, base=3), "grpc"))
     assert type(from_proto(refusal.error)) is InvalidArgument
     assert "local transport" in refusal.error.message
     assert engine.exchange(step(5, base=3)).HasField("edits")
