@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from logitport_server.transports.stream import SessionStream
 
 
-def answer(stream: SessionStream, frame: processing_pb2.SessionRequest, transport: str) -> processing_pb2.SessionResponse:
+def answer(
+    stream: SessionStream, frame: processing_pb2.SessionRequest, transport: str
+) -> processing_pb2.SessionResponse:
     """Process a frame that arrived by `transport`, and return its reply."""
     return processing_pb2.SessionResponse.FromString(stream.reply(frame.SerializeToString(), transport))

@@ -51,7 +51,6 @@ from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.registry_service import RegistryService
-from logitport_server.transports.service import ProcessingService
 from logitport_server.version import VERSION
 from logitport_session import descriptors
 from logitport_session.memory import MemoryAccounts

@@ -156,9 +156,7 @@ class SessionFrames:
         seq = self._last_seq + 1
         reply: bytes | None
         try:
-            reply = session_steps.step_compiled(
-                session, data, seq, transport, should_move=self._observer.should_move
-            )
+            reply = session_steps.step_compiled(session, data, seq, transport, should_move=self._observer.should_move)
             if reply is not None:
                 self._keep(reply, seq)
                 self._spans.skip(1)

@@ -119,9 +119,7 @@ def test_more_was_received_than_a_socket_has_memory_for() -> None:
         served = batch.serve(ours.fileno(), rest, 1 << 20, 0, False, core.Transport.LOCAL, SECONDS)
         ours.shutdown(socket.SHUT_RDWR)
         reader.join(SECONDS)
-    reply = [
-        reference.step(frame, seq, 0, False, core.Transport.LOCAL) for seq, frame in enumerate(frames, 1)
-    ]
+    reply = [reference.step(frame, seq, 0, False, core.Transport.LOCAL) for seq, frame in enumerate(frames, 1)]
     assert served == (False, rest[len(received) :], len(frames), reply[-1], 0)
 
 

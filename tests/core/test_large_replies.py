@@ -60,7 +60,9 @@ class Session:
     def serve_once(self, received: bytes = b"", last_seq: int = 0) -> Served:
         """Call `Batch.serve`."""
         descriptor = self._connection.fileno()
-        return Served(*self.batch.serve(descriptor, received, _MAX_BYTES, last_seq, False, core.Transport.LOCAL, SECONDS))
+        return Served(
+            *self.batch.serve(descriptor, received, _MAX_BYTES, last_seq, False, core.Transport.LOCAL, SECONDS)
+        )
 
     def serve(self, data: bytes, replies: int, last_seq: int = 0) -> tuple[Served, list[bytes]]:
         """Serve the frames that a connection receives before it ends.

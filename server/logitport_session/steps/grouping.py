@@ -62,7 +62,7 @@ class Rows(tuple[Row, ...]):
     @property
     def groups(self) -> list[list[Group]]:
         """Groups by place in the chain, for steps without a failed request; for others use `group_rows`."""
-        if self._groups is None:
+        if self._groups is None:  # not a `cached_property`: before Python 3.12, all sessions would share its lock
             self._groups = [group_rows(self, place) for place in range(longest_chain(self))]
         return self._groups
 

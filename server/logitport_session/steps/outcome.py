@@ -74,7 +74,7 @@ class StepOutcome:
     def applied(self) -> Counter[str]:
         """Number of rows by processor key."""
         applied: Counter[str] = Counter()
-        for group, _ in self._groups():
+        for group, _ in self.succeeded:
             rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
@@ -85,13 +85,13 @@ class StepOutcome:
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
-        names = {group.dialect.key: group.dialect.name for group, _ in self._groups()}
+        names = {group.dialect.key: group.dialect.name for group, _ in self.succeeded}
         return names | {key: name for key, name, _, _ in self.compiled}
 
     @property
     def edits(self) -> dict[int, RowEdits]:
         """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
-        # Not a `cached_property`, which has a lock: a step of another principal may be computed before this one ends.
+        # Not a `cached_property`: before Python 3.12, the steps of all sessions would share its lock.
         if self._edits is None:
             (self._edits,) = self._joined_edits(around_programs=False)
         return self._edits

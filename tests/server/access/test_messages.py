@@ -79,13 +79,6 @@ def test_the_number_of_fields_is_limited_before_the_message_is_parsed(max_fields
         parse(FRAME, b"\x7a\0" * 2 * max_fields)  # fields of no known number
 
 
-def test_counting_fields_hands_the_turn_over(monkeypatch: pytest.MonkeyPatch, max_fields: int) -> None:
-    pauses: list[int] = []
-    monkeypatch.setattr(parsing, "pause", lambda: pauses.append(1))
-    parse(FRAME, frame(max_fields // 2 - 10, 100 * max_fields))
-    assert pauses
-
-
 @pytest.mark.parametrize("size", [100, 10_000])
 @pytest.mark.parametrize("content", [b"\xff" * 16, b"\x0b", b"\x0a\xff\xff\xff\xff\x0f", b"\x08" + b"\x80" * 11])
 def test_bytes_that_are_no_message(max_fields: int, content: bytes, size: int) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, cast
-
-import pytest
+from typing import TYPE_CHECKING, Any, cast
 
 from logitport.core.fair_threads import FairThreads
 from logitport_proto import registry_pb2
@@ -16,6 +14,9 @@ from logitport_server.access.messages import SMALL_BYTES
 from logitport_server.executors.output import OutputLog
 from logitport_server.transports.registry_service import RegistryService
 from logitport_session.principals import ANONYMOUS
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_large_registration_is_parsed_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

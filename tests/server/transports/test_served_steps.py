@@ -12,7 +12,7 @@ import pytest
 from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
-from logitport_server.transports.local_socket import LocalConnection
+from logitport_server.transports.local_connection import LocalConnection
 from logitport_session import frames as session_frames
 from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
