@@ -162,7 +162,10 @@ def _indexing() -> float:
 
 
 def more_servers() -> Iterator[BarLine]:
-    """Sessions that step at the same time over gRPC, divided evenly among servers."""
+    """Sessions that step at the same time over gRPC, divided evenly among servers.
+
+    One server uses all cores of the host. So this measures what further servers on the same host cost.
+    """
     for count in _SERVERS:
         with ExitStack() as stack:
             servers = [stack.enter_context(logitport_server()) for _ in range(count)]

@@ -1,7 +1,8 @@
 """Row-steps a second of one server, on one core and on two, under the load of engines that only send and receive.
 
-The engines run on the same two cores. On one core: the server on the first one, its engines on the second. On two:
-the server and its engines on both, so that the engines take from the second core what they need.
+A server uses all cores that it gets, without an option. The engines run on the same two cores. On one core: the server
+on the first one, its engines on the second. On two: the server and its engines on both, so that the engines take from
+the second core what they need.
 """
 
 from __future__ import annotations

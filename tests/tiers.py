@@ -90,7 +90,6 @@ SLOW_FILES = frozenset(
         "end_to_end/test_metrics.py",
         "end_to_end/test_missing_layers.py",
         "end_to_end/test_nothing_is_lost.py",
-        "end_to_end/test_processes.py",
         "end_to_end/test_processor_metrics.py",
         "end_to_end/test_reconnect.py",
         "end_to_end/test_serve.py",

@@ -9,9 +9,8 @@ from typing import Literal
 S = 'job=~"$job",instance=~"$instance"'
 P = f'{S},processor=~"$processor"'
 RATE = "[$__rate_interval]"
-# With `serve --processes`, one address has the metrics of several servers.
-SERVER = "instance, server"
-SERVER_LEGEND = "{{instance}} {{server}}"
+SERVER = "instance"
+SERVER_LEGEND = "{{instance}}"
 
 Color = Literal["green", "orange", "red"]
 
@@ -84,7 +83,7 @@ READY = Row(
             "Servers down",
             "Servers whose metrics cannot be read. Look at the process and its log. With several servers, sessions "
             "have moved to others.",
-            f"sum(1 - up{{{S}}}) + (sum(1 - logitport_server_up{{{S}}}) or vector(0))",
+            f"sum(1 - up{{{S}}})",
             limits=((1, "red"),),
         ),
         number(
@@ -290,21 +289,6 @@ WORKERS = Row(
             limits=((1, "orange"),),
         ),
         Panel(
-            "Restarts of servers",
-            "With --processes: starts of a server after it had ended. Its last lines are in the log.",
-            "none",
-            ((f"sum by ({SERVER}) (increase(logitport_server_restarts_total{{{S}}}{RATE}))", SERVER_LEGEND),),
-            limits=((1, "red"),),
-        ),
-        Panel(
-            "Servers that answer",
-            "With --processes: 1 if the server has answered with its metrics, else 0.",
-            "none",
-            ((total("logitport_server_up"), SERVER_LEGEND),),
-            limits=((1, "green"),),
-            base="red",
-        ),
-        Panel(
             "Workers and the GPU",
             "With a GPU: calls of workers with logits, by the memory they were passed in, and workers that should use "
             "the GPU and do not.",
@@ -313,7 +297,7 @@ WORKERS = Row(
                 (rate("logitport_worker_logits_total", "memory"), "{{memory}}"),
                 (rate("logitport_worker_gpus_refused_total", SERVER), f"refused {SERVER_LEGEND}"),
             ),
-            width=24,
+            width=16,
         ),
     ),
 )

@@ -93,24 +93,6 @@ def advertised(text: str | None, bound: str) -> str:
     return text if names_port(text) else f"{text}:{_port(bound)}"
 
 
-def nth(address: str, number: int) -> str:
-    """Return the address of one of several servers of a host, counted from 0.
-
-    Ports are consecutive. Port 0 and a missing port stay as they are. Sockets have the number as their ending.
-
-    Raises:
-        ValueError: there are not enough ports.
-    """
-    if is_socket(address):
-        return f"{address}.{number}"
-    port = _port(address)
-    if port is None or not int(port):
-        return address
-    if int(port) + number > _MAX_PORT:
-        raise ValueError(f"server {number} of {address} would have port {int(port) + number}; choose a lower port")
-    return f"{address.rpartition(':')[0]}:{int(port) + number}"
-
-
 def has_free_port(address: str) -> bool:
     """Whether HOST:PORT means any free port."""
     return not is_socket(address) and int(_port(address) or 0) == 0
@@ -119,11 +101,6 @@ def has_free_port(address: str) -> bool:
 def names_port(text: str) -> bool:
     """Whether the text is HOST:PORT, not HOST."""
     return _port(text) is not None
-
-
-def with_port_of(address: str, other: str) -> str:
-    """Return the address with the port of the other one."""
-    return f"{address.rpartition(':')[0]}:{_port(other)}"
 
 
 def _is_port(text: str) -> bool:

@@ -9,15 +9,14 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
-import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-import logitport_builtins
 from logitport import compiled, ops
 from logitport.core.fair_threads import FairThreads
 from logitport.errors import LogitportError
@@ -34,9 +33,16 @@ from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
-from logitport_server.executors import ProcessExecutor
-from logitport_server.executors.factory import announce, choose_executor, gpu_for_workers
+from logitport_server.front_door.launched import launch
+from logitport_server.front_door.processes import Processes
+from logitport_server.front_door.reports import Reports
+from logitport_server.front_door.resolving import Resolving
+from logitport_server.front_door.service import FrontDoorService
+from logitport_server.front_door.session_pages import SessionsOfProcesses
+from logitport_server.front_door.session_zygote import SessionZygote
+from logitport_server.front_door.worker_service import worker_service_of
 from logitport_server.metrics import Metrics
+from logitport_server.principal_process.messages import Leave, ReloadKeys
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.poller import Poller
@@ -47,22 +53,18 @@ from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.admin import AdminService, Status
 from logitport_server.transports.binding import binding
-from logitport_server.transports.departures import Departures
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
 from logitport_server.transports.registry_service import RegistryService
 from logitport_server.version import VERSION
 from logitport_session import descriptors
-from logitport_session.memory import MemoryAccounts
-from logitport_session.session import EngineSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Sequence
 
     from logitport_server.config import ServerConfig
-    from logitport_server.worker.start import StartedZygote
-    from logitport_session.principals import Principal
+    from logitport_server.front_door.launched import Launched
+    from logitport_server.front_door.running_process import RunningProcess
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +75,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0001
 # A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
 _MAX_CALL_THREADS = 256
-# Admissions in the background that run at the same time, in all sessions. Most of them wait for a worker.
-_MAX_ADMISSION_THREADS = 64
 # Between two looks at the files of tokens and trusted keys.
 _REFRESH_SECONDS = 1.0
 # Between two looks at the sessions that are to move.
@@ -82,6 +82,10 @@ _POLL_SECONDS = 0.05
 # Reserved at the end of `stop_seconds` for in-flight calls. They never get more: sessions that cannot move have ended
 # then, and their engines wait.
 _DRAIN_SECONDS = 5.0
+# For the last reports of processes before the metrics are shown.
+_REPORT_SECONDS = 0.5
+# For processes to end, after their sessions.
+_PROCESS_SECONDS = 2.0
 # For the export of the last spans.
 _EXPORT_SECONDS = 3.0
 _SERVICES = (
@@ -92,32 +96,43 @@ _SERVICES = (
 
 
 class Server:
-    """A server with all its parts.
+    """A server with all its parts: a front door. Sessions run in the processes of their principals.
 
     Args:
         config: the operator's configuration.
         processors: trusted processors that requests can name, in addition to those of the config; see `installed`.
-        first_zygote: the result of `start_first_zygote`, if it was called already.
+        launched: the result of `launch`, if it was called already.
+
+    Raises:
+        StartupError: the options cannot be used on this machine.
     """
 
     def __init__(
-        self, config: ServerConfig, processors: Iterable[object] = (), first_zygote: StartedZygote | None = None
+        self, config: ServerConfig, processors: Iterable[object] = (), launched: Launched | None = None
     ) -> None:
+        with ExitStack() as when_failed:
+            processors = list(processors)
+            launched = launched or launch(config, processors)
+            when_failed.callback(launched.close)
+            self._prepare(config, processors, launched, when_failed)
+            when_failed.pop_all()
+
+    def _prepare(
+        self, config: ServerConfig, processors: Sequence[object], launched: Launched, when_failed: ExitStack
+    ) -> None:
+        """Create all parts. What `when_failed` holds is called if one cannot be created."""
         endpoint.check_exposure(config)
         ops.check_variable()
-        logitport_builtins.configure(config)
         known = installed.load(config, processors)
         self._config = config
-        self.device = choose_device(config.device)
         tokens = TokenFile(config.tokens) if config.tokens is not None else None
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
-        self.gpu = gpu_for_workers(config, self.device, authenticator.grants)
-        self._executor = choose_executor(config, self.gpu, first_zygote)
-        self._executor.program_milliseconds = config.program_milliseconds
-        self._metrics = Metrics(self._executor, known)
-        if isinstance(self._executor, ProcessExecutor):
-            self._metrics.watch_workers(self._executor)
+        self._workers = worker_service_of(config, launched.workers, authenticator.grants)
+        when_failed.callback(self._workers.close)
+        self._metrics = Metrics(_NoLoads(), known)
+        self._metrics.watch_workers(self._workers)
         self._store, seal = open_store(config)
+        when_failed.callback(self._store.close)
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
         policy = PayloadPolicy(
             allow_shipped=config.enable_custom_logit_processor,
@@ -129,8 +144,8 @@ class Server:
             policy,
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
-            quarantine=self._executor.quarantine,
-            check_python=self._executor.check_python,
+            quarantine=self._workers.quarantine,
+            check_python=self._workers.check_python,
             store=self._store,
             seal=seal,
             installed=known,
@@ -138,24 +153,29 @@ class Server:
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
-        self.memory = MemoryAccounts(config.max_principal_memory)
         self._guard = Guard(authenticator, quotas, self._metrics)
-        has_local_transport = config.local_transport and LOCAL_TRANSPORT_AVAILABLE
-        self._local_socket = open_local_socket(config, self._metrics.local_frame) if has_local_transport else None
+        self._local_socket = None
+        if config.local_transport and LOCAL_TRANSPORT_AVAILABLE:
+            self._local_socket = open_local_socket(config)
+            when_failed.callback(self._local_socket.close, 0.0)
         self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
-        # Apart from those of the calls: a principal whose admissions take long could otherwise not step.
-        self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
-        self._departures = Departures(config.max_session_age)
-        self._processing = ProcessingService(
-            self._open_session,
-            self._threads,
-            self._metrics,
+        self._reports = Reports(self._metrics, lambda: self._processes)
+        resolving = Resolving(self._registry)
+        handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
+        self._zygote = SessionZygote(launched.setup, launched.sessions, self._workers.settings, handlers)
+        self._processes = Processes(self._zygote, self._begin_process)
+        self._sessions = SessionsOfProcesses(self._metrics, self._reports, lambda: self._processes)
+        self._processing = FrontDoorService(
+            self._processes,
             self._local_socket,
+            self._metrics.load,
             quotas.accepts_session,
-            self._departures,
+            lambda: self._sessions.is_draining,
         )
-        status = Status(config, self.device, self._executor, self._registry, self._metrics, self._departures)
-        self._admin = AdminService(self._departures, self.leave, status.describe, self._registry, self._threads)
+        status = Status(
+            config, lambda: self._zygote.device, self._workers, self._registry, self._metrics, self._sessions
+        )
+        self._admin = AdminService(self._sessions, self.leave, status, self._registry, self._threads)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._status_pages: StatusPages | None = None
@@ -175,8 +195,8 @@ class Server:
         )
         gauge(
             "logitport_calls_waiting",
-            "Calls, frames and admissions that wait for a thread",
-            lambda: self._threads.waiting + self._admission_threads.waiting,
+            "Calls and admissions that wait for a thread",
+            lambda: self._threads.waiting + self._metrics.waiting_calls,
         )
         gauge("logitport_processors_registered", "Registered processors", lambda: self._registry.num_registered)
         gauge(
@@ -184,17 +204,34 @@ class Server:
             "Whether the store of registered processors can be read: 1 or 0",
             lambda: self._registry.has_store,
         )
+        gauge("logitport_processes", "Processes of principals that run", lambda: len(self._processes))
+
+    @property
+    def device(self) -> str:
+        """torch's name of the device for logits, once the server has started."""
+        return self._zygote.device
+
+    @property
+    def announcement(self) -> str:
+        """How shipped processors are run, for the log."""
+        return self._workers.announcement
+
+    def _begin_process(self, process: RunningProcess) -> None:
+        """Prepare a principal's new process, before its first stream."""
+        self._workers.start_of(process)
+        if self._sessions.is_draining:
+            process.post(Leave())
 
     def _present_health(self) -> Health:
         if not self._heartbeat.is_responsive():
             return Health.SILENT
-        return Health.SERVING if self._is_ready and not self._departures.is_draining else Health.NOT_SERVING
+        return Health.SERVING if self._is_ready and not self._sessions.is_draining else Health.NOT_SERVING
 
     async def start(self) -> Ready:
         """Start to serve. Returns its address and ports.
 
         Raises:
-            StartupError: an address cannot be bound, or workers cannot be started; all parts are closed then.
+            StartupError: an address cannot be bound, or processes cannot be started; all parts are closed then.
         """
         try:
             return await self._start()
@@ -204,12 +241,13 @@ class Server:
 
     async def _start(self) -> Ready:
         try:
-            await asyncio.to_thread(self._executor.ready)
+            await asyncio.gather(self._zygote.start(), asyncio.to_thread(self._workers.ready))
         except RuntimeError as error:
             raise StartupError(f"cannot run shipped processors: {error}") from error
+        self._reports.begin()
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads, self._executor.output), self._grpc
+            RegistryService(self._registry, self._threads, self._workers.output), self._grpc
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)
@@ -228,10 +266,11 @@ class Server:
                     self._metrics.registry,
                     health=self._present_health,
                     is_alive=self._heartbeat.is_alive,
+                    refresh=partial(self._reports.wait, _REPORT_SECONDS),
                 )
                 metrics_port = self._status_pages.port
         if self._poller is not None:
-            self._executor.quarantine.track_changes(self._poller.wake)
+            self._workers.quarantine.track_changes(self._poller.wake)
             self._poller.start()
         await self._grpc.start()
         self._watching = asyncio.create_task(self._watch_files())
@@ -246,6 +285,8 @@ class Server:
         self._guard.refresh()
         if self._trusted_keys is not None:
             self._trusted_keys.refresh(force=force)
+            for process in self._processes:
+                process.post(ReloadKeys(force=force))
 
     async def _watch_files(self) -> None:
         while True:
@@ -257,7 +298,7 @@ class Server:
 
     async def leave(self) -> None:
         """Drain: open no more sessions, set `should_move` for all, and answer health checks with NOT_SERVING."""
-        self._departures.begin()
+        self._sessions.begin()
         await self._health.enter_graceful_shutdown()
 
     async def stop(self) -> int:
@@ -269,7 +310,8 @@ class Server:
         deadline = time.monotonic() + self._config.stop_seconds
         await self.leave()
         moved = deadline - _DRAIN_SECONDS
-        while self._departures.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end on threads, too
+        await self._sessions.refresh()
+        while self._sessions.movable_sessions and time.monotonic() < moved:
             await asyncio.sleep(_POLL_SECONDS)
         return await self._close(min(_DRAIN_SECONDS, max(0.0, deadline - time.monotonic())))
 
@@ -294,9 +336,13 @@ class Server:
             await asyncio.to_thread(self._status_pages.close)
         if self._beating is not None:
             self._beating.cancel()  # after the pages: a server that drains is alive
-        running = self._local_socket.close(deadline - time.monotonic()) if self._local_socket is not None else 0
-        running += self._threads.close() + self._admission_threads.close()
-        self._executor.close()
+        running = await self._processing.wait(deadline - time.monotonic())
+        if self._local_socket is not None:
+            await asyncio.to_thread(self._local_socket.close, max(0.0, deadline - time.monotonic()))
+        await self._processes.close(_PROCESS_SECONDS)
+        self._zygote.close()
+        running += self._threads.close()
+        self._workers.close()
         if self._poller is not None:
             # After the calls, because they may have quarantined a processor.
             await asyncio.to_thread(self._poller.close)
@@ -304,30 +350,15 @@ class Server:
         await asyncio.to_thread(tracing.shut_down, _EXPORT_SECONDS)
         return running
 
-    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
-        admit = self._admit_in_background
-        return EngineSession(
-            opening,
-            self._registry,
-            self._executor,
-            str(self.device),
-            self._config.session_limits,
-            principal,
-            admit,
-            self.memory,
-        )
 
-    def _admit_in_background(self, principal: str, work: Callable[[], None]) -> Future[None]:
-        """Run an admission on a thread."""
-        return self._admission_threads.submit(principal, work)
+class _NoLoads:
+    hits = misses = 0
 
 
-def open_local_socket(
-    config: ServerConfig, count: Callable[[int, int], object] = lambda *_: None
-) -> LocalSocketListener:
+def open_local_socket(config: ServerConfig) -> LocalSocketListener:
     """Open the socket of the local transport. Raises StartupError if it cannot be created."""
     try:
-        return LocalSocketListener(config.max_message_bytes, count)
+        return LocalSocketListener(config.max_message_bytes)
     except OSError as error:
         raise StartupError(
             f"cannot create the socket of the local transport in {tempfile.gettempdir()}: {error}; set TMPDIR to a "
@@ -335,28 +366,18 @@ def open_local_socket(
         ) from error
 
 
-def choose_device(name: str) -> torch.device:
-    """The torch device for `auto`, `cpu`, `cuda` or `cuda:INDEX`. Raises StartupError if there is no such device."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise StartupError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu")
-    return device
-
-
 def run(
     config: ServerConfig,
     processors: Iterable[object] = (),
-    first_zygote: StartedZygote | None = None,
+    launched: Launched | None = None,
     on_ready: Callable[[Ready], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
 
     Args:
-        config: the options of `logitport serve`. With `processes`, see `logitport_server.processes`.
+        config: the options of `logitport serve`.
         processors: see `Server`.
-        first_zygote: see `Server`.
+        launched: see `Server`.
         on_ready: called when the server is ready. By default the address is printed.
     """
     config.start_logging()
@@ -367,9 +388,7 @@ def run(
         if name in os.environ and field not in config.model_fields_set:
             logger.warning("%s is set in the environment, but the configuration of this program leaves it out", name)
     try:
-        if config.processes > 1:
-            raise StartupError(f"processes={config.processes} needs the command: logitport serve --processes")
-        running = asyncio.run(_serve(config, processors, first_zygote, on_ready or _report))
+        running = asyncio.run(_serve(config, processors, launched, on_ready or _report))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -383,26 +402,26 @@ def run(
 def _report(ready: Ready) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
-    report([ready.address])
+    report(ready.address)
 
 
 async def _serve(
     config: ServerConfig,
     processors: Iterable[object],
-    first_zygote: StartedZygote | None,
+    launched: Launched | None,
     on_ready: Callable[[Ready], None],
 ) -> int:
-    server = Server(config, processors, first_zygote)
+    server = Server(config, processors, launched)
     ready = await server.start()
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    collecting = loop.create_task(collector.collect_at_intervals(server.memory.take_freed))
+    collecting = loop.create_task(collector.collect_at_intervals())
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
     compiled.warn_if_unfit()
-    shipped, programs = announce(config, server.gpu), "accepted" if config.programs else "refused"
+    shipped, programs = server.announcement, "accepted" if config.programs else "refused"
     text = "logitport %s on %s; core: %s; shipped processors are %s; programs are %s"
     logger.info(text, VERSION, server.device, compiled.describe(), shipped, programs)
     on_ready(ready)

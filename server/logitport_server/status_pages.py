@@ -100,6 +100,7 @@ def listen(
     *,
     health: Callable[[], Health],
     is_alive: Callable[[], bool] = lambda: True,
+    refresh: Callable[[], object] = lambda: None,
 ) -> StatusPages:
     """Serve the pages over HTTP.
 
@@ -108,6 +109,7 @@ def listen(
         registry: what /metrics shows, as does the page /.
         health: what /readyz answers: 200, or 503 if the server is not serving.
         is_alive: whether /healthz answers 200, not 503.
+        refresh: called before /metrics is shown, on the thread of the request.
 
     Raises:
         OSError: the address is taken.
@@ -120,6 +122,7 @@ def listen(
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path in ("/", "/metrics"):
+            refresh()
             page: Iterable[bytes] = metrics(environ, start_response)
             return page
         check = checks.get(path)

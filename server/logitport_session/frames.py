@@ -297,6 +297,7 @@ class SessionFrames:
             reply.programs.SetInParent()
         elif kind == "remove":
             session.remove(frame.remove)
+            self._observer.removed()
             reply.removed.SetInParent()
         elif kind in ("open_region", "share_device_memory", "close_region"):
             if transport != "local":

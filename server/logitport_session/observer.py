@@ -44,5 +44,8 @@ class Observer:
     def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
         """Observe a frame of admissions, after its requests were admitted."""
 
+    def removed(self) -> None:
+        """Observe that the engine has removed requests."""
+
     def refused(self, failures: Sequence[common_pb2.Failure], requests: int, fields: Mapping[str, str]) -> None:
         """Observe the refused requests among those of a frame; `fields` are for the log."""

@@ -93,6 +93,9 @@ class Tracer(Protocol):
     def continued(self, headers: Mapping[str, Any]) -> object:
         """Return the trace that these headers of W3C Trace Context name; None for no trace."""
 
+    def headers(self) -> tuple[str, str]:
+        """Return the headers of the active span; see `headers`."""
+
 
 # None while traces are off, which is the default: then `span` returns one object that does nothing. The no-op spans of
 # opentelemetry-api lost: a bare start_span and end take 0.65 µs, start_as_current_span with one attribute 5.8 µs.
@@ -172,12 +175,11 @@ def continued(traceparent: str, tracestate: str) -> object:
 
 
 def headers() -> tuple[str, str]:
-    """Return the headers of W3C Trace Context for the active span: traceparent and tracestate; "" if it is not recorded.
+    """Return `traceparent` and `tracestate`, by which another process continues the active span; "" for none.
 
-    `continued` takes them, also in another process.
+    A span that is not recorded has them, too: its children in the other process are not recorded either.
     """
-    found = current().ids
-    return (f"00-{found['trace_id']}-{found['span_id']}-01", "") if found else ("", "")
+    return ("", "") if _tracer is None else _tracer.headers()
 
 
 def ids(of: Span | None = None) -> dict[str, str]:

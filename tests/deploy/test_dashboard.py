@@ -30,8 +30,8 @@ def names(expression: str) -> set[str]:
 def exported() -> set[str]:
     """The names of all series that servers export: those in the code, and those of prometheus_client."""
     source = ROOT / "server" / "logitport_server"
-    files = [*source.glob("metrics/*.py"), *source.glob("processes/metrics.py"), source / "server.py"]
-    code = "".join(file.read_text() for file in [*files, source / "status_pages.py"])
+    files = [*source.glob("metrics/*.py"), source / "server.py", source / "status_pages.py"]
+    code = "".join(file.read_text() for file in files)
     found = set(re.findall(r'"(logitport_\w+)"', code))
     found |= {sample.name for family in Metrics(Loader(1)).registry.collect() for sample in family.samples}
     return found | {f"{name}{suffix}" for name in found for suffix in ("_total", "_bucket", "_sum", "_count")}

@@ -20,8 +20,11 @@ PAGE = (ROOT / "docs" / "scaling.md").read_text()
 def test_the_example_follows_from_the_formula() -> None:
     (microseconds,) = re.findall(r"\| a step of 256 rows over gRPC, one engine without pauses \| (\d+) µs", PAGE)
     engine = 25 * 2 * int(microseconds) / 1e6
-    cores, servers = 1000 * engine, math.ceil(1000 * engine / 0.6)
-    assert f"is {cores:.1f} cores. That is {servers} servers at 0.6." in PAGE
+    busy, cores = 1000 * engine, math.ceil(1000 * engine / 0.6)
+    servers = math.ceil(cores / 8)
+    text = " ".join(PAGE.split())
+    assert f"is {busy:.1f} cores. That is {cores} cores at 0.6, or {servers} servers on hosts with 8 cores." in text
+    assert f"the other {servers - 1} have a utilization of {busy / (servers - 1) / 8:.2f}." in text
     assert f"One core serves {int(0.6 / engine)} such engines" in PAGE
 
 

@@ -26,26 +26,27 @@ ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["gr
 pytestmark = needs_prometheus
 
 LABELS = 'job="logitport",instance="a:1"'
+OTHER_LABELS = 'job="logitport",instance="a:2"'
 
 
-def histogram(name: str, seconds: float, labels: str = "", count: int = 10) -> dict[str, str]:
+def histogram(name: str, seconds: float, labels: str = LABELS, count: int = 10) -> dict[str, str]:
     """Series of a histogram whose observations, `count` a minute, take longer than all buckets below `seconds`."""
     bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
     buckets = {
-        f'{name}_bucket{{{LABELS}{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60"
+        f'{name}_bucket{{{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60"
         for bound in bounds
     }
     return {
         **buckets,
-        f'{name}_bucket{{{LABELS}{labels},le="+Inf"}}': f"0+{count}x60",
-        f"{name}_count{{{LABELS}{labels}}}": f"0+{count}x60",
+        f'{name}_bucket{{{labels},le="+Inf"}}': f"0+{count}x60",
+        f"{name}_count{{{labels}}}": f"0+{count}x60",
     }
 
 
 def one_of_two_servers(name: str, seconds: float, labels: str = "") -> dict[str, str]:
-    """Series of one address with two servers, of which the one with few observations is slow."""
-    busy = histogram(name, 0.001, f'{labels},server="s:1"', 10_000)
-    return {**busy, **histogram(name, seconds, f'{labels},server="s:2"')}
+    """Series of two servers, of which the one with few observations is slow."""
+    busy = histogram(name, 0.001, f"{OTHER_LABELS}{labels}", 10_000)
+    return {**busy, **histogram(name, seconds, f"{LABELS}{labels}")}
 
 
 def healthy() -> dict[str, str]:
@@ -53,7 +54,7 @@ def healthy() -> dict[str, str]:
     return {
         f"up{{{LABELS}}}": "1+0x60",
         **histogram("logitport_event_loop_lag_seconds", 0.001),
-        **histogram("logitport_step_seconds", 0.001, ',part="edits"'),
+        **histogram("logitport_step_seconds", 0.001, f'{LABELS},part="edits"'),
         f'logitport_requests_failed_total{{{LABELS},processor="dry",code="STATE_LOST"}}': "0+1x60",
         f'logitport_requests_refused_total{{{LABELS},code="INVALID_ARGUMENT"}}': "0+1x60",
         f'logitport_calls_refused_total{{{LABELS},code="NOT_AUTHENTICATED"}}': "0+1x60",
@@ -63,13 +64,11 @@ def healthy() -> dict[str, str]:
         f"logitport_worker_gpus_refused_total{{{LABELS}}}": "0+0x60",
         f"logitport_ready{{{LABELS}}}": "0+0x5 1+0x55",
         f"logitport_store_up{{{LABELS}}}": "1+0x60",
-        f'logitport_server_up{{{LABELS},server="s:1"}}': "1+0x60",
     }
 
 
 REASONS: dict[str, dict[str, str]] = {
     "LogitportDown": {f"up{{{LABELS}}}": "0+0x60"},
-    "LogitportServerDown": {f'logitport_server_up{{{LABELS},server="s:1"}}': "0+0x60"},
     "LogitportNotReady": {f"logitport_ready{{{LABELS}}}": "0+0x60"},
     "LogitportEventLoopStopped": {f"logitport_event_loop_lag_seconds_count{{{LABELS}}}": "0+10x20 200+0x40"},
     "LogitportEventLoopLate": one_of_two_servers("logitport_event_loop_lag_seconds", 0.5),
@@ -147,8 +146,8 @@ def use(server: RunningServer) -> None:
 
 def test_the_selectors_find_series_on_a_real_server(prometheus: Callable[[str], list[Any]]) -> None:
     """Without their thresholds, all expressions have a value; but for failures, which this server does not have."""
-    # Series of failures, of GPUs, and of several servers at one address.
-    absent = ("LogitportRequestsFail", "LogitportGpuRefused", "LogitportServerDown")
+    # Series of failures, and of GPUs.
+    absent = ("LogitportRequestsFail", "LogitportGpuRefused")
     expressions = {name: without_threshold(alert["expr"]) for name, alert in ALERTS.items()}
     for name in ALERTS.keys() - set(absent):  # a rate needs two scrapes
         wait_until(lambda name=name: bool(prometheus(expressions[name])), lambda name=name: expressions[name])

@@ -1,4 +1,4 @@
-"""Each panel of the dashboard, and each alert, finds its series in a real Prometheus, of servers under load."""
+"""Each panel of the dashboard, and each alert, finds its series in a real Prometheus, of a server under load."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class Load:
 def query(
     serving: Callable[..., AbstractContextManager[RunningServer]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], list[Any]]]:
-    """A query of a Prometheus that scrapes two servers under load at one address."""
+    """A query of a Prometheus that scrapes a server under load."""
     folder = tmp_path_factory.mktemp("prometheus")
     token, grant = new_token("engine", ["apply", "register"])
     (folder / "tokens").write_text(grant.line)
-    options = ("--processes", "2", "--quarantine-after", "1", "--tokens", str(folder / "tokens"))
+    options = ("--quarantine-after", "1", "--tokens", str(folder / "tokens"))
     with (
         serving(*options, "--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0") as server,
         run_prometheus(server.metrics_url, RULES, folder) as made,

@@ -39,27 +39,6 @@ def test_what_cannot_be_advertised(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "third"),
-    [
-        ("127.0.0.1:50051", "127.0.0.1:50053"),
-        ("[::1]:50051", "[::1]:50053"),
-        ("127.0.0.1:0", "127.0.0.1:0"),
-        ("logits.example", "logits.example"),
-        ("[fd00::1]", "[fd00::1]"),
-        ("unix:/run/lp.sock", "unix:/run/lp.sock.2"),
-        ("a:65533", "a:65535"),
-    ],
-)
-def test_addresses_of_several_servers(address: str, third: str) -> None:
-    assert addresses.nth(address, 2) == third
-
-
-def test_too_few_ports() -> None:
-    with pytest.raises(ValueError, match="would have port 65536"):
-        addresses.nth("a:65535", 1)
-
-
-@pytest.mark.parametrize(
     ("address", "local", "wildcard"),
     [
         ("127.0.0.2:5", True, False),

@@ -87,5 +87,5 @@ def serializer(
 
 
 def parsed(kind: type[_M], message: _M | Unparsed) -> _M:
-    """Return the message, parsed. Raises as `parse`."""
+    """Return the message, parsed. Raises what `parse` raises."""
     return parse(kind, message.data) if isinstance(message, Unparsed) else message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import click
@@ -36,10 +35,6 @@ class Serve(ServerConfig, PrintConfig):
         if self.print_config:
             print(to_toml(self, click.get_current_context().obj), end="")  # noqa: T201
             return
-        if self.processes > 1:
-            from logitport_server.processes.several import serve_several
-
-            sys.exit(serve_several(self))
         from logitport_server.processes.single import serve
 
         serve(self)

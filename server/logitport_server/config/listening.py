@@ -28,13 +28,6 @@ class Listening(OptionGroup):
     metrics_listen: OrOff[Address] = Field(
         None, description="HOST:PORT of the Prometheus metrics, and of /healthz and /readyz for probes"
     )
-    processes: int = Field(
-        1,
-        ge=1,
-        le=256,
-        description="number of servers, each a process with a port of its own: that of --listen and the next ones; "
-        "they share their registrations and --metrics-listen, and are started again when they end",
-    )
     keepalive_seconds: Seconds = Field(
         30.0, ge=1, description="keepalive ping interval of idle connections, and timeout of a ping"
     )
@@ -45,9 +38,6 @@ class Listening(OptionGroup):
 
     @model_validator(mode="after")
     def _check_addresses(self) -> Listening:
-        for address in (self.listen, self.advertise):
-            if address is not None:
-                addresses.nth(address, self.processes - 1)
         if addresses.is_socket(self.listen) and self.advertise is not None:
             raise ValueError("--advertise needs --listen HOST:PORT: only this host can reach a Unix socket")
         if addresses.has_free_port(self.listen) and self.advertise is not None and addresses.names_port(self.advertise):

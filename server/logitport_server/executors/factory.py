@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from logitport.core.cuda_ipc import open_cuda
 from logitport_server.config import StartupError
 from logitport_server.executors import Deadlines, Gpu, InlineExecutor, ProcessExecutor
+from logitport_server.executors.worker_zygotes import limits_of, pythons_of
 from logitport_server.registry.loader import Loader
-from logitport_server.sandbox import Limits, SandboxError
-from logitport_server.sandbox.cgroups import WorkerCgroups
+from logitport_server.sandbox import SandboxError
+from logitport_server.sandbox.cgroups import open_cgroups
 from logitport_server.sandbox.gpu import device_nodes
 from logitport_server.worker.start import start_first_zygote
 from logitport_session.principals import CUDA
@@ -56,19 +57,13 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: Started
     if first is None:
         return InlineExecutor(Loader(_LOADER_CACHE_SIZE))
     deadlines = Deadlines(call=config.processor_timeout_seconds, load=config.load_timeout_seconds)
-    limits = Limits(
-        memory_bytes=config.worker_memory_bytes,
-        region_bytes=2 * config.max_region_bytes,
-        threads=config.worker_threads,
-    )
-    pythons = dict(option.split("=", 1) for option in config.worker_python)
     try:
         return ProcessExecutor(
             deadlines,
             config.quarantine_after,
             max_workers=config.max_workers,
-            pythons=pythons,
-            limits=limits,
+            pythons=pythons_of(config),
+            limits=limits_of(config),
             without=first.without,
             gpu=gpu,
             first=first,
@@ -76,17 +71,6 @@ def choose_executor(config: ServerConfig, gpu: Gpu | None = None, first: Started
         )
     except (SandboxError, OSError) as error:
         raise StartupError(f"shipped processors cannot be isolated on this machine: {error}") from error
-
-
-def open_cgroups() -> WorkerCgroups | None:
-    """Return where workers get cgroups of their own; None if the machine does not permit it. Logs which."""
-    try:
-        cgroups = WorkerCgroups.open()
-    except (OSError, ValueError) as error:
-        logger.info("workers have no cgroups of their own: %s", error)
-        return None
-    logger.info("each worker has a cgroup of its own in %s", cgroups.path)
-    return cgroups
 
 
 def announce(config: ServerConfig, gpu: Gpu | None = None) -> str:

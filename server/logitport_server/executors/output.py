@@ -80,13 +80,16 @@ class OutputLog:
 
     def record(self, domain: TrustDomain | None, source: Source, text: str) -> None:
         """Keep the output of a call in a worker of this trust domain."""
-        if not text or domain is None:
-            return
-        principal, now = domain.party.principal, time.monotonic()
+        if text and domain is not None:
+            self.add(domain.party.principal, source.key, source.display_name, text)
+
+    def add(self, principal: str, key: str, name: str, text: str) -> None:
+        """Keep the output of a call of the processor with this key and display name, for this principal."""
+        now = time.monotonic()
         with self._lock:
             own = self._kept.pop(principal, None) or BoundedTable(_MAX_OF_PRINCIPAL)
             self._kept[principal] = own
-            own[source.key] = kept = own.get(source.key) or _Kept(source.display_name, counted_at=now)
+            own[key] = kept = own.get(key) or _Kept(name, counted_at=now)
             kept.add(text[:MAX_TEXT_LENGTH], now)
             if sum(map(len, self._kept.values())) > _MAX_PROCESSORS:
                 self._drop_oldest()

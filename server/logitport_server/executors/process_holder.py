@@ -7,7 +7,7 @@ import time
 from collections import deque
 from concurrent.futures import wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from logitport.errors import LimitExceeded, ProcessorFailed
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.slots import WorkerSlots
-    from logitport_server.executors.zygote import Zygote
     from logitport_session.principals import TrustDomain
     from logitport_session.source import Source
+
+
+class ForksWorkers(Protocol):
+    """A zygote, as far as its workers are concerned."""
+
+    def fork(self) -> Future[WorkerProcess]:
+        """Request a worker without waiting for it. The future may raise WorkerGone, LimitExceeded."""
 
 
 class ProcessHolder:
@@ -48,7 +54,7 @@ class ProcessHolder:
     def __init__(
         self,
         domain: TrustDomain | None,
-        zygote: Callable[[float], Zygote],
+        zygote: Callable[[float], ForksWorkers],
         gpu: Gpu | None = None,
         slots: WorkerSlots | None = None,
     ) -> None:

@@ -89,11 +89,12 @@ class WorkerSlots:
         """
         if self.holds(worker):
             return
-        path, deadline = _path(worker.domain), time.monotonic() + seconds * _WAITING_PART
+        path, deadline = path_of(worker.domain), time.monotonic() + seconds * _WAITING_PART
         with self._lock:
             self._give_way(worker)
             self._requests[worker] = path
         try:
+            self._borrow(worker, path, deadline)
             while not self._granted(worker, path, is_last=time.monotonic() >= deadline):
                 time.sleep(_RETRY_SECONDS)
         finally:
@@ -110,7 +111,7 @@ class WorkerSlots:
         """
         if self.holds(worker):
             return True
-        path = _path(worker.domain)
+        path = path_of(worker.domain)
         with self._lock:
             self._give_way(worker)
             return worker in self._held or self._try(worker, path, self._idle(path))
@@ -138,14 +139,17 @@ class WorkerSlots:
             if self._try(worker, path, [*self._idle(path, above), *above]):
                 return True
             if is_last or not above:
-                reason = "and those above their share are in calls" if above else self._counted(path)
-                raise LimitExceeded(
-                    f"{self._count} workers are in use, {reason}; try again when requests have ended, or raise "
-                    "--max-workers"
-                )
+                raise self._refusal(worker, path, is_due=bool(above))
             if len(self._claimed) < len(self._requests):
                 self._claimed.add(above[0])
             return False
+
+    def _borrow(self, worker: HoldsSlot, path: Path, deadline: float) -> None:
+        """Acquire a slot of another process for a worker whose request is recorded. For subclasses."""
+
+    def _refusal(self, worker: HoldsSlot, path: Path, *, is_due: bool) -> LimitExceeded:  # noqa: ARG002 - for subclasses
+        """Return the error of a party that gets no slot, although it is below its share if `is_due`."""
+        return refusal(self._count, "" if is_due else self._counted(path))
 
     def _give_way(self, worker: HoldsSlot) -> None:
         """Hand over the slot of a claimed worker, if a request is still entitled to it."""
@@ -197,12 +201,17 @@ class WorkerSlots:
 
     def _counted(self, path: Path) -> str:
         """Return the slots and shares of a party, for an error."""
+        counts, share = self._counts(path, 0)
+        return ", ".join([counted(0, counts[path[:1]], share), *self._counted_below(path)])
+
+    def _counted_below(self, path: Path) -> list[str]:
+        """Return the slots and shares of a party within its principal, at the levels that are divided."""
         parts = []
-        for level, what in enumerate(_LEVELS):
+        for level in range(1, len(_LEVELS)):
             counts, share = self._counts(path, level)
-            if level == 0 or len(counts) > 1:
-                parts.append(f"{counts[path[: level + 1]]} of them by this {what} (its share: {share})")
-        return ", ".join(parts)
+            if len(counts) > 1:
+                parts.append(counted(level, counts[path[: level + 1]], share))
+        return parts
 
     def _try_to_end(self, worker: HoldsSlot) -> bool:
         """End a worker, unless it is in a call."""
@@ -220,7 +229,21 @@ class WorkerSlots:
         worker.close()
 
 
-def _path(domain: TrustDomain | None) -> Path:
+def refusal(total: int, counts: str) -> LimitExceeded:
+    """Return the error of a party that gets none of so many slots. No counts: the parties above their share are busy."""
+    reason = counts or "and those above their share are in calls"
+    return LimitExceeded(
+        f"{total} workers are in use, {reason}; try again when requests have ended, or raise --max-workers"
+    )
+
+
+def counted(level: int, count: int, share: int) -> str:
+    """Return the slots and the share of a party at a level of its path, for an error."""
+    return f"{count} of them by this {_LEVELS[level]} (its share: {share})"
+
+
+def path_of(domain: TrustDomain | None) -> Path:
+    """Return the party of a trust domain."""
     if domain is None:
         return "", "", ("", "")
     return domain.party.principal, domain.party.tenant, (domain.owner, domain.digest)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.process_holder import ForksWorkers
     from logitport_server.executors.slots import WorkerSlots
-    from logitport_server.executors.zygote import Zygote
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import RequestContext
     from logitport_session.principals import TrustDomain
@@ -94,7 +94,7 @@ class Worker(ProcessHolder):
     def __init__(
         self,
         domain: TrustDomain | None,
-        zygote: Callable[[float], Zygote],
+        zygote: Callable[[float], ForksWorkers],
         deadlines: Deadlines,
         quarantine: Quarantine,
         gpu: Gpu | None = None,

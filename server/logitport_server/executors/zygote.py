@@ -8,7 +8,7 @@ import struct
 import threading
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
@@ -26,6 +26,22 @@ logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 1 << 16
 _READY_TIMEOUT_SECONDS = 180.0
+
+
+class StartedWorker(NamedTuple):
+    """A worker that was forked. The descriptors belong to its receiver.
+
+    Attributes:
+        connection: the server's end of its socket.
+        pidfd: a descriptor of the process.
+        ended: its exit status; None when it has ended with its zygote.
+        holds_gpu: whether it has the device nodes of a GPU.
+    """
+
+    connection: socket.socket
+    pidfd: int
+    ended: Future[int | None]
+    holds_gpu: bool
 
 
 class Zygote:
@@ -58,7 +74,7 @@ class Zygote:
         self._control, self._process = started.control, started.process
         self._ready: Future[None] = Future()
         # By the number of the worker.
-        self._forking: dict[int, tuple[socket.socket, Future[WorkerProcess]]] = {}
+        self._forking: dict[int, tuple[socket.socket, Future[StartedWorker]]] = {}
         self._ended: dict[int, Future[int | None]] = {}
         self._last_worker = 0
         self._lock = threading.Lock()
@@ -82,8 +98,14 @@ class Zygote:
 
         Raises OSError if the server has no descriptor for its connection.
         """
-        server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         forked: Future[WorkerProcess] = Future()
+        self.start_worker().add_done_callback(lambda started: _complete(forked, started))
+        return forked
+
+    def start_worker(self) -> Future[StartedWorker]:
+        """Do the same as `fork`, for a worker that another process calls."""
+        server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        forked: Future[StartedWorker] = Future()
         with worker_end, self._lock:
             self._last_worker += 1
             worker = self._last_worker
@@ -134,7 +156,7 @@ class Zygote:
                 return
             if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits)) is not None:
                 self._cgroup_of[event.worker] = cgroup
-            forked.set_result(WorkerProcess(connection, received[0], ended, holds_gpu=self.holds_gpu))
+            forked.set_result(StartedWorker(connection, received[0], ended, self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):
             with self._lock:
                 connection, forked = self._forking.pop(event.worker)
@@ -175,3 +197,12 @@ class Zygote:
             self._on_end(self)
             self._process.kill()  # bubblewrap around it may not have ended yet
             self._process.wait()
+
+
+def _complete(forked: Future[WorkerProcess], started: Future[StartedWorker]) -> None:
+    error = started.exception()
+    if error is not None:
+        forked.set_exception(error)
+        return
+    connection, pidfd, ended, holds_gpu = started.result()
+    forked.set_result(WorkerProcess(connection, pidfd, ended, holds_gpu=holds_gpu))

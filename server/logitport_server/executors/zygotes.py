@@ -95,14 +95,7 @@ class Zygotes:
             WorkerGone: it could not be launched, or not within this time.
             OSError: the server has no free descriptor.
         """
-        with self._lock:
-            launched = self._launched[kind]
-            if launched.done() and not (_is_launched(launched) and launched.result().alive):
-                error = launched.exception()
-                if error is not None and descriptors.is_shortage(error):
-                    launched = self._launched[kind] = self._submit(kind)
-                else:
-                    launched = self._launched[kind] = self._submit_later(kind)
+        launched = self.launched(kind)
         try:
             return launched.result(max(0.0, seconds))
         except (SandboxError, OSError, FutureTimeoutError) as error:
@@ -111,6 +104,21 @@ class Zygotes:
             if not launched.done():
                 raise WorkerGone("could not be forked: the process that forks workers is being launched") from None
             raise WorkerGone(f"could not be forked: {error}") from error
+
+    def launched(self, kind: ZygoteKind) -> Future[Zygote]:
+        """Return the zygote of this kind, or its launch, as `get`, without waiting. The future must not be cancelled.
+
+        It may raise SandboxError, OSError.
+        """
+        with self._lock:
+            launched = self._launched[kind]
+            if launched.done() and not (_is_launched(launched) and launched.result().alive):
+                error = launched.exception()
+                if error is not None and descriptors.is_shortage(error):
+                    launched = self._launched[kind] = self._submit(kind)
+                else:
+                    launched = self._launched[kind] = self._submit_later(kind)
+            return launched
 
     def remove(self, kind: ZygoteKind) -> None:
         """End the zygote of this kind for good."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_PORT = (1 << 16) - 1
 _MAX_SERVERS = 1000
 # The fleet gives each server addresses of its own.
-_OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen", "--processes")
+_OF_THE_FLEET = ("--listen", "--advertise", "--metrics-listen")
 _LOOPBACK = "127.0.0.1"
 AUTH_MODE = "RAY_AUTH_MODE"
 
@@ -37,8 +37,7 @@ class ServerAddresses(NamedTuple):
 
     def configure(self, config: ServerConfig) -> ServerConfig:
         """Return the options of a server that listens at these addresses."""
-        own = {"listen": self.clients, "metrics_listen": self.metrics}
-        return config.model_copy(update={**own, "processes": 1})
+        return config.model_copy(update={"listen": self.clients, "metrics_listen": self.metrics})
 
 
 class FleetOptions(BaseModel):

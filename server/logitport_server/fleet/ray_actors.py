@@ -64,13 +64,7 @@ class ServerActor:
             return
         self._supervisor = Supervisor(
             addresses.configure(config),
-            Rules(
-                unhealthy_seconds=options.unhealthy_seconds,
-                end_seconds=end_seconds(config),
-                replaces_drained=True,
-                retries_start=True,
-                keeps_output=True,
-            ),
+            Rules(unhealthy_seconds=options.unhealthy_seconds, end_seconds=end_seconds(config)),
             self._report,
             command=child_command(addresses.clients, "logitport_server.fleet.child"),
             environment=child_environment(os.environ, environment_at_start()),

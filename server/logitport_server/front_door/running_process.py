@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _MAX_UNSENT = 1024
 # Messages of one process in one iteration of the event loop.
 _MAX_RECEIVED = 16
+# Times `_MAX_RECEIVED`: the messages that a process has sent at its end.
+_MAX_LAST_RECEIVED = 16
 
 
 class RunningProcess:
@@ -238,6 +240,9 @@ class RunningProcess:
 
     def _end(self) -> None:
         """Release everything: the process has ended."""
+        for _ in range(_MAX_LAST_RECEIVED):  # its last reports
+            if self._is_open:
+                self._receive()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         os.close(self._lifeline)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logitport_server.front_door.running_process import Handler
     from logitport_server.principal_process.message import Message
     from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.worker_messages import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +80,22 @@ class SessionZygote:
 
     Args:
         launched: the first zygote.
+        workers: how processes run shipped processors.
         handlers: see `RunningProcess`.
 
     Attributes:
         device: torch's name of the device for logits, once it has started.
     """
 
-    def __init__(self, setup: Setup, launched: LaunchedZygote, handlers: Mapping[type[Message], Handler]) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        launched: LaunchedZygote,
+        workers: WorkerSettings,
+        handlers: Mapping[type[Message], Handler],
+    ) -> None:
         self.device = ""
+        self._workers = workers
         self._setup = setup
         self._handlers = handlers
         self._backoff = LaunchBackoff()
@@ -128,7 +137,9 @@ class SessionZygote:
         try:
             with theirs:
                 self._channel.send(
-                    messages.Fork(number=number, principal=principal), [theirs.fileno(), reading_end], may_wait=False
+                    messages.Fork(number=number, principal=principal, workers=self._workers),
+                    [theirs.fileno(), reading_end],
+                    may_wait=False,
                 )
             pidfd, process_id = await asyncio.wait_for(forked, _FORK_SECONDS)
         except BaseException as error:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import dill  # type: ignore[import-untyped]
 
-from logitport.payload.bytecode import RUNNING
 from logitport_server.principal_process.setup import Setup
 
 if TYPE_CHECKING:
@@ -37,11 +36,8 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
         tokenizer=list(config.tokenizer),
         enable_custom_logit_processor=config.enable_custom_logit_processor,
         programs=config.programs,
-        program_milliseconds=config.program_milliseconds,
         max_payload_bytes=config.max_payload_bytes,
         trusted_keys=None if config.trusted_keys is None else str(config.trusted_keys),
-        has_workers=config.has_workers,
-        pythons=[RUNNING, *(option.split("=", 1)[0] for option in config.worker_python)],
         log_level=config.log_level,
         log_format=config.log_format,
         process_memory=int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _PART_OF_MACHINE),

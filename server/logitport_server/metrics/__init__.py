@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from logitport_server.metrics.processors import ProcessorMetrics, StepTimes
-from logitport_server.metrics.server import Metrics
+from typing import TYPE_CHECKING
 
-__all__ = ["Metrics", "ProcessorMetrics", "StepTimes"]
+from logitport.lazy import names_of
+from logitport_server.metrics.counts import code_label
+
+if TYPE_CHECKING:
+    from logitport_server.metrics.processors import ProcessorMetrics, StepTimes
+    from logitport_server.metrics.server import Metrics
+
+__all__ = ["Metrics", "ProcessorMetrics", "StepTimes", "code_label"]
+
+# They import prometheus_client, which the processes of principals do not need.
+__getattr__ = names_of(
+    __name__,
+    {
+        "logitport_server.metrics.processors": "ProcessorMetrics StepTimes",
+        "logitport_server.metrics.server": "Metrics",
+    },
+)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import threading
-from bisect import bisect_left
-from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from logitport_proto import common_pb2
 from logitport_server.metrics.bounded_labels import BoundedLabels
-from logitport_server.code_label import code_label
+from logitport_server.metrics.counts import MAX_REPORTED_NAMES, ProcessorTally, code_label, tally_step
+from logitport_server.metrics.histogram import bucket_labels, samples
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
@@ -23,9 +19,10 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from logitport_proto import common_pb2
     from logitport_session.steps.compiled_batch import ProcessorCounts
 
-_LE = [*map(floatToGoString, PROCESSOR_BOUNDS), "+Inf"]
+_LE = bucket_labels(PROCESSOR_BOUNDS)
 
 # Labels of processors that are not installed: of one principal, and of all. They bound the number of time series.
 _MAX_OWN_LABELS = 64
@@ -44,18 +41,6 @@ class StepTimes(NamedTuple):
     buckets: tuple[int, ...]
     seconds: float
     rows: int
-
-
-class _Processor:
-    """The values of one label."""
-
-    __slots__ = ("buckets", "failed", "rows", "seconds")
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.failed: Counter[int] = Counter()
-        self.buckets = [0] * len(_LE)
-        self.seconds = 0.0
 
 
 class ProcessorMetrics(Collector):
@@ -77,7 +62,8 @@ class ProcessorMetrics(Collector):
     def __init__(self, installed: Collection[str] = (), refresh: Callable[[], object] = lambda: None) -> None:
         self._refresh = refresh
         self._lock = threading.Lock()
-        self._labels = BoundedLabels(_Processor, ("", *installed), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
+        self._max_reported = MAX_REPORTED_NAMES + 2 + len(installed)  # with "" and that of all others
+        self._labels = BoundedLabels(ProcessorTally, ("", *installed), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
 
     def step(
         self,
@@ -95,26 +81,21 @@ class ProcessorMetrics(Collector):
             seconds: how long the step has taken in each processor, by its display name.
         """
         with self._lock:
-            for name, elapsed in seconds.items():
-                processor = self._labels.get(name, principal)
-                processor.buckets[bisect_left(PROCESSOR_BOUNDS, elapsed)] += 1
-                processor.seconds += elapsed
-            for rows in applied:
-                self._labels.get(rows.display_name or rows.processor, principal).rows += rows.rows
-            for failure in failures:
-                code = failure.error.code
-                # The name of an unknown processor is not used: clients can send any number of such names.
-                name = "" if code == common_pb2.ERROR_CODE_NOT_FOUND else failure.error.processor
-                self._labels.get(name, principal).failed[code] += 1
+            tally_step(lambda name: self._labels.get(name, principal), applied, failures, seconds)
 
     def add_counts(self, principal: str, processors: Iterable[ProcessorCounts]) -> None:
         """Add counts of the processors of a principal."""
         with self._lock:
             for name, rows, times in processors:
                 processor = self._labels.get(name, principal)
-                processor.buckets = [*map(operator.add, processor.buckets, times.buckets)]
-                processor.seconds += times.seconds
+                processor.times.add(times)
                 processor.rows += rows
+
+    def add_report(self, principal: str, processors: Mapping[str, ProcessorTally]) -> None:
+        """Add counts by display name, which a process of this principal has reported. Leaves out invalid ones."""
+        with self._lock:
+            for name, tally in islice(processors.items(), self._max_reported):
+                self._labels.get(name, principal).add(tally)
 
     def forget(self, display_name: str) -> None:
         """Drop a processor that was deleted. It returns if a request still uses it, for an hour after the last use."""
@@ -127,9 +108,9 @@ class ProcessorMetrics(Collector):
         self._refresh()
         with self._lock:
             return {
-                label: StepTimes(tuple(accumulate(processor.buckets)), processor.seconds, processor.rows)
+                label: StepTimes(tuple(accumulate(processor.times.buckets)), processor.times.seconds, processor.rows)
                 for label, processor in self._labels.items()
-                if any(processor.buckets)
+                if any(processor.times.buckets)
             }
 
     def collect(self) -> Iterable[Metric]:
@@ -152,7 +133,6 @@ class ProcessorMetrics(Collector):
                     rows.add_metric([label], processor.rows)
                 for code, count in processor.failed.items():
                     failed.add_metric([label, code_label(code)], count)
-                if any(processor.buckets):
-                    buckets = [*zip(_LE, accumulate(processor.buckets), strict=True)]
-                    times.add_metric([label], buckets, processor.seconds)
+                if any(processor.times.buckets):
+                    times.add_metric([label], *samples(_LE, processor.times))
         return rows, failed, times

@@ -11,11 +11,11 @@ from prometheus_client.registry import Collector
 
 from logitport.errors import to_proto
 from logitport_proto import common_pb2
-from logitport_server.code_label import code_label
 from logitport_server.metrics.bounded_labels import BoundedLabels
+from logitport_server.metrics.counts import add_by_code, code_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -55,6 +55,12 @@ class RefusalMetrics(Collector):
         """Count requests that a session, or a call of Apply, refused to add."""
         with self._lock:
             self._labels.get(principal, principal).requests.update(failure.error.code for failure in failures)
+
+    def add_report(self, principal: str, requests: Mapping[int, int]) -> None:
+        """Add refused requests by error code, which a process of this principal has reported."""
+        if requests:
+            with self._lock:
+                add_by_code(self._labels.get(principal, principal).requests, requests)
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""

@@ -8,36 +8,30 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
 from logitport import compiled
-from logitport_proto import processing_pb2
+from logitport_server.metrics.counts import ADMISSION_BOUNDS, MEMORIES, PART_OF, TRANSPORTS, Counts
+from logitport_server.metrics.function_counter import FunctionCounter
+from logitport_server.metrics.histogram import SecondsHistogram
 from logitport_server.metrics.processors import ProcessorMetrics
 from logitport_server.metrics.refusals import RefusalMetrics
-from logitport_server.metrics.steps import TRANSPORTS, StepMetrics
+from logitport_server.metrics.steps import StepMetrics
 from logitport_server.version import VERSION
 from logitport_session.steps.compiled_batch import STEP_BOUNDS
 from logitport_session.steps.step_time import Spending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from logitport_server.executors import Executor, ProcessExecutor
+    from logitport_proto import processing_pb2
+    from logitport_server.executors import Executor
+    from logitport_server.front_door.worker_service import WorkerService
+    from logitport_server.metrics.counts import SessionLoads
     from logitport_session.session import EngineSession
     from logitport_session.session_admissions import Admitted
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
-
-# Seconds that an admission may wait, behind classes that load slowly.
-_ADMISSION_BUCKETS = (1e-3, 1e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
-
-_PARTS = {
-    processing_pb2.StepEdits: "edits",
-    processing_pb2.StepLogitsEdited: "logits",
-    processing_pb2.ApplyResponse: "apply",
-}
 
 
 class Metrics:
@@ -51,6 +45,7 @@ class Metrics:
         registry: the collector registry; each server has its own.
         processors: the metrics by processor.
         refusals: the refused calls and requests.
+        loads: what each running process of a principal has reported last of its open sessions, by the process.
         received, sent: functions that count bytes of messages, by transport.
     """
 
@@ -59,6 +54,11 @@ class Metrics:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         self._sessions: set[EngineSession] = set()
         self._adding = threading.Lock()
+        self.loads: dict[object, SessionLoads] = {}
+        self._executor = executor
+        self._adding_reports = threading.Lock()
+        # What processes have reported of the counters that read their values from objects of this process.
+        self._reported = Counts(worker_logits=dict.fromkeys(MEMORIES, 0))
         self.gauge("logitport_sessions", "Sessions that are open", lambda: self.load()[0])
         self.gauge("logitport_requests", "Requests that open sessions hold", lambda: self.load()[1])
         self.gauge(
@@ -69,7 +69,10 @@ class Metrics:
         self.gauge(
             "logitport_requests_waiting",
             "Requests whose admission in the background has not begun",
-            lambda: sum(session.pending_admissions.waiting for session in tuple(self._sessions)),
+            lambda: (
+                sum(session.pending_admissions.waiting for session in tuple(self._sessions))
+                + sum(loads.waiting for loads in tuple(self.loads.values()))
+            ),
         )
         self.processors = ProcessorMetrics(installed, self._add_compiled_steps)
         self.refusals = RefusalMetrics()
@@ -88,8 +91,8 @@ class Metrics:
         )
         self.received = {transport: partial(self._steps.received, transport) for transport in TRANSPORTS}
         self.sent = {transport: partial(self._steps.sent, transport) for transport in TRANSPORTS}
-        self._counter("logitport_loader_hits", "Loads from the cache of classes", {"": lambda: executor.hits})
-        self._counter("logitport_loader_misses", "Loads that unpickled", {"": lambda: executor.misses})
+        self._counter("logitport_loader_hits", "Loads from the cache of classes", {"": lambda: self.loader_hits})
+        self._counter("logitport_loader_misses", "Loads that unpickled", {"": lambda: self.loader_misses})
         labels = {
             "version": VERSION,
             "python": platform.python_version(),
@@ -104,38 +107,40 @@ class Metrics:
         """Add a gauge that reads its value when the metrics are read."""
         Gauge(name, documentation, registry=self.registry).set_function(value)
 
-    def watch_workers(self, executor: ProcessExecutor) -> None:
+    def watch_workers(self, workers: WorkerService) -> None:
         """Add the metrics of worker processes, and of the GPU that they may use."""
+        if not workers.settings.isolated:
+            return
         self.gauge(
-            "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: executor.running
+            "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: workers.running
         )
         self.gauge(
             "logitport_workers_resident_memory_bytes",
             "Resident memory of all workers, in which pages that they share count once for each",
-            lambda: sum(worker.memory_bytes for worker in executor.workers()),
+            workers.resident_bytes,
         )
         self._counter(
             "logitport_workers_lost",
             "Workers terminated because of a processor",
-            {"": lambda: executor.quarantine.failures},
+            {"": lambda: workers.quarantine.failures},
         )
         self.gauge(
             "logitport_processors_quarantined",
             "Processors in quarantine, not called",
-            lambda: len(executor.quarantine),
+            lambda: len(workers.quarantine),
         )
-        if (gpu := executor.gpu) is None:
+        if not workers.settings.nodes:
             return
         self._counter(
             "logitport_worker_logits",
             "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
-            {memory: partial(gpu.calls.__getitem__, memory) for memory in gpu.calls},
+            {memory: partial(self._reported.worker_logits.__getitem__, memory) for memory in MEMORIES},
             "memory",
         )
         self._counter(
             "logitport_worker_gpus_refused",
             "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
-            {"": lambda: gpu.refusals},
+            {"": lambda: self._reported.worker_gpus_refused},
         )
 
     def session_opened(self, session: EngineSession) -> None:
@@ -151,12 +156,31 @@ class Metrics:
     @property
     def num_pending(self) -> int:
         """Number of requests that are being admitted in the background."""
-        return sum(session.pending for session in tuple(self._sessions))
+        reported = sum(loads.pending for loads in tuple(self.loads.values()))
+        return reported + sum(session.pending for session in tuple(self._sessions))
 
     def load(self) -> tuple[int, int]:
         """Return the number of open sessions, and of the requests that they hold or expect."""
-        sessions = tuple(self._sessions)
-        return len(sessions), sum(session.load for session in sessions)
+        sessions, reported = tuple(self._sessions), tuple(self.loads.values())
+        return (
+            len(sessions) + sum(loads.sessions for loads in reported),
+            sum(session.load for session in sessions) + sum(loads.requests for loads in reported),
+        )
+
+    @property
+    def waiting_calls(self) -> int:
+        """Number of calls, frames and admissions that wait for a thread of a principal's process."""
+        return sum(loads.waiting_calls for loads in tuple(self.loads.values()))
+
+    @property
+    def loader_hits(self) -> int:
+        """Loads of shipped processors from the cache of classes, with those of the processes of principals."""
+        return self._executor.hits + self._reported.loader_hits
+
+    @property
+    def loader_misses(self) -> int:
+        """Loads of shipped processors that unpickled, with those of the processes of principals."""
+        return self._executor.misses + self._reported.loader_misses
 
     @property
     def num_steps(self) -> int:
@@ -186,7 +210,7 @@ class Metrics:
             refused: how many of its failures are refused requests, which `refusals` counts. They come first.
         """
         spending = spending or Spending()
-        self._steps.step(transport, _PARTS[type(reply)], seconds, queue_seconds)
+        self._steps.step(transport, PART_OF[type(reply)], seconds, queue_seconds)
         if spending.worker_queue is not None:
             self._worker_queue.observe(spending.worker_queue)
         failures = reply.failures[refused:] if refused else reply.failures
@@ -214,6 +238,31 @@ class Metrics:
         self.received["local"](received_bytes)
         self.sent["local"](sent_bytes)
 
+    def requests_removed(self) -> None:
+        """Record that a session has dropped requests. Nothing is to be done: `load` counts those of its sessions."""
+
+    def add_report(self, principal: str, counts: Counts) -> None:
+        """Add what a process of this principal has counted since its last report.
+
+        Leaves out negative and unknown values: processes run code of their principals' processors. `loads` is to be
+        set apart.
+        """
+        self._steps.add_report(counts)
+        self.processors.add_report(principal, counts.processors)
+        self.refusals.add_report(principal, counts.refused_requests)
+        self._worker_queue.add_report(counts.worker_queue)
+        self._admission_queue.add_report(counts.admission_queue)
+        for memory in MEMORIES:
+            self._read_in[memory].inc(max(0, counts.logits_read.get(memory, 0)))
+        self._replayed_requests.inc(max(0, counts.replayed_requests))
+        self._replayed_tokens.inc(max(0, counts.replayed_tokens))
+        with self._adding_reports:
+            self._reported.loader_hits += max(0, counts.loader_hits)
+            self._reported.loader_misses += max(0, counts.loader_misses)
+            self._reported.worker_gpus_refused += max(0, counts.worker_gpus_refused)
+            for memory in MEMORIES:
+                self._reported.worker_logits[memory] += max(0, counts.worker_logits.get(memory, 0))
+
     def _add_compiled_steps(self) -> None:
         """Add the steps that the compiled core has counted: all of them, because this precedes each reading."""
         with self._adding:  # a second reader waits until the first one has added them
@@ -228,7 +277,7 @@ class Metrics:
         self.processors.add_counts(session.principal.name, counts.processors)
 
     def _counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
-        self.registry.register(_FunctionCounter(name, documentation, values, label))
+        self.registry.register(FunctionCounter(name, documentation, values, label))
 
     def _add_waits(self) -> None:
         registry = self.registry
@@ -238,40 +287,16 @@ class Metrics:
             ["memory"],
             registry=registry,
         )
-        self._read_in = {memory: read.labels(memory) for memory in ("inline", "host", "device")}
-        self._worker_queue = Histogram(
+        self._read_in = {memory: read.labels(memory) for memory in MEMORIES}
+        self._worker_queue = SecondsHistogram(
             "logitport_worker_queue_seconds",
             "Seconds that the calls of a step have waited for workers that were busy",
-            buckets=STEP_BOUNDS,
-            registry=registry,
+            STEP_BOUNDS,
         )
-        self._admission_queue = Histogram(
+        self._admission_queue = SecondsHistogram(
             "logitport_admission_queue_seconds",
             "Seconds that admissions have waited before they began, by frame or, in the background, by request",
-            buckets=_ADMISSION_BUCKETS,
-            registry=registry,
+            ADMISSION_BOUNDS,
         )
-
-
-class _FunctionCounter(Collector):
-    """A counter that gets its values from functions. prometheus_client offers that for gauges only.
-
-    Args:
-        name: without `_total`.
-        documentation: one line.
-        values: a function for each value of the label; it returns a number that never falls.
-        label: name of the label; "" for a counter with one value, that of the key "".
-    """
-
-    def __init__(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
-        self._name = name
-        self._documentation = documentation
-        self._values = values
-        self._labels = [label] if label else []
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Return the counter with its values."""
-        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
-        for value, read in self._values.items():
-            family.add_metric([value] if self._labels else [], read())
-        return [family]
+        registry.register(self._worker_queue)
+        registry.register(self._admission_queue)

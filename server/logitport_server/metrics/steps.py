@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import threading
-from bisect import bisect_left
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
+from logitport_server.metrics.counts import PARTS, TRANSPORTS, Times
+from logitport_server.metrics.histogram import bucket_labels, samples
 from logitport_session.steps.compiled_batch import STEP_BOUNDS
 
 if TYPE_CHECKING:
@@ -19,35 +17,10 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from logitport_session.steps.compiled_batch import StepCounts, TimeCounts
+    from logitport_server.metrics.counts import Counts
+    from logitport_session.steps.compiled_batch import StepCounts
 
-_LE = [*map(floatToGoString, STEP_BOUNDS), "+Inf"]
-
-TRANSPORTS = ("unary", "grpc", "local")
-_PARTS = ("edits", "logits", "apply")
-
-
-class _Times:
-    """A histogram of seconds."""
-
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * len(_LE)
-        self.seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(STEP_BOUNDS, seconds)] += 1
-        self.seconds += seconds
-
-    def add_counts(self, counts: TimeCounts) -> None:
-        self.buckets = [*map(operator.add, self.buckets, counts.buckets)]
-        self.seconds += counts.seconds
-
-    @property
-    def samples(self) -> tuple[list[tuple[str, float]], float]:
-        """The buckets as Prometheus has them, and the sum."""
-        return [*zip(_LE, accumulate(self.buckets), strict=True)], self.seconds
+_LE = bucket_labels(STEP_BOUNDS)
 
 
 class StepMetrics(Collector):
@@ -63,8 +36,8 @@ class StepMetrics(Collector):
     def __init__(self, refresh: Callable[[], object] = lambda: None) -> None:
         self._refresh = refresh
         self._lock = threading.Lock()
-        self._computed = {(transport, part): _Times() for transport in TRANSPORTS for part in _PARTS}
-        self._queued = {transport: _Times() for transport in TRANSPORTS}
+        self._computed = {(transport, part): Times.over(STEP_BOUNDS) for transport in TRANSPORTS for part in PARTS}
+        self._queued = {transport: Times.over(STEP_BOUNDS) for transport in TRANSPORTS}
         self._received = dict.fromkeys(TRANSPORTS, 0)
         self._sent = dict.fromkeys(TRANSPORTS, 0)
 
@@ -88,17 +61,28 @@ class StepMetrics(Collector):
             queue_seconds: how long it has waited before it was computed.
         """
         with self._lock:
-            self._computed[transport, part].add(seconds)
-            self._queued[transport].add(queue_seconds)
+            self._computed[transport, part].observe(STEP_BOUNDS, seconds)
+            self._queued[transport].observe(STEP_BOUNDS, queue_seconds)
 
     def add_counts(self, steps: Mapping[str, StepCounts]) -> None:
         """Add counts of steps by transport, with their bytes."""
         with self._lock:
             for transport, counts in steps.items():
-                self._computed[transport, "edits"].add_counts(counts.computed)
-                self._queued[transport].add_counts(counts.queued)
+                self._computed[transport, "edits"].add(counts.computed)
+                self._queued[transport].add(counts.queued)
                 self._received[transport] += counts.received_bytes
                 self._sent[transport] += counts.sent_bytes
+
+    def add_report(self, counts: Counts) -> None:
+        """Add the steps and bytes that a process has reported. Leaves out what is not valid."""
+        with self._lock:
+            for transport in TRANSPORTS:
+                self._received[transport] += max(0, counts.received.get(transport, 0))
+                self._sent[transport] += max(0, counts.sent.get(transport, 0))
+                _add_valid(self._queued[transport], counts.queued.get(transport))
+                for part, times in counts.computed.get(transport, {}).items():
+                    if part in PARTS:
+                        _add_valid(self._computed[transport, part], times)
 
     @property
     def num_steps(self) -> int:
@@ -125,7 +109,7 @@ class StepMetrics(Collector):
         )
         queued = HistogramMetricFamily(
             "logitport_step_queue_seconds",
-            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
+            "Seconds that a step, or a part of one, has waited for a thread",
             labels=by_transport,
         )
         with self._lock:
@@ -133,7 +117,12 @@ class StepMetrics(Collector):
                 received.add_metric([transport], self._received[transport])
                 sent.add_metric([transport], self._sent[transport])
                 steps.add_metric([transport], self._count(transport))
-                queued.add_metric([transport], *self._queued[transport].samples)
+                queued.add_metric([transport], *samples(_LE, self._queued[transport]))
             for labels, times in self._computed.items():
-                computed.add_metric(labels, *times.samples)
+                computed.add_metric(labels, *samples(_LE, times))
         return received, sent, steps, computed, queued
+
+
+def _add_valid(times: Times, reported: Times | None) -> None:
+    if reported is not None and times.accepts(reported):
+        times.add(reported)

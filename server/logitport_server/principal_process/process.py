@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitport.core.fair_threads import FairThreads
-from logitport_server import collector
+from logitport_server import collector, tracing
 from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.names import Names
-from logitport_server.principal_process.recorder import Recorder, Reporter
+from logitport_server.principal_process.recorder import Recorder
+from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
-from logitport_server.principal_process.workers import make_executor
+from logitport_server.principal_process.workers.choice import executor_of
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
     from logitport_server.principal_process.preload import Preloaded
     from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.zygote_messages import Fork
     from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
@@ -44,11 +46,11 @@ _MAX_ADMISSION_THREADS = 64
 _SWITCH_SECONDS = 0.0001
 
 
-def run(principal: str, connection: socket.socket, reading_end: int, setup: Setup, preloaded: Preloaded) -> None:
+def run(request: Fork, connection: socket.socket, reading_end: int, setup: Setup, preloaded: Preloaded) -> None:
     """Serve until the front door ends, or closes the channel.
 
     Args:
-        principal: its name.
+        request: names the principal.
         connection: the channel to the front door.
         reading_end: of the lifeline.
     """
@@ -57,7 +59,8 @@ def run(principal: str, connection: socket.socket, reading_end: int, setup: Setu
     sys.setswitchinterval(_SWITCH_SECONDS)
     collector.begin()
     link = Link(Channel(connection, messages.TO_PROCESS))
-    process = _Process(principal, link, setup, preloaded)
+    process = _Process(request, link, setup, preloaded)
+    process.start()
     try:
         link.run()
     except ChannelError:
@@ -67,8 +70,8 @@ def run(principal: str, connection: socket.socket, reading_end: int, setup: Setu
 
 
 class _Process:
-    def __init__(self, principal: str, link: Link, setup: Setup, preloaded: Preloaded) -> None:
-        self._setup = setup
+    def __init__(self, request: Fork, link: Link, setup: Setup, preloaded: Preloaded) -> None:
+        principal = request.principal
         self._device = preloaded.device
         self._trusted_keys = None
         if setup.trusted_keys is not None:
@@ -82,13 +85,15 @@ class _Process:
             trusted_keys=self._trusted_keys,
         )
         self._names = Names(preloaded.installed, policy, link)
-        self._executor = make_executor(setup, link, self._device)
+        self._executor = executor_of(request.workers, link, principal, self._device)
         self._limits = setup.session_limits
         self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         departures = Departures(setup.max_session_age)
-        recorder = Recorder(principal, self._executor, departures)
-        self._reporter = Reporter(recorder, link)
+        recorder = Recorder(
+            self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting
+        )
+        self._reporter = Reporter(link, recorder, departures, tracing.configure_queue())
         streams = Streams(
             principal,
             self._open_session,
@@ -101,6 +106,10 @@ class _Process:
         link.handle(messages.AttachConnection, streams.attach)
         link.handle(messages.Leave, lambda *_: streams.leave())
         link.handle(messages.ReloadKeys, self._reload_keys)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._reporter.start()
         threading.Thread(target=self._collect, name="logitport-collector", daemon=True).start()
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ class Setup(msgspec.Struct, frozen=True):
     Attributes:
         limits: the fields of `SessionLimits`.
         processors: further installed processors, as dill writes them.
-        pythons: the minor versions of Python whose payloads workers can run.
         process_memory: bytes that one process may allocate.
     """
 
@@ -28,11 +27,8 @@ class Setup(msgspec.Struct, frozen=True):
     tokenizer: list[str]
     enable_custom_logit_processor: bool
     programs: bool
-    program_milliseconds: float
     max_payload_bytes: int
     trusted_keys: str | None
-    has_workers: bool
-    pythons: list[str]
     log_level: str
     log_format: Literal["text", "json"]
     process_memory: int = 0

@@ -65,7 +65,7 @@ class _Zygote:
         try:
             process_id = os.fork()
             if process_id == 0:
-                self._become_process(request.principal, connection, lifeline)
+                self._become_process(request, connection, lifeline)
             pidfd = os.pidfd_open(process_id)
         except OSError as error:
             self._channel.send(
@@ -86,7 +86,7 @@ class _Zygote:
         _, status = os.waitpid(process_id, 0)
         self._channel.send(messages.Ended(number=number, status=os.waitstatus_to_exitcode(status)))
 
-    def _become_process(self, principal: str, connection: int, lifeline: int) -> NoReturn:
+    def _become_process(self, request: messages.Fork, connection: int, lifeline: int) -> NoReturn:
         """In the child: serve the principal until the front door ends."""
         status = 1
         try:
@@ -96,7 +96,7 @@ class _Zygote:
             self._channel.close_descriptor()
             from logitport_server.principal_process import process
 
-            process.run(principal, socket.socket(fileno=connection), lifeline, self._setup, self._preloaded)
+            process.run(request, socket.socket(fileno=connection), lifeline, self._setup, self._preloaded)
             status = 0
         except BaseException:  # noqa: BLE001 - it must not return into the zygote's code
             import logging

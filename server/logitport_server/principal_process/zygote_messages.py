@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from logitport_server.principal_process.message import Message
 from logitport_server.principal_process.setup import Setup
+from logitport_server.principal_process.worker_messages import WorkerSettings
 
 
 class Prepare(Message):
@@ -17,7 +18,6 @@ class Prepared(Message):
 
     Attributes:
         device: torch's name of the device for logits.
-        has_only_builtins: whether no processors are installed in addition to the built-ins.
     """
 
     device: str
@@ -39,10 +39,12 @@ class Fork(Message):
     Attributes:
         number: of the process.
         principal: name of the principal.
+        workers: how the process runs shipped processors.
     """
 
     number: int
     principal: str
+    workers: WorkerSettings
 
 
 class Forked(Message):

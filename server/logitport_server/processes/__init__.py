@@ -1,1 +1,1 @@
-"""`logitport serve`: one server in this process, or several in processes of their own (`--processes`)."""
+"""`logitport serve`: one server in this process, or in a supervised process of its own."""

@@ -29,7 +29,7 @@ class Report:
 
     Attributes:
         address: HOST:PORT of the server; "" while it is not known.
-        metrics_address: HOST:PORT of its metrics; "" if it changes with each process, or there are none.
+        metrics_address: HOST:PORT of its metrics; "" while it is not known.
         state: "failed" if it cannot be started; "unhealthy" if it has not answered the last health check.
         pid: of the server's process; 0 if there is none.
         restarts: how often the process was replaced.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
 
-_CHILD = "logitport_server.processes.child"
 # Not `-m`, which would look for modules in the working directory first.
 _MAIN = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; main()"
 _KEPT_LINES = 20
@@ -28,31 +27,26 @@ _KEPT_LINES = 20
 class ServerProcess:
     """One process, from its start to its end. See `logitport_server.processes.child` for the other end of its pipes.
 
+    The stderr of the process is copied to that of this process.
+
     Args:
         config: the options of the server.
         command: runs `child.main`; see `child_command`.
         environment: of the process; None for that of this process.
-        keeps_output: whether the last lines of its stderr are kept, and copied to the stderr of this process. Without
-            that, the process writes to the latter directly.
 
     Attributes:
         pid: its id.
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        *,
-        keeps_output: bool = False,
+        self, config: ServerConfig, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - the command is our own
             command,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if keeps_output else None,
+            stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,  # Ctrl-C reaches the parent alone: a second signal would end the server at once
         )
@@ -62,8 +56,7 @@ class ServerProcess:
         self._parent, self._reports = self._process.stdin, self._process.stdout
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._copying = threading.Thread(target=self._copy, name="logitport-output", daemon=True)
-        if keeps_output:
-            self._copying.start()
+        self._copying.start()
         os.set_blocking(self._reports.fileno(), False)
         self._line = b""
         with suppress(BrokenPipeError):  # it has ended already
@@ -76,7 +69,7 @@ class ServerProcess:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of its output, if they are kept. The last one usually has the reason of the process's end."""
+        """The last lines of its output. The last one usually has the reason of the process's end."""
         return "\n".join(self._lines)
 
     def read_ready(self) -> Ready | None:
@@ -94,8 +87,7 @@ class ServerProcess:
         status = self._process.wait()
         self._parent.close()
         self._reports.close()
-        if self._copying.is_alive():
-            self._copying.join(1.0)  # not for long: its children may have the stream, too
+        self._copying.join(1.0)  # not for long: its children may have the stream, too
         return status
 
     def _copy(self) -> None:
@@ -107,7 +99,7 @@ class ServerProcess:
                 print(line, end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def child_command(address: str, module: str = _CHILD) -> list[str]:
+def child_command(address: str, module: str) -> list[str]:
     """Return the command of a server whose parent is this process.
 
     Args:

@@ -6,8 +6,8 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
+from logitport_server.front_door.launched import launch
 from logitport_server.worker.malloc import keep_large_blocks
-from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     keep_large_blocks()
     prevent_core_files()
     config.start_logging()
-    first_zygote = start_first_zygote(config)
-    from logitport_server.server import run  # after the zygote has started: torch takes seconds to import
+    launched = launch(config)
+    from logitport_server.server import run  # after the zygotes have started: its imports take a while, too
 
-    run(config, first_zygote=first_zygote, on_ready=on_ready)
+    run(config, launched=launched, on_ready=on_ready)

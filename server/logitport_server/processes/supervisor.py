@@ -7,16 +7,14 @@ import math
 import signal
 import threading
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logitport_server import addresses
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.processes.health import check_health
 from logitport_server.processes.report import Report, ServerLoad
-from logitport_server.processes.server_process import ServerProcess, child_command
+from logitport_server.processes.server_process import ServerProcess
 from logitport_server.status_pages import Health
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     from logitport_server.config import ServerConfig
     from logitport_server.processes.report import State
-    from logitport_server.transports.readiness import Ready
 
 logger = logging.getLogger(__name__)
 
@@ -42,130 +39,91 @@ class Rules:
         start_seconds: time for a process to serve.
         unhealthy_seconds: time without a healthy answer after which a process is killed.
         end_seconds: time for a process to end after SIGTERM.
-        replaces_drained: whether a server that answers, but accepts no sessions, counts as unhealthy.
-        retries_start: whether a server is started again if its first process has ended before it was ready.
-        keeps_output: see `ServerProcess`.
     """
 
     start_seconds: float = 180.0
     unhealthy_seconds: float = 15.0
     end_seconds: float = 60.0
-    replaces_drained: bool = False
-    retries_start: bool = False
-    keeps_output: bool = False
 
 
 class Supervisor:
     """Runs one server process after the other, at the same address.
 
+    A server that answers, but accepts no sessions, counts as unhealthy.
+
     The thread that calls `run` starts the processes, and must live as long as this process: the kernel sends the signal
     of a parent's end when the thread ends that has started the child.
 
     Args:
-        config: of this server alone. It needs `metrics_listen`.
+        config: of this server alone.
         rules: how to treat it.
-        report: has the server's addresses, if they are known before its start.
+        report: has the server's addresses.
         command: the arguments of the process; see `child_command`.
-        environment: of the process; None for that of this process.
+        environment: of the process.
         load: reads the load of the server; None if it cannot be read.
         check: checks the server whose metrics have this address; see `check_health`.
 
     Attributes:
         report: the present state.
-        is_ready: completed with True when the server is ready for the first time, or with False if it will not be.
-        metrics_port: of the present process; None while it has none.
     """
 
     def __init__(
         self,
         config: ServerConfig,
         rules: Rules,
-        report: Report | None = None,
+        report: Report,
         *,
-        command: Sequence[str] | None = None,
-        environment: Mapping[str, str] | None = None,
-        load: Callable[[], ServerLoad | None] = lambda: None,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        load: Callable[[], ServerLoad | None],
         check: Callable[[str], Health] = check_health,
     ) -> None:
-        self.report = report or Report()
-        self.is_ready: Future[bool] = Future()
-        self.metrics_port: int | None = None
+        self.report = report
         self._config = config
         self._rules = rules
-        self._command = command or child_command(self.report.address or config.listen)
+        self._command = command
         self._environment = environment
         self._load = load
         self._check = check
-        self._process: ServerProcess | None = None
         self._leaving = threading.Event()
-
-    @property
-    def address(self) -> str:
-        """The address that clients call; "" before the server is ready, unless the first report has it."""
-        return self.report.address
-
-    @property
-    def restarts(self) -> int:
-        """Number of processes after the first one."""
-        return self.report.restarts
 
     def drain(self) -> None:
         """Let the server move its sessions to others, and end. Returns at once; may be called more than once."""
         self._leaving.set()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the present process, if there is one."""
-        if (process := self._process) is not None:
-            process.signal(number)
-
-    def run(self) -> int:
-        """Supervise the server until it was drained, or does not start. Returns the exit status of its last process."""
+    def run(self) -> None:
+        """Supervise the server until it was drained."""
         backoff = LaunchBackoff()
         backoff.next()
-        status = 0
         try:
             while not self._leaving.is_set():
                 status = self._run_process()
-                may_retry = self.is_ready.done() or self._rules.retries_start
-                if self._leaving.is_set() or not may_retry or self._leaving.wait(self._delay(backoff, status)):
+                if self._leaving.is_set() or self._leaving.wait(self._delay(backoff, status)):
                     break
                 self.report = replace(self.report, restarts=self.report.restarts + 1)
         finally:
-            if not self.is_ready.done():
-                self.is_ready.set_result(False)
             self.report = replace(self.report, state="ended", pid=0, load=ServerLoad())
-        return status
 
     def _delay(self, backoff: LaunchBackoff, status: int) -> float:
         """Return the seconds until the next start."""
         delay = backoff.next()
-        logger.error(
-            "server %s ended with status %d; it is started again in %g s",
-            self.address,
-            status,
-            delay,
-            extra={"event": "server_ended", "server": self.address, "status": status},
-        )
+        logger.error("server %s ended with status %d; it is started again in %g s", self.report.address, status, delay)
         return delay
 
     def _run_process(self) -> int:
         """Start a process, and return its exit status when it has ended."""
         try:
-            process = ServerProcess(
-                self._config, self._command, self._environment, keeps_output=self._rules.keeps_output
-            )
+            process = ServerProcess(self._config, self._command, self._environment)
         except OSError as shortage:  # of processes, descriptors or memory
             reason = f"cannot start the process of a server: {shortage}"
             logger.error("%s", reason)
             self.report = replace(self.report, state="failed", error=reason)
             return 1
-        self._process = process
         self.report = replace(self.report, state="starting", pid=process.pid)
         watch = _Watch(self._rules)
         try:
             self._watch(process, watch)
         finally:
-            self._process = self.metrics_port = None
             status = process.end()
         if self.report.state != "draining":
             error = "\n".join(filter(None, (process.last_lines, watch.verdict)))
@@ -176,34 +134,19 @@ class Supervisor:
     def _watch(self, process: ServerProcess, watch: _Watch) -> None:
         """Watch a process until it has ended, or has to be killed."""
         while process.status is None and not self._leaving.wait(_POLL_SECONDS):
-            if not watch.is_started and (ready := process.read_ready()) is not None:
-                self._record(ready, process.pid)
-                assert self._config.metrics_listen is not None  # noqa: S101 - each supervised server has it
-                host = self._config.metrics_listen.rpartition(":")[0]
-                watch.begin(partial(self._check, f"{host}:{ready.metrics_port}"))
+            if not watch.is_started and process.read_ready() is not None:
+                logger.info("server %s is process %d", self.report.address, process.pid)
+                watch.begin(partial(self._check, self.report.metrics_address))
             found = watch.look()
             if found is Health.SERVING:
                 self._report_load("ready")
-                if not self.is_ready.done():
-                    self.is_ready.set_result(True)
             elif found is not None and watch.was_ready:
                 self.report = replace(self.report, state="unhealthy")
             if watch.verdict:
-                logger.error("server %s, process %d: %s", self.address, process.pid, watch.verdict)
+                logger.error("server %s, process %d: %s", self.report.address, process.pid, watch.verdict)
                 return
         if process.status is None:
             self._await_end(process)
-
-    def _record(self, ready: Ready, pid: int) -> None:
-        """Record what a process has reported when it was ready."""
-        self.metrics_port = ready.metrics_port
-        if not self.report.address:
-            self.report = replace(self.report, address=ready.address)
-        if addresses.has_free_port(self._config.listen):  # the server keeps the port: clients know the address
-            listen = addresses.with_port_of(self._config.listen, ready.address)
-            self._config = self._config.model_copy(update={"listen": listen})
-        fields = {"server": self.address, "process_id": pid}
-        logger.info("server %s is process %d", *fields.values(), extra={"event": "server_started", **fields})
 
     def _await_end(self, process: ServerProcess) -> None:
         """Send SIGTERM, and wait until the process has ended."""
@@ -249,9 +192,9 @@ class _Watch:
         if self._check is not None and time.monotonic() - self._checked >= _CHECK_SECONDS:
             found = self._check()
             self._checked = time.monotonic()
-            if found is Health.SERVING or (found is Health.NOT_SERVING and not self._rules.replaces_drained):
+            if found is Health.SERVING:
                 self._healthy = self._checked
-            self.was_ready = self.was_ready or found is Health.SERVING
+                self.was_ready = True
         since = self._healthy if self.was_ready else self._started
         limit = self._rules.unhealthy_seconds if self.was_ready else self._rules.start_seconds
         if time.monotonic() - since > limit:

@@ -77,6 +77,7 @@ class Quarantine:
         # Quarantines that began or were forgotten since `take_changes`; None without a store.
         self._changes: set[_Key] | None = None
         self._on_change: Callable[[], object] = lambda: None
+        self._listeners: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -84,11 +85,7 @@ class Quarantine:
 
     def check(self, domain: TrustDomain | None, digest: str, name: str) -> None:
         """Raise ProcessorFailed if the processor must not be called. The message has the given name."""
-        found = self._quarantined.get(digest)
-        if found is None:
-            return
-        record = found.get(domain)
-        reason = record.reason if record is not None else _reason_for_all(found)
+        reason = self._reason_now(domain, digest)
         if reason:
             raise ProcessorFailed(
                 f"processor {name} is quarantined: {reason}; fix it, or have an operator lift the quarantine "
@@ -96,6 +93,14 @@ class Quarantine:
                 processor=name,
                 code=ProcessorFailed.QUARANTINED,
             )
+
+    def _reason_now(self, domain: TrustDomain | None, digest: str) -> str:
+        """Return why the processor must not be called in this domain, or ""."""
+        found = self._quarantined.get(digest)
+        if found is None:
+            return ""
+        record = found.get(domain)
+        return record.reason if record is not None else _reason_for_all(found)
 
     def record_failure(self, domain: TrustDomain | None, digest: str, reason: str, seconds: float = 0.0) -> None:
         """Record that a worker was terminated because of the processor, after a call of this many seconds."""
@@ -106,9 +111,13 @@ class Quarantine:
     def record_call(self, domain: TrustDomain | None, digest: str, seconds: float) -> None:
         """Record a call with a reply, for which the server waited this many seconds."""
         if seconds > self._slow_seconds:
-            self._charge(
-                domain, digest, seconds, f"a call took {seconds:.3g} s of the {self._call_seconds:g} s that it may take"
-            )
+            self.record_slow_call(domain, digest, seconds)
+
+    def record_slow_call(self, domain: TrustDomain | None, digest: str, seconds: float) -> None:
+        """Charge a call that has taken much of the call timeout."""
+        self._charge(
+            domain, digest, seconds, f"a call took {seconds:.3g} s of the {self._call_seconds:g} s that it may take"
+        )
 
     def reason(self, digest: str, owner: str | None = None) -> str:
         """Return why the processor is quarantined in a domain of this owner (None: any owner), or ""."""
@@ -130,6 +139,16 @@ class Quarantine:
                 for digest, found in self._quarantined.items()
                 for domain, record in found.items()
             ]
+
+    def reasons_for_all(self) -> dict[str, str]:
+        """Return, by digest, why processors are quarantined for all callers."""
+        with self._lock:
+            reasons = {digest: _reason_for_all(found) for digest, found in self._quarantined.items()}
+        return {digest: reason for digest, reason in reasons.items() if reason}
+
+    def listen(self, on_change: Callable[[], object]) -> None:
+        """Call this after quarantines may have begun or ended, on the thread of the change. It must not wait."""
+        self._listeners.append(on_change)
 
     def track_changes(self, on_change: Callable[[], object] = lambda: None) -> None:
         """Collect changes for `take_changes`. Something must call it at intervals from now on.
@@ -165,6 +184,7 @@ class Quarantine:
             reason,
             extra=_fields("quarantined_elsewhere", domain, digest),
         )
+        self._changed()
 
     def forget(self, domain: TrustDomain | None, digest: str) -> None:
         """End a quarantine that has ended on another server."""
@@ -178,6 +198,7 @@ class Quarantine:
             domain,
             extra=_fields("quarantine_lifted", domain, digest),
         )
+        self._changed()
 
     def lift(self, digest: str) -> bool:
         """Lift the quarantine of the processor in every domain. Returns whether it was quarantined."""
@@ -190,9 +211,20 @@ class Quarantine:
             logger.info(
                 "the quarantine of processor %s was lifted", digest, extra=_fields("quarantine_lifted", None, digest)
             )
+            self._changed()
         return was_quarantined
 
     def _charge(self, domain: TrustDomain | None, digest: str, seconds: float, what: str) -> None:
+        try:
+            self._add_charge(domain, digest, seconds, what)
+        finally:
+            self._changed()  # its record may have evicted a quarantine
+
+    def _changed(self) -> None:
+        for on_change in self._listeners:
+            on_change()
+
+    def _add_charge(self, domain: TrustDomain | None, digest: str, seconds: float, what: str) -> None:
         now = self._clock()
         with self._lock:
             record = self._record(domain, digest)

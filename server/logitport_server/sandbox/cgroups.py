@@ -179,3 +179,14 @@ def _is_own(pid: int, proc: Path) -> bool:
             return True
         pid = int(stat.rpartition(")")[2].split()[1])
     return pid == os.getpid()
+
+
+def open_cgroups() -> WorkerCgroups | None:
+    """Return where workers get cgroups of their own; None if the machine does not permit it. Logs which."""
+    try:
+        cgroups = WorkerCgroups.open()
+    except (OSError, ValueError) as error:
+        logger.info("workers have no cgroups of their own: %s", error)
+        return None
+    logger.info("each worker has a cgroup of its own in %s", cgroups.path)
+    return cgroups

@@ -14,9 +14,13 @@ from logitport.installation import how_to_install
 from logitport_session import tracing
 
 if TYPE_CHECKING:
-    from logitport_server.tracing.otel import Tracer
+    from collections.abc import Iterable
 
-__all__ = ["configure", "shut_down"]
+    from logitport_server.tracing.finished_span import FinishedSpan
+    from logitport_server.tracing.otel import Tracer
+    from logitport_server.tracing.span_queue import SpanQueue
+
+__all__ = ["configure", "configure_queue", "forward", "shut_down"]
 
 # Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/.
 _EXPORTER, _SAMPLER, _DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED"
@@ -39,9 +43,7 @@ def configure(address: str) -> None:
     Raises:
         ValueError: a package is missing, or a variable of OTLP is invalid.
     """
-    exporters = {part.strip().lower() for part in os.environ.get(_EXPORTER, "").split(",")} - {"", "none"}
-    if not exporters or os.environ.get(_DISABLED, "").lower() == "true":
-        return
+    exporters = _exporters()
     # An environment that several programs share may name exporters of others: no reason to end.
     if unknown := exporters - {"otlp"}:
         logger.warning("%s names %s, which this server does not have: only otlp is used", _EXPORTER, sorted(unknown))
@@ -55,11 +57,42 @@ def configure(address: str) -> None:
         ) from error
     global _tracer  # noqa: PLW0603 - one for each process
     _tracer = otlp.tracer(address)
-    tracing.use(_tracer, _share_of_steps(os.environ.get(_SAMPLER, "").lower()))
+    tracing.use(_tracer, _share_of_steps())
 
 
-def _share_of_steps(sampler: str) -> float:
+def configure_queue() -> SpanQueue | None:
+    """Begin to record spans in a principal's process, if the front door exports spans.
+
+    Both read the same variables. The process needs no exporter.
+
+    Returns:
+        The spans that have ended, to be reported to the front door; None if traces are off.
+    """
+    if "otlp" not in _exporters():
+        return None
+    from logitport_server.tracing import span_queue
+
+    queue = span_queue.SpanQueue()
+    tracing.use(span_queue.tracer(queue), _share_of_steps())
+    return queue
+
+
+def forward(spans: Iterable[FinishedSpan], principal: str) -> None:
+    """Export spans that a process of this principal has reported. Does nothing if traces are off."""
+    if _tracer is not None:
+        _tracer.forward(spans, principal)
+
+
+def _exporters() -> set[str]:
+    """Return the exporters that the environment names; none if it turns traces off."""
+    if os.environ.get(_DISABLED, "").lower() == "true":
+        return set()
+    return {part.strip().lower() for part in os.environ.get(_EXPORTER, "").split(",")} - {"", "none"}
+
+
+def _share_of_steps() -> float:
     """Return the part of the steps that have spans, or about which a sampler decides that the operator has chosen."""
+    sampler = os.environ.get(_SAMPLER, "").lower()
     if sampler in ("", _DEFAULT_SAMPLER):
         return _DEFAULT_STEPS
     if sampler.endswith("traceidratio"):

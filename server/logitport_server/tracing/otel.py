@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from logitport.errors import LogitportError, to_proto
 from logitport_proto import common_pb2
+from logitport_server.tracing import forwarding
 from logitport_server.version import VERSION
 from logitport_session import scope
 from logitport_session.tracing import NO_SPAN, Span
@@ -22,10 +24,13 @@ from logitport_session.tracing import NO_SPAN, Span
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from typing_extensions import Self
 
+    from logitport_server.tracing.finished_span import FinishedSpan
+
 PREFIX = "logitport."
+_SCOPE = "logitport_server"
 ERROR_TYPE = "error.type"
 
 # W3C Trace Context needs 55 characters. OpenTelemetry logs a warning for a value over 512, which a caller could use to
@@ -104,11 +109,13 @@ class Tracer:
 
     Args:
         provider: has the sampler and the exporter.
+        exporting: the provider's processor with the exporter, for `forward`.
     """
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: TracerProvider, exporting: SpanProcessor | None = None) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("logitport_server", VERSION)
+        self._exporting = exporting
+        self._tracer = provider.get_tracer(_SCOPE, VERSION)
 
     def span(
         self,
@@ -146,6 +153,22 @@ class Tracer:
             del texts["tracestate"]
         found = _PROPAGATOR.extract(texts, Context())
         return found if trace.get_current_span(found).get_span_context().is_valid else None
+
+    def headers(self) -> tuple[str, str]:
+        """Return `traceparent` and `tracestate` of the active span; see `tracing.headers`."""
+        written: dict[str, str] = {}
+        _PROPAGATOR.inject(written)
+        return written.get("traceparent", ""), written.get("tracestate", "")
+
+    def forward(self, spans: Iterable[FinishedSpan], principal: str) -> None:
+        """Export spans that a process of this principal has reported. Leaves out those that are not valid."""
+        if self._exporting is None:
+            return
+        scope = InstrumentationScope(_SCOPE, VERSION)
+        for span in spans:
+            found = forwarding.readable(span, principal, self._provider.resource, scope)
+            if found is not None:
+                self._exporting.on_end(found)
 
     def shut_down(self, seconds: float) -> None:
         """Export the spans that wait, for at most this time."""

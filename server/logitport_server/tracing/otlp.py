@@ -51,8 +51,9 @@ def tracer(address: str) -> Tracer:
     # `shut_down` ends it: at the exit of the interpreter it could wait for as long as the exporter retries.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.sampler = StepSampler(provider.sampler)
-    provider.add_span_processor(BatchSpanProcessor(_exporter()))
-    return Tracer(provider)
+    exporting = BatchSpanProcessor(_exporter())
+    provider.add_span_processor(exporting)
+    return Tracer(provider, exporting)
 
 
 def _exporter() -> SpanExporter:

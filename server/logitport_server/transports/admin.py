@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import platform
 import re
@@ -9,7 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from logitport.errors import InvalidArgument
 from logitport_proto import admin_pb2, admin_pb2_grpc
@@ -18,19 +19,40 @@ from logitport_server.transports.threads import on_thread
 from logitport_server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    import torch
+    from collections.abc import Awaitable, Callable, Sequence
 
     from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.config import ServerConfig
-    from logitport_server.executors import Executor
     from logitport_server.executors.report import WorkerReport
+    from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics import Metrics
     from logitport_server.registry.registry import Registry
-    from logitport_server.transports.departures import Departures
     from logitport_session.principals import TrustDomain
+
+    class OpenSessions(Protocol):
+        """Number of the open sessions of a server, and whether they should move; see `Departures`."""
+
+        @property
+        def is_draining(self) -> bool: ...
+        @property
+        def sessions(self) -> int: ...
+        @property
+        def movable_sessions(self) -> int: ...
+
+    class SessionPages(Protocol):
+        """Describes the open sessions of a server."""
+
+        @property
+        def open_sessions(self) -> OpenSessions:
+            """Their number, as of the last `refresh`."""
+
+        async def refresh(self) -> None:
+            """Update the numbers of sessions and the metrics, if sessions are in other processes."""
+
+        async def page(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
+            """Describe at most `size` sessions with higher numbers than `after`, in the order of their numbers."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -47,26 +69,28 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     """The calls of Admin.
 
     Args:
+        sessions: the open sessions.
         leave: makes health checks answer NOT_SERVING, and states to all sessions that they should move.
         threads: run the calls that may wait.
     """
 
     def __init__(
         self,
-        departures: Departures,
+        sessions: SessionPages,
         leave: Callable[[], Awaitable[None]],
-        describe: Callable[[], admin_pb2.GetStatusResponse],
+        status: Status,
         registry: Registry,
         threads: FairThreads,
     ) -> None:
-        self._departures = departures
+        self._sessions = sessions
         self._leave = leave
-        self._describe = describe
+        self._status = status
         self._registry = registry
         self._threads = threads
 
     async def GetStatus(self, request: admin_pb2.GetStatusRequest, context: Context) -> admin_pb2.GetStatusResponse:
-        return await on_thread(self._threads, self._describe)
+        _, workers = await asyncio.gather(self._sessions.refresh(), self._status.workers.workers())
+        return await on_thread(self._threads, partial(self._status.describe, workers))
 
     async def ListSessions(
         self, request: admin_pb2.ListSessionsRequest, context: Context
@@ -78,17 +102,17 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 f"page_token is {request.page_token[:100]!r}; send next_page_token of the page before, or leave it out"
             )
         size = min(request.page_size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
-        return await on_thread(self._threads, partial(self._list_sessions, int(request.page_token or 0), size))
+        return await self._sessions.page(int(request.page_token or 0), size)
 
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
-        if not self._departures.is_draining:
+        sessions = self._sessions.open_sessions
+        if not sessions.is_draining:
             caller = current_call.get().principal
             fields = {"event": "drain_begun", "principal": caller.name}
             logger.info("%s drains this server", caller.display_name, extra=fields)
             await self._leave()
-        return admin_pb2.DrainResponse(
-            sessions=self._departures.sessions, movable_sessions=self._departures.movable_sessions
-        )
+        await self._sessions.refresh()
+        return admin_pb2.DrainResponse(sessions=sessions.sessions, movable_sessions=sessions.movable_sessions)
 
     async def Unquarantine(
         self, request: admin_pb2.UnquarantineRequest, context: Context
@@ -96,40 +120,35 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         unquarantine = partial(self._registry.unquarantine, request.processor, current_call.get().principal)
         return await on_thread(self._threads, unquarantine)
 
-    def _list_sessions(self, after: int, size: int) -> admin_pb2.ListSessionsResponse:
-        """Return the page of sessions after the one with this number."""
-        found = self._departures.opened_after(after, size + 1)
-        page, reply = found[:size], admin_pb2.ListSessionsResponse()
-        descriptions = [session.describe for session in page]  # None for those that end meanwhile
-        reply.sessions.extend(describe() for describe in descriptions if describe is not None)
-        if len(found) > size:
-            reply.next_page_token = str(page[-1].number)
-        return reply
-
 
 @dataclass
 class Status:
-    """Describes a server. Thread-safe."""
+    """Describes a server. Thread-safe.
+
+    Attributes:
+        device: returns torch's name of the device for logits.
+        workers: starts the workers.
+    """
 
     config: ServerConfig
-    device: torch.device
-    executor: Executor
+    device: Callable[[], str]
+    workers: WorkerService
     registry: Registry
     metrics: Metrics
-    departures: Departures
+    departures: OpenSessions
 
     def __post_init__(self) -> None:
         self._started_at = time.monotonic()
 
-    def describe(self) -> admin_pb2.GetStatusResponse:
-        """Describe the server now. Reads a file for each worker, so it may take milliseconds."""
-        config, quarantine = self.config, self.executor.quarantine
+    def describe(self, workers: Sequence[WorkerReport]) -> admin_pb2.GetStatusResponse:
+        """Describe the server now, with these workers. Reads a file for each, so it may take milliseconds."""
+        config, quarantine = self.config, self.workers.quarantine
         sessions, requests = self.metrics.load()
-        workers, quarantines = self.executor.workers(), quarantine.entries()
+        quarantines = quarantine.entries()
         return admin_pb2.GetStatusResponse(
             version=VERSION,
             python_version=platform.python_version(),
-            device=str(self.device),
+            device=self.device(),
             uptime_seconds=time.monotonic() - self._started_at,
             draining=self.departures.is_draining,
             sessions=sessions,
@@ -146,8 +165,8 @@ class Status:
             registered_processors=self.registry.num_registered,
             max_registered_processors=self.config.max_registered_processors,
             installed_processors=self.registry.num_installed,
-            loader_hits=self.executor.hits,
-            loader_misses=self.executor.misses,
+            loader_hits=self.metrics.loader_hits,
+            loader_misses=self.metrics.loader_misses,
             worker_count=len(workers),
             max_workers=config.max_workers if config.has_workers else 0,
             workers_lost=quarantine.failures,

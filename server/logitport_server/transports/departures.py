@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from itertools import count, islice
+from heapq import nsmallest
+from itertools import count
 from random import uniform
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,16 @@ class Departures:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count(1)
-        # By number, hence in the order in which they were opened.
+        # By number. Numbers of streams may come in another order than they were issued in.
         self._sessions: dict[int, Departure] = {}
 
     def open(self, *, can_move: bool, number: int | None = None) -> Departure:
-        """Record a session that was opened. `number` is higher than those before; by default, it is the next one."""
+        """Record a session that was opened.
+
+        Args:
+            can_move: whether its engine has the address of another server.
+            number: distinguishes it from all other sessions of the server; by default the next one of this object.
+        """
         due = math.inf
         if self._max_session_seconds is not None and can_move:
             due = self._clock() + self._max_session_seconds * uniform(_YOUNGEST, _OLDEST)  # noqa: S311 - no secret
@@ -72,7 +78,8 @@ class Departures:
     def opened_after(self, number: int, limit: int) -> list[Departure]:
         """Return at most `limit` open sessions with higher numbers than this one, by number."""
         with self._lock:
-            return list(islice((session for session in self._sessions.values() if session.number > number), limit))
+            numbers = nsmallest(limit, (found for found in self._sessions if found > number))
+            return [self._sessions[found] for found in numbers]
 
 
 class Departure:

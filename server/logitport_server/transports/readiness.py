@@ -1,11 +1,8 @@
-"""States the addresses of servers that are ready, in a line for programs that start them."""
+"""States the address of a server that is ready, in a line for programs that start it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class Ready(NamedTuple):
@@ -20,6 +17,6 @@ class Ready(NamedTuple):
     metrics_port: int | None
 
 
-def report(addresses: Sequence[str]) -> None:
-    """Print the addresses in one line."""
-    print(f"logitport listening on {','.join(addresses)}", flush=True)  # noqa: T201 - programs wait for this line
+def report(address: str) -> None:
+    """Print the address in one line."""
+    print(f"logitport listening on {address}", flush=True)  # noqa: T201 - programs wait for this line

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
 from logitport_server.log_limit import LogLimit
-from logitport_server.code_label import code_label
+from logitport_server.metrics.counts import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_server.metrics import Metrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _UNLOGGED = frozenset(
 class Refusals:
     """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: SessionMetrics) -> None:
         self._metrics = metrics
         self._limit = LogLimit()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_server.metrics import Metrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
     from logitport_session.session import EngineSession
@@ -30,12 +30,12 @@ class SessionObserver(Observer):
         transport: returns the transport of the session's frames.
         departures: the open sessions of the server, which this one joins.
         peer: gRPC's name for the engine's end of the connection.
-        number: see `Departures.open`.
+        number: of the session's stream; by default `departures` numbers the session.
     """
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: SessionMetrics,
         refusals: Refusals,
         departures: Departures,
         transport: Callable[[], str],
@@ -103,6 +103,9 @@ class SessionObserver(Observer):
 
     def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
         self._metrics.admitted(admitted, queue_seconds)
+
+    def removed(self) -> None:
+        self._metrics.requests_removed()
 
     def refused(self, failures: Sequence[common_pb2.Failure], requests: int, fields: Mapping[str, str]) -> None:
         if self._session is not None:

@@ -18,7 +18,7 @@ from logitport_session.parsing import parse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.metrics import Metrics
+    from logitport_server.metrics.recording import SessionMetrics
     from logitport_server.transports.local_attachment import LocalTransport
     from logitport_server.transports.local_connection import LocalConnection
     from logitport_session.session import EngineSession
@@ -34,13 +34,13 @@ class SessionStream:
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
         hold: counts a resource of the session for the quotas; see `Call.hold`.
-        number: distinguishes the session for operators; by default, the next number of `departures`.
+        number: of the stream, for operators; by default `departures` numbers the session.
     """
 
     def __init__(
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
-        metrics: Metrics,
+        metrics: SessionMetrics,
         local_transport: LocalTransport | None,
         refusals: Refusals | None = None,
         departures: Departures | None = None,

@@ -40,7 +40,6 @@ def test_values(file: Any) -> None:
     text = """
     listen = "127.0.0.1:1"
     metrics-listen = "off"
-    processes = 2
     programs = false
     keepalive-seconds = "2m"
     stop-seconds = 3
@@ -50,7 +49,7 @@ def test_values(file: Any) -> None:
     max-session-age = "1h"
     """
     config = read(file(text))
-    assert (config.listen, config.metrics_listen, config.processes) == ("127.0.0.1:1", None, 2)
+    assert (config.listen, config.metrics_listen) == ("127.0.0.1:1", None)
     assert (config.programs, config.keepalive_seconds, config.stop_seconds) == (False, 120, 3)
     assert (config.worker_memory_bytes, str(config.tokens)) == (1 << 30, "/etc/tokens")
     assert (config.required_layers, config.waived_layers, config.max_session_age) == (["seccomp"], ["landlock"], 3600)
@@ -149,7 +148,6 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
         {},
         {
             "listen": "unix:/run/a b.sock",
-            "processes": 2,
             "tokens": "/etc/to\"ken's",
             "programs": False,
             "program_milliseconds": 0.123,

@@ -18,8 +18,6 @@ pytestmark = pytest.mark.usefixtures("no_variables")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"listen": "a:65530", "processes": 7}, "would have port 65536"),
-        ({"listen": "a:1", "advertise": "b:65535", "processes": 2}, "would have port 65536"),
         ({"listen": "unix:/a", "advertise": "b"}, "--advertise needs --listen HOST:PORT"),
         ({"listen": "a:0", "advertise": "b:5"}, "needs a port in --listen"),
     ],
@@ -68,7 +66,6 @@ def test_it_is_frozen() -> None:
         *(("store", value) for value in ("http://x", "redis://", "rediss://u:p@/0")),
         ("store_key", "key"),  # without a store
         ("max_step_work", 0),
-        *(("processes", value) for value in (0, 257, 1.5)),
         *(("advertise", value) for value in ("", "0.0.0.0", "a:0", "a,b")),
         ("nonsense", 1),
     ],

@@ -381,7 +381,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
             assert may_launch.wait(60.0)
         return start(*arguments, **options)
 
-    monkeypatch.setattr("logitport_server.executors.process.start_zygote", start_late)
+    monkeypatch.setattr("logitport_server.executors.worker_zygotes.start_zygote", start_late)
     executors.append(executor := ProcessExecutor(Deadlines(0.5, 200.0), quarantine_after=1, without=missing))
     try:
         executor.ready()

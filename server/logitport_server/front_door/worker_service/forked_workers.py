@@ -1,0 +1,222 @@
+"""The workers of the principals' processes: forks them, reports their ends, and ends those of processes that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from logitport.errors import InvalidArgument
+from logitport_server.executors.report import process_id_of
+from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
+from logitport_server.principal_process.worker_messages import (
+    ForkWorker,
+    WorkerEnded,
+    WorkerForked,
+    WorkerNotForked,
+)
+from logitport_server.sandbox import SandboxError
+from logitport_session import descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from logitport_server.executors.worker_zygotes import WorkerZygotes
+    from logitport_server.executors.zygote import StartedWorker
+    from logitport_server.front_door.running_process import RunningProcess
+
+logger = logging.getLogger(__name__)
+
+# For a zygote that is being launched. Launches are delayed by half a minute at most.
+_LAUNCH_SECONDS = 60.0
+# For the end of a worker whose slot the next one gets.
+_END_SECONDS = 5.0
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker that runs.
+
+    Attributes:
+        pidfd: a descriptor of its process, of this object.
+        process_id: its id; 0 if it is not visible here.
+    """
+
+    pidfd: int
+    process_id: int
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+@dataclass(eq=False)
+class _Workers:
+    """The workers of one process.
+
+    Attributes:
+        running: by the number that the process has given them.
+        forking: numbers of those that are requested.
+        ended: set when a worker ends, and then replaced.
+    """
+
+    running: dict[int, _Worker] = field(default_factory=dict)
+    forking: set[int] = field(default_factory=set)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def signal(self) -> None:
+        self.ended.set()
+        self.ended = asyncio.Event()
+
+
+class ForkedWorkers:
+    """Forks workers for processes. All methods belong to the event loop, except `process_ids` and `len`.
+
+    A process is not trusted to keep to its slots: a worker is forked only if the process has a slot for it.
+
+    Args:
+        zygotes: fork the workers.
+        slots: returns the number of slots that a process has.
+        may_hold_gpu: whether workers of this owner may hold the GPU.
+        max_workers: the number of all slots, and how many workers a process may request at the same time.
+    """
+
+    def __init__(
+        self,
+        zygotes: WorkerZygotes,
+        slots: Callable[[RunningProcess], int],
+        may_hold_gpu: Callable[[str], bool],
+        max_workers: int,
+    ) -> None:
+        self._zygotes = zygotes
+        self._slots = slots
+        self._may_hold_gpu = may_hold_gpu
+        self._max_workers = max_workers
+        self._of: dict[RunningProcess, _Workers] = {}
+        # All workers that have not ended, also those of ended processes.
+        self._alive: dict[_Worker, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def process_ids(self) -> list[int]:
+        """Return the visible process ids of all workers."""
+        return [process_id for process_id in tuple(self._alive.values()) if process_id]
+
+    def process_ids_of(self, process: RunningProcess) -> set[int]:
+        """Return the visible process ids of the workers of a process."""
+        workers = self._of.get(process)
+        return {worker.process_id for worker in workers.running.values()} - {0} if workers is not None else set()
+
+    def add(self, process: RunningProcess) -> None:
+        """Fork workers for a process from now on."""
+        self._of[process] = _Workers()
+
+    def remove(self, process: RunningProcess) -> None:
+        """Kill the workers of a process that has ended."""
+        workers = self._of.pop(process, None)
+        if workers is not None:
+            for worker in workers.running.values():
+                worker.kill()
+
+    async def fork(
+        self, process: RunningProcess, request: ForkWorker, _descriptors: list[int]
+    ) -> tuple[WorkerForked, list[int]] | WorkerNotForked:
+        """Handle a request for a worker.
+
+        Raises:
+            InvalidArgument: the process has violated the protocol.
+            LimitExceeded: no descriptor is free.
+        """
+        workers = self._of.get(process)
+        if workers is None or request.python not in self._zygotes.paths:
+            raise InvalidArgument(f"no worker of Python {request.python[:16]!r} can be forked for this process")
+        number = request.worker
+        if number in workers.running or number in workers.forking or len(workers.forking) >= self._max_workers:
+            raise InvalidArgument("a process has requested a worker twice, or too many workers")
+        workers.forking.add(number)
+        try:
+            started = await self._started(process, workers, request)
+        except WorkerGone as gone:
+            return WorkerNotForked(reason=str(gone), zygote_gone=isinstance(gone, ZygoteGone))
+        except OSError as error:
+            if not descriptors.is_shortage(error):
+                raise
+            raise descriptors.shortage() from error
+        finally:
+            workers.forking.discard(number)
+        return self._lend(process, workers, number, started)
+
+    async def _started(self, process: RunningProcess, workers: _Workers, request: ForkWorker) -> StartedWorker:
+        """Fork a worker. Raises WorkerGone, LimitExceeded, OSError."""
+        await self._wait_for_slot(process, workers, request.worker)
+        launched = self._zygotes.launched(request.python, holds_gpu=self._may_hold_gpu(request.domain.owner))
+        try:
+            # Shielded, because a launch serves all, and a cancelled fork would leave its worker without an owner.
+            zygote = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(launched)), _LAUNCH_SECONDS)
+        except asyncio.TimeoutError:
+            raise WorkerGone("could not be forked: the process that forks workers is being launched") from None
+        except SandboxError as error:
+            raise WorkerGone(f"could not be forked: {error}") from error
+        forking = zygote.start_worker()
+        try:
+            return await asyncio.shield(asyncio.wrap_future(forking))
+        except asyncio.CancelledError:
+            forking.add_done_callback(_discard)
+            raise
+
+    async def _wait_for_slot(self, process: RunningProcess, workers: _Workers, number: int) -> None:
+        """Wait until the process has a slot for a further worker. The previous worker in it may be about to end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _END_SECONDS
+        while len(workers.running) + len(workers.forking - {number}) >= self._slots(process):
+            try:
+                await asyncio.wait_for(workers.ended.wait(), deadline - loop.time())
+            except asyncio.TimeoutError:
+                logger.warning("the process %d has more workers than slots", process.process_id)
+                raise WorkerGone("could not be forked: no slot is free for it") from None
+
+    def _lend(
+        self, process: RunningProcess, workers: _Workers, number: int, started: StartedWorker
+    ) -> tuple[WorkerForked, list[int]]:
+        """Record a worker, and return it as the answer. `RunningProcess` closes the descriptors."""
+        try:
+            worker = _Worker(os.dup(started.pidfd), process_id_of(started.pidfd))
+        except OSError as error:
+            _end(started)
+            raise descriptors.shortage() from error
+        workers.running[number] = worker
+        self._alive[worker] = worker.process_id
+        loop = asyncio.get_running_loop()
+
+        def ended(done: Future[int | None]) -> None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(partial(self._end, process, workers, number, done.result()))
+
+        started.ended.add_done_callback(ended)
+        return WorkerForked(holds_gpu=started.holds_gpu), [started.connection.detach(), started.pidfd]
+
+    def _end(self, process: RunningProcess, workers: _Workers, number: int, status: int | None) -> None:
+        worker = workers.running.pop(number)
+        del self._alive[worker]
+        os.close(worker.pidfd)
+        workers.signal()
+        process.post(WorkerEnded(worker=number, status=status))
+
+
+def _discard(forking: Future[StartedWorker]) -> None:
+    if forking.exception() is None:
+        _end(forking.result())
+
+
+def _end(started: StartedWorker) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
+    started.connection.close()
+    os.close(started.pidfd)

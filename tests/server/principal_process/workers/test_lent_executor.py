@@ -1,0 +1,196 @@
+"""Shipped processors of a principal's process, in workers that the front door forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
+from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure
+from logitport_server.principal_process.worker_messages import Domain as DomainMessage
+from logitport_session.dialects.failures import WorkerLost
+from tests.server.lent_workers import Held, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport import EditRequest, RowEdits
+    from tests.server.lent_workers import Lender
+
+    LenderOf = Callable[..., Lender]
+
+
+class CountsTokens(EditProcessor):
+    """Its state is a function of the history."""
+
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        edits.bias([0], [float(len(request.history))])
+
+
+class Prints(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        print("seen", len(request.history))
+        edits.bias([0], [1.0])
+
+
+class Exits(EditProcessor):
+    def edit(self, request: EditRequest, edits: RowEdits) -> None:
+        os._exit(7)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_shipped_class_runs_in_a_worker(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    _, executor = lender.principal("alice")
+    held = Held(executor, "alice", CountsTokens)
+    assert held.step() == 2.0
+    assert (executor.running, lender.service.running) == (1, 1)
+    assert (executor.hits, executor.misses) == (0, 1)
+    again = Held(executor, "alice", CountsTokens)
+    assert (again.step(), executor.hits) == (2.0, 1)
+    (report,) = lender.events.run(lender.service.workers())
+    assert (report.state, report.processors, report.domain) == (
+        "ready",
+        [held.source.display_name],
+        held.source.domain,
+    )
+    assert report.memory_bytes == lender.service.resident_bytes() > 1 << 20
+
+
+def test_a_killed_worker_is_replaced(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    _, executor = lender.principal("alice")
+    held = Held(executor, "alice", CountsTokens)
+    first = held.dialect.worker.process(60.0)
+    os.kill(first.process_id, signal.SIGKILL)
+    wait_until(lambda: not first.alive)
+    assert held.step() == 2.0
+    assert held.dialect.worker.process(60.0).process_id != first.process_id
+    wait_until(lambda: lender.service.running == 1)
+
+
+def test_the_exit_status_arrives(lender_of: LenderOf) -> None:
+    _, executor = lender_of().principal("alice")
+    with pytest.raises(WorkerLost, match="its worker ended with status 7"):
+        Held(executor, "alice", Exits).step()
+
+
+def test_quarantines_are_known_at_once_and_lifted(lender_of: LenderOf) -> None:
+    lender = lender_of(quarantine_after=1)
+    _, alice = lender.principal("alice")
+    _, other = lender.principal("alice")
+    _, bob = lender.principal("bob")
+    source = source_of(Exits, "alice")
+    with pytest.raises(WorkerLost):
+        Held(alice, "alice", Exits).step()
+    with pytest.raises(ProcessorFailed, match=r"processor Exits \(.*\) is quarantined: 1 failures or slow calls") as caught:
+        alice.host(source)
+    assert caught.value.code == ProcessorFailed.QUARANTINED
+    assert lender.service.quarantine.failures == 1
+    wait_until(lambda: len(other.quarantine))
+    assert not len(bob.quarantine)
+    for executor in (alice, other):
+        executor.quarantine.check(source_of(Exits, "alice", "another tenant").domain, source.key, "Exits")
+    lender.service.quarantine.lift(source.key)
+    wait_until(lambda: not (len(alice.quarantine) or len(other.quarantine)))
+    alice.host(source)
+
+
+def test_quarantines_for_all_callers(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    for principal in ("a", "b", "c"):
+        domain = source_of(Exits, principal).domain
+        lender.service.quarantine.adopt(domain, "digest", "adopted")
+    _, executor = lender.principal("late")
+    wait_until(lambda: executor.quarantine._reason_now(None, "digest"))
+    with pytest.raises(ProcessorFailed, match="it is quarantined for 3 principals, for the last one because: adopted"):
+        executor.quarantine.check(source_of(Exits, "late").domain, "digest", "Exits")
+
+
+def test_slow_calls_are_charged(lender_of: LenderOf) -> None:
+    lender = lender_of(quarantine_after=1, processor_timeout_seconds=10.0)
+    _, executor = lender.principal("alice")
+    domain = source_of(Exits, "alice").domain
+    executor.quarantine.record_call(domain, "digest", 4.9)
+    for _ in range(2):
+        executor.quarantine.check(domain, "digest", "Slow")
+        executor.quarantine.record_call(domain, "digest", 6.0)
+    with pytest.raises(ProcessorFailed, match="a call took 6 s of the 10 s that it may take"):
+        executor.quarantine.check(domain, "digest", "Slow")
+
+
+def test_output_arrives(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    _, executor = lender.principal("alice")
+    held = Held(executor, "alice", Prints)
+    held.step()
+
+    def read() -> Any:
+        return lender.service.output.read("alice", held.source.key)
+
+    wait_until(read)
+    name, printed, dropped = read()
+    assert (name, [one.text for one in printed], dropped) == (held.source.display_name, ["seen 2\n"], 0)
+
+
+def test_a_payload_of_another_python_is_refused(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    _, executor = lender.principal("alice")
+    source = source_of(CountsTokens, "alice")
+    assert source.payload is not None
+    object.__setattr__(source.payload, "python", "3.1")
+    for check in (executor.check_python, lender.service.check_python):
+        with pytest.raises(PayloadError, match=r"3\.1") as caught:
+            check(source.payload)
+        assert caught.value.code == PayloadError.PYTHON_MISMATCH
+    with pytest.raises(PayloadError):
+        executor.host(source)
+    assert executor.running == 0
+
+
+def test_the_end_of_a_process_ends_its_workers(lender_of: LenderOf) -> None:
+    lender = lender_of(max_workers=1)
+    principal, executor = lender.principal("alice")
+    held = Held(executor, "alice", CountsTokens)
+    process = held.dialect.worker.process(60.0)
+    principal.end()
+    wait_until(lambda: not process.alive)
+    wait_until(lambda: lender.service.running == 0)
+    _, bob = lender.principal("bob")
+    assert Held(bob, "bob", CountsTokens).step() == 2.0
+    with pytest.raises(LogitportError):
+        held.step()  # its front door has closed the channel
+
+
+def test_a_process_has_no_more_workers_than_slots(lender_of: LenderOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logitport_server.front_door.worker_service.forked_workers._END_SECONDS", 0.1)
+    lender = lender_of()
+    principal, executor = lender.principal("alice")
+    domain = DomainMessage("alice", "", "")
+    (python, *_) = lender.service.settings.pythons
+    refused = principal.link.call(ForkWorker(worker=99, python=python, domain=domain)).message
+    assert refused.reason == "could not be forked: no slot is free for it"
+    with pytest.raises(LogitportError, match="no worker of Python '0.0' can be forked"):
+        principal.link.call(ForkWorker(worker=99, python="0.0", domain=domain))
+    assert lender.service.running == 0
+
+
+def test_failures_are_charged_in_trust_domains_of_the_principal(lender_of: LenderOf) -> None:
+    lender = lender_of(quarantine_after=1)
+    principal, _ = lender.principal("mallory")
+    failure = RecordFailure(domain=DomainMessage("bob", "t", "d" * 9999), digest="d", reason="r" * 9999, seconds=float("nan"))
+    principal.link.call(failure)
+    ((domain, digest, reason),) = lender.service.quarantine.entries()
+    assert domain is not None
+    assert (domain.party, len(domain.digest), digest) == (("mallory", "t"), 1024, "d")
+    assert len(reason) < 5000
