@@ -100,11 +100,12 @@ def step_compiled(
 def compiled_server(session: EngineSession) -> CompiledBatch | None:
     """The compiled core if it can answer frames without Python for a while: if they are steps of `step_compiled`.
 
-    None before the first step, and while the replies must state what happens to admissions in the background.
+    None without requests, before the first step, and while the replies must state what happens to admissions in the
+    background.
     """
     batch = session.batch
     must_reply = session.expected_requests or session.pending or session.waiting_rows.rows
-    return batch.compiled if batch.is_compiled and not must_reply else None
+    return batch.compiled if batch.requests and batch.is_compiled and not must_reply else None
 
 
 def edit_logits(
