@@ -11,7 +11,8 @@
 namespace logitport {
 namespace {
 
-// Ids that the edits of a step read or write. So many take 0.3 s, and a reply of 64 MiB. Larger steps are left to Python.
+// Ids that the edits of a step read or write. So many take 0.3 s, and a reply of 64 MiB. Larger steps are left to
+// Python.
 constexpr std::int64_t max_edit_ids = std::int64_t{1} << 24;
 
 }  // namespace

@@ -203,7 +203,8 @@ void bind_batch(nb::module_ &module) {
            nb::arg("max_steps") = UINT64_MAX,
            "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
            "Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 "
-           "MiB: whether to call again; what was received and not answered; the number of the last frame that was answered; the reply "
+           "MiB: whether to call again; what was received and not answered; the number of the last frame that was "
+           "answered; the reply "
            "to it, b\"\" if there was none; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
            "Compute the part of a step whose requests were put here: from a serialized `Step`.\n\n"

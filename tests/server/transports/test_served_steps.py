@@ -12,7 +12,8 @@ import pytest
 from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
-from logitport_server.transports.local_connection import LocalConnection
+from logitport_server.principal_process.relayed import RelayedConnection
+from logitport_server.transports.local_connection import LocalConnection, serve_connection
 from logitport_session import frames as session_frames
 from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
@@ -231,6 +232,95 @@ def test_grpc_is_refused_while_the_core_waits_for_frames(engine: Engine, stream:
     assert type(from_proto(refusal.error)) is InvalidArgument
     assert "local transport" in refusal.error.message
     assert engine.exchange(step(5, base=3)).HasField("edits")
+
+
+def test_frames_of_grpc_are_left_to_python_while_the_core_waits_for_local_ones(
+    engine: Engine, stream: SessionStream
+) -> None:
+    engine.exchange(step(3))
+    assert stream.answer_steps(-1, b"received", 1 << 20, "grpc") == b"received"
+    assert engine.exchange(step(4, base=2)).HasField("edits")
+
+
+class RelayedEngine:
+    """An engine whose frames of gRPC are relayed to the process of its session.
+
+    Attributes:
+        in_python: the frames that are left to Python.
+    """
+
+    def __init__(self, stream: SessionStream) -> None:
+        self.stream = stream
+        self.in_python: list[bytes] = []
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(SECONDS)
+        self._replies = self._socket.makefile("rb")
+        self._connection = RelayedConnection(theirs)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (frame := self._connection.receive_other(self.stream, 1 << 20)) is not None:
+            self.in_python.append(frame)
+            self._connection.answer(self.stream.reply(frame, "grpc"))
+            self.stream.record()
+        self._connection.close()
+
+    def exchange(self, frame: bytes) -> Reply:
+        self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+        (length,) = _LENGTH.unpack(self._replies.read(_LENGTH.size))
+        return Reply.FromString(self._replies.read(length))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+        assert self._replies.read() == b""
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+        self._replies.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def relayed(stream: SessionStream) -> Iterator[RelayedEngine]:
+    engine = RelayedEngine(stream)
+    yield engine
+    engine.close()
+
+
+def test_relayed_frames(relayed: RelayedEngine, open_stream: Callable[..., SessionStream], metrics: Metrics) -> None:
+    reference = open_stream()
+    for frame in (step(3), step(4, base=2)):
+        assert relayed.exchange(frame) == in_python(reference, frame)
+    add = Frame(seq=5, add=processing_pb2.AddRequests()).SerializeToString()
+    assert relayed.exchange(add).HasField("added")
+    assert relayed.exchange(step(6, base=3)).HasField("edits")
+    assert relayed.in_python == [add]
+    value = metrics.registry.get_sample_value
+    assert value("logitport_steps_total", {"transport": "grpc"}) == 3
+    assert value("logitport_received_bytes_total", {"transport": "grpc"}) == 0, "the front door counts them"
+
+
+def test_no_connection_is_attached_while_the_core_waits_for_relayed_frames(relayed: RelayedEngine) -> None:
+    """The frames of the connection would wait, too, until a relayed frame arrives."""
+    relayed.exchange(step(3))
+    relayed.exchange(step(4, base=2))
+    ours, theirs = socket.socketpair()
+    with ours:
+        serve_connection(theirs, relayed.stream, 1 << 20, SECONDS)
+        assert ours.recv(1) == b"", "closed without a welcome: the engine goes on by gRPC"
+    assert relayed.exchange(step(5, base=3)).HasField("edits")
+
+
+def test_relayed_frames_after_a_connection_was_attached(stream: SessionStream) -> None:
+    local = Engine(stream)
+    relayed = RelayedEngine(stream)
+    assert "local transport" in relayed.exchange(step(3)).error.message
+    assert local.exchange(step(3)).HasField("edits")
+    assert "local transport" in relayed.exchange(step(4, base=2)).error.message
+    assert local.exchange(step(4, base=2)).HasField("edits")
+    local.close()
+    assert relayed.exchange(step(5, base=3)).HasField("edits")
+    relayed.close()
 
 
 def test_a_stream_that_closes_ends_its_connection(stream: SessionStream) -> None:
