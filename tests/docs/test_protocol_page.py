@@ -15,7 +15,7 @@ from logitport.core.local_frames import LENGTH
 from logitport.ops.apply_edits import naive
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access import grpc_errors
-from logitport_server.transports import local_socket
+from logitport_server.transports import local_connection, local_socket
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -91,7 +91,7 @@ def test_the_example_of_bias() -> None:
 def test_the_handshake_of_the_local_transport() -> None:
     seconds = f"at most {local_socket._HANDSHAKE_SECONDS:.0f} seconds"
     assert f"the {local_socket._TOKEN_BYTES} bytes of `access_token`, {seconds}" in PAGE
-    assert local_socket._WELCOME == b"\1"
+    assert local_connection._WELCOME == b"\1"
     assert LENGTH.format == "<I"
 
 

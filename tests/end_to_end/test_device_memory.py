@@ -51,10 +51,10 @@ IN_PLACE = [
 class ConnectedTransport:
     """Replaces a listener. The engine is already connected by its local transport."""
 
-    def issue_token(self, handler: SessionStream) -> processing_pb2.LocalTransport:
+    def offer(self, handler: SessionStream) -> processing_pb2.LocalTransport:
         return processing_pb2.LocalTransport(socket_path="/nowhere")
 
-    def revoke_token(self, token: bytes) -> None:
+    def withdraw(self, offered: processing_pb2.LocalTransport) -> None:
         """Do nothing: no token was issued."""
 
 

@@ -39,6 +39,16 @@ def get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def test_metrics_are_refreshed_before_they_are_shown() -> None:
+    registry, values = CollectorRegistry(), [1]
+    Gauge("answer", "Of everything", registry=registry).set_function(lambda: values[-1])
+    pages = listen("127.0.0.1:0", registry, health=lambda: Health.SERVING, refresh=lambda: values.append(42))
+    get(pages.port, "/healthz")
+    assert values == [1]
+    assert "answer 42.0" in get(pages.port, "/metrics")[1]
+    pages.close()
+
+
 def test_checks_answer_as_their_functions() -> None:
     state = SimpleNamespace(alive=True, health=Health.NOT_SERVING)
     registry = CollectorRegistry()

@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import logging
 import socket
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import grpc
 
 from logitport import calls
+from logitport.errors import ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import StallLimit, Unparsed, current_call
 from logitport_server.front_door.relay import Relay
@@ -20,7 +21,7 @@ from logitport_session import descriptors as descriptors_of_process
 from logitport_session import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from logitport_server.access.grpc_errors import Context
     from logitport_server.access.guard import Call
@@ -67,11 +68,12 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     ) -> bytes:
         call = current_call.get()
         data = request.data if isinstance(request, Unparsed) else request.SerializeToString()
-        stream = await self._open(call, is_session=False, trace=tracing.headers())
-        try:
-            return await stream.relay.exchange(data)
-        finally:
-            self._end(stream, call.hold())
+        async with _unavailable(context):
+            stream = await self._open(call, is_session=False, trace=tracing.headers())
+            try:
+                return await stream.relay.exchange(data)
+            finally:
+                self._end(stream, call.hold())
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         sessions, requests = self._load()
@@ -84,8 +86,16 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         assert task is not None  # noqa: S101 - a coroutine always runs in one
         if self._refuses_sessions:
             await context.abort(grpc.StatusCode.UNAVAILABLE, calls.DRAINING)
-        stream: _Stream | None = None
         self._num_sessions += 1
+        try:
+            async with _unavailable(context):
+                await self._relay(task, call, context)
+        finally:
+            self._num_sessions -= 1
+
+    async def _relay(self, task: asyncio.Task[None], call: Call, context: Context) -> None:
+        """Relay the frames of a session until it ends."""
+        stream: _Stream | None = None
         stall_limit = StallLimit("a reply was not received")
         try:
             while not self._draining:
@@ -107,7 +117,6 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         finally:
             stall_limit.close()
             self._idle.discard(task)
-            self._num_sessions -= 1
             if stream is not None:
                 self._end(stream, call.hold())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
@@ -165,6 +174,15 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         finally:
             self._processes.end_stream(stream.process)
             release()
+
+
+@asynccontextmanager
+async def _unavailable(context: Context) -> AsyncIterator[None]:
+    """Context that ends the call with the status UNAVAILABLE if its process has ended: clients then try again."""
+    try:
+        yield
+    except ServerUnavailable as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
 
 
 class _Stream:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
+from logitport.errors import LogitportError
 from logitport_proto import admin_pb2
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import DescribeSessions, SessionsDescribed
@@ -101,8 +102,8 @@ async def _sessions(process: RunningProcess, after: int, limit: int) -> list[tup
     """Return number, description and principal of the process's next sessions; [] if it does not answer."""
     try:
         answer = await process.call(DescribeSessions(after=after, limit=limit), _ANSWER_SECONDS)
-    except Exception:  # noqa: BLE001 - the other processes' sessions are shown
-        logger.warning("the sessions of %r are not listed", process.principal, exc_info=True)
+    except LogitportError as error:
+        logger.warning("the sessions of %r are not listed: %s", process.principal, error)
         return []
     if not isinstance(answer, SessionsDescribed):
         return []

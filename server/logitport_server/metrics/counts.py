@@ -74,7 +74,7 @@ class Times(msgspec.Struct, array_like=True):
         self.seconds += other.seconds
 
     def accepts(self, other: Times) -> bool:
-        """Whether a histogram of another process can be added: it has as many buckets, and nothing in it is negative."""
+        """Whether a histogram of another process can be added: as many buckets, and nothing is negative."""
         return (
             len(other.buckets) == len(self.buckets)
             and min(other.buckets) >= 0

@@ -106,7 +106,7 @@ class Recorder:
         reply: StepReply,
         seconds: float,
         transport: str,
-        principal: str = "",
+        principal: str = "",  # noqa: ARG002 - as in `Metrics`
         spending: Spending | None = None,
         queue_seconds: float = 0.0,
         *,
@@ -249,7 +249,7 @@ class RefusedRequests:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def requests(self, failures: Sequence[common_pb2.Failure], principal: str = "") -> None:
+    def requests(self, failures: Sequence[common_pb2.Failure], principal: str = "") -> None:  # noqa: ARG002
         """Count requests that a session, or a call of Apply, refused to add. `principal` is not used."""
         self._recorder._count_refused(failure.error.code for failure in failures)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from logitport_server.metrics.counts import Counts, SessionLoads
+from logitport_server.metrics.counts import Counts, SessionLoads  # noqa: TC001 - msgspec reads the annotations
 from logitport_server.principal_process.message import Message
-from logitport_server.tracing.finished_span import FinishedSpan
+from logitport_server.tracing.finished_span import FinishedSpan  # noqa: TC001
 
 
 class MetricsReport(Message):
@@ -38,7 +38,7 @@ class SpansReport(Message):
 
 
 class DescribeSessions(Message):
-    """A call of the front door: describe open sessions, in the order of their numbers. The answer is `SessionsDescribed`.
+    """A call of the front door: describe open sessions, by number. The answer is `SessionsDescribed`.
 
     Attributes:
         after: only sessions with higher numbers. The numbers are those of `OpenStream`.

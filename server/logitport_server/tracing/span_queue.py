@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from logitport_server.tracing.finished_span import FinishedSpan
 from logitport_server.tracing.otel import Tracer
@@ -68,7 +69,8 @@ def tracer(queue: SpanQueue) -> Tracer:
 
 def finished(span: ReadableSpan) -> FinishedSpan:
     """Return a span of OpenTelemetry as a plain value. Values of other types than those of a server are left out."""
-    context = span.get_span_context()
+    context = span.context or INVALID_SPAN_CONTEXT
+    linked = [link.context for link in span.links]
     parent = span.parent
     return FinishedSpan(
         name=span.name,
@@ -83,7 +85,7 @@ def finished(span: ReadableSpan) -> FinishedSpan:
         attributes={
             key: value for key, value in (span.attributes or {}).items() if isinstance(value, (str, bool, int, float))
         },
-        links=[(link.context.trace_id.to_bytes(16, "big"), _span_id(link.context)) for link in span.links],
+        links=[(found.trace_id.to_bytes(16, "big"), _span_id(found)) for found in linked],
         error=None if span.status.is_ok else span.status.description or "",
     )
 

@@ -51,3 +51,12 @@ def test_sessions_are_listed_page_by_page_in_the_order_of_their_opening() -> Non
     rest = departures.opened_after(first[-1].number, 10)
     assert rest == sessions[3:]
     assert departures.opened_after(rest[-1].number, 10) == []
+
+
+def test_sessions_have_the_numbers_of_their_streams_which_may_open_in_another_order() -> None:
+    departures = Departures()
+    sessions = {number: departures.open(can_move=False, number=number) for number in (7, 3, 12, 5)}
+    assert departures.opened_after(3, 2) == [sessions[5], sessions[7]]
+    assert departures.opened_after(7, 2) == [sessions[12]]
+    sessions[12].close()
+    assert departures.opened_after(7, 2) == []
