@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import dill  # type: ignore[import-untyped]
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, LogitportError
 from logitport_server import logs
+from logitport_server.principal_process.setup import Preloaded
 from logitport_session import installed
 from logitport_session.installed import Installed
 
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
     from logitport_server.principal_process.setup import Setup
 
 logger = logging.getLogger(__name__)
-
-
-class Preloaded(NamedTuple):
-    """What all processes have.
-
-    Attributes:
-        device: torch's name of the device for logits.
-        installed: the installed processors.
-    """
-
-    device: str
-    installed: Installed
 
 
 def preload(setup: Setup) -> Preloaded:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport_proto import processing_pb2
-    from logitport_server.principal_process.preload import Preloaded
-    from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.setup import Preloaded, Setup
     from logitport_server.principal_process.zygote_messages import Fork
     from logitport_session.principals import Principal
 

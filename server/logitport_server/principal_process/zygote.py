@@ -17,8 +17,7 @@ from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.preload import preload
 
 if TYPE_CHECKING:
-    from logitport_server.principal_process.preload import Preloaded
-    from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.setup import Preloaded, Setup
 
 
 def run(control: socket.socket) -> None:

@@ -19,7 +19,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
 from logitport_server.registry.loader import Loader
-from logitport_server.transports.admin import AdminService
+from logitport_server.front_door.admin import AdminService
 from logitport_session.principals import ANONYMOUS
 from tests.server.front_door.joined import Joined, joined
 
