@@ -32,9 +32,7 @@ def preload(setup: Setup) -> Preloaded:
     logs.configure(setup.log_level, setup.log_format)
     _import()
     given: list[Any] = dill.loads(setup.processors) if setup.processors else []  # noqa: S301 - the front door's own
-    processors = Installed(
-        installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given)
-    )
+    processors = Installed(installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given))
     logitport_builtins.configure(setup)
     device = _in_child(setup.device)
     _check_threads()
@@ -46,7 +44,6 @@ def preload(setup: Setup) -> Preloaded:
 def _import() -> None:
     import torch
 
-    import logitport_server.principal_process.process
     import logitport_session.dialects.program
     import logitport_session.shared_memory.regions  # noqa: F401
 

@@ -89,9 +89,7 @@ class _Process:
         self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         departures = Departures(setup.max_session_age)
-        recorder = Recorder(
-            self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting
-        )
+        recorder = Recorder(self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting)
         self._reporter = Reporter(link, recorder, departures, tracing.configure_queue())
         streams = Streams(
             principal,

@@ -97,7 +97,7 @@ class _Zygote:
 
             process.run(request, socket.socket(fileno=connection), lifeline, self._setup, self._preloaded)
             status = 0
-        except BaseException:  # noqa: BLE001 - it must not return into the zygote's code
+        except BaseException:
             import logging
 
             logging.getLogger(__name__).exception("a principal's process ends")

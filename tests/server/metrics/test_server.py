@@ -18,7 +18,6 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
 
-
 DIGEST = "0123456789abcdef" * 4
 
 
