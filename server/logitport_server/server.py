@@ -312,7 +312,7 @@ class Server:
         await self.leave()
         moved = deadline - _DRAIN_SECONDS
         await self._sessions.refresh()
-        while self._sessions.movable_sessions and time.monotonic() < moved:
+        while self._sessions.movable_sessions and time.monotonic() < moved:  # noqa: ASYNC110 - they end in processes
             await asyncio.sleep(_POLL_SECONDS)
         return await self._close(min(_DRAIN_SECONDS, max(0.0, deadline - time.monotonic())))
 

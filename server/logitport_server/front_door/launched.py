@@ -46,6 +46,7 @@ def launch(config: ServerConfig, processors: Iterable[object] = ()) -> Launched:
     """Launch the zygotes.
 
     Args:
+        config: the options.
         processors: further installed processors, passed by a program that embeds the server.
 
     Raises:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections import deque
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -145,7 +146,7 @@ class Processes:
     def _check(self, principal: str) -> None:
         """Raise LimitExceeded if the principal's processes have crashed, or too many are forked."""
         now = self._clock()
-        crashes = self._crashes.get(principal, ())
+        crashes = self._crashes.get(principal, deque())
         if len(crashes) >= _CRASHES:
             pause = min(2.0 ** (len(crashes) - _CRASHES), _MAX_REFUSAL_SECONDS)
             left = crashes[-1] + pause - now
@@ -166,10 +167,8 @@ class Processes:
         await process.ended
         self._forget(process)
         status = None
-        try:
+        with suppress(asyncio.TimeoutError):
             status = await asyncio.wait_for(asyncio.shield(process.status), _STATUS_SECONDS)
-        except asyncio.TimeoutError:
-            pass
         if process.is_expected_to_end or self._is_closed:
             return
         now = self._clock()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
 
-    # Gets the process, the message, and its descriptors, which it closes or keeps. For a call, it returns the answer, or
-    # the answer with descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
+    # Gets the process, the message, and its descriptors, which it closes or keeps. For a call, it returns the answer,
+    # or the answer with descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
     Handler = Callable[["RunningProcess", Any, list[int]], Any]
 
 logger = logging.getLogger(__name__)

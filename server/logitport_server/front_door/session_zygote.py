@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +20,7 @@ from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_session import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from logitport_server.front_door.running_process import Handler

@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from logitport_proto import processing_pb2
-    from logitport_server.executors import Executor
     from logitport_server.metrics.counts import SessionLoads
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.session import EngineSession
     from logitport_session.session_admissions import Admitted
+
+    class Loads(Protocol):
+        """Counts loads of shipped processors in this process; see `Executor`."""
+
+        @property
+        def hits(self) -> int: ...
+        @property
+        def misses(self) -> int: ...
 
     class Workers(Protocol):
         """The workers of a server; see `WorkerService`."""
@@ -58,7 +65,7 @@ class Metrics:
         received, sent: functions that count bytes of messages, by transport.
     """
 
-    def __init__(self, executor: Executor, installed: Collection[str] = ()) -> None:
+    def __init__(self, executor: Loads, installed: Collection[str] = ()) -> None:
         # With auto_describe, the names of a collector are those of its first collection: a second one is refused.
         self.registry = registry = CollectorRegistry(auto_describe=True)
         self._sessions: set[EngineSession] = set()

@@ -52,6 +52,8 @@ def run(request: Fork, connection: socket.socket, reading_end: int, setup: Setup
         request: names the principal.
         connection: the channel to the front door.
         reading_end: of the lifeline.
+        setup: the operator's options.
+        preloaded: what all processes have.
     """
     lifeline.end_with(reading_end)
     limits.apply(setup.process_memory)
@@ -113,7 +115,7 @@ class _Process:
         """Report the last numbers. The end of the process releases the rest."""
         self._reporter.close()
 
-    def _open_session(self, opening: processing_pb2.OpenSession, principal: Principal) -> EngineSession:
+    def _open_session(self, principal: Principal, opening: processing_pb2.OpenSession) -> EngineSession:
         return EngineSession(
             opening, self._names, self._executor, self._device, self._limits, principal, self._submit, self._memory
         )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from logitport_session.session import EngineSession
     from logitport_session.session_admissions import Admitted
 
-    OpenSession = Callable[[processing_pb2.OpenSession, Principal], EngineSession]
+    OpenSession = Callable[[Principal, processing_pb2.OpenSession], EngineSession]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Streams:
             return
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
-            partial(self._open_session, principal=principal),
+            partial(self._open_session, principal),
             self._recorder,
             _Offer(message, self._max_message_bytes),
             self._refusals,
@@ -167,7 +167,7 @@ class Streams:
             refused = len(failures)
             self._refusals.record(principal, failures, len(message.requests), admitted.first_refused)
 
-        response, spending = apply(message, partial(self._open_session, principal=principal), record_refusals)
+        response, spending = apply(message, partial(self._open_session, principal), record_refusals)
         tracing.current().set("failed_requests", len(response.failures))
         seconds = time.perf_counter() - started
         self._recorder.step(response, seconds, "unary", principal.name, spending, refused=refused)

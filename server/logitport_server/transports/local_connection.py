@@ -62,6 +62,7 @@ def serve_connection(
 
     Args:
         peer: the connection, which is closed at the end.
+        handler: handles the frames of the session.
         max_message_bytes: the size limit of a frame.
         send_seconds: how long the engine may take to receive a reply.
         count: called with the bytes of each frame and of its reply, after the reply was sent.

@@ -55,7 +55,8 @@ class SharedRunner:
             logits: float[rows, vocab_size].
             columns: returns the parameters of the rows from one place to another.
             histories: the ids of each row; empty if the program does not read them.
-            seconds: after this time, with what other threads compute in between, the rows that are left are not processed.
+            seconds: after this time, with what other threads compute in between, the rows that are left are not
+                processed.
 
         Returns:
             The failed rows, as `Runner.apply`, and those that were not processed.

@@ -26,10 +26,11 @@ TRANSPORTS = (
     else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL, "embedded": core.Transport.LOCAL}
 )
 _INT64_MAX = (1 << 63) - 1
-# Rows times processors of one call. Python computes larger steps: in the core, many sessions with such steps at once took
-# 4 GB for their replies.
+# Rows times processors of one call. Python computes larger steps: in the core, many sessions with such steps at once
+# took 4 GB for their replies.
 _MAX_WORK = 16_384
-# How long the core serves a socket before Python looks whether something has changed, such as whether the session should move.
+# How long the core serves a socket before Python looks whether something has changed, such as whether the session
+# should move.
 _SERVE_SECONDS = 0.1
 # Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
 STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)

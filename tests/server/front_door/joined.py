@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.front_door.running_process import RunningProcess
-from logitport_server.metrics import Metrics
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from logitport_server.front_door.running_process import Handler
+    from logitport_server.metrics import Metrics
     from logitport_server.principal_process.message import Message
     from logitport_server.tracing.span_queue import SpanQueue
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.message import Message
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 

@@ -16,7 +16,6 @@ from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import MAX_REPORTED_NAMES, SessionLoads
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.recorder import Recorder
-from logitport_server.principal_process.report_messages import MetricsReport
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.stream import SessionStream
@@ -26,6 +25,8 @@ from tests.server.conftest import DenyHistory, int32
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from logitport_server.principal_process.report_messages import MetricsReport
 
 NAME = "Ban (sha256:0123456789ab)"
 

@@ -27,6 +27,8 @@ def executor_of(settings: WorkerSettings, link: Link, principal: str, device: st
     """Create the executor of a process, before `Link.run`.
 
     Args:
+        settings: what the process needs to know of workers.
+        link: the link to the front door.
         principal: name of the process's principal.
         device: where processors that read logits run: "cpu", or torch's name of a GPU.
     """
