@@ -70,13 +70,15 @@ def test_a_call_has_its_parts_in_the_process_as_children(sides: Sides) -> None:
     other.end()
     attributes: dict[str, Any] = {"principal": "bob", "rows": 3}
     links = [other.context]
-    with (
-        pytest.raises(InvalidArgument),
-        tracing.span("admission", attributes, parent=tracing.continued(*headers), links=links),
-    ):
-        with tracing.span("load", {"hit": True, "seconds": 2.0}):
-            pass
-        raise InvalidArgument("secret")
+
+    def admit() -> None:
+        with tracing.span("admission", attributes, parent=tracing.continued(*headers), links=links):
+            with tracing.span("load", {"hit": True, "seconds": 2.0}):
+                pass
+            raise InvalidArgument("secret")
+
+    with pytest.raises(InvalidArgument):
+        admit()
     sides.report()
     spans = sides.exported
     call, admission, load = spans["call"], spans["admission"], spans["load"]
