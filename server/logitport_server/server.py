@@ -145,7 +145,6 @@ class Server:
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._workers.quarantine,
-            check_python=self._workers.check_python,
             store=self._store,
             seal=seal,
             installed=known,
@@ -247,7 +246,10 @@ class Server:
         self._reports.begin()
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads, self._workers.output), self._grpc
+            RegistryService(
+                self._registry, partial(self._processing.exchange, "check"), self._threads, self._workers.output
+            ),
+            self._grpc,
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)

@@ -11,7 +11,7 @@ from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Registration
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Restart = Callable[..., Registry]
+    Restart = Callable[..., LocalRegistry]
 
 
 ONE, TWO = Unchanged.to_str(), AddOne.to_str()
@@ -34,12 +34,12 @@ def restart(tmp_path: Path) -> Iterator[Restart]:
     """Starts a registry on the same store as the one before."""
     stores: list[SqliteStore] = []
 
-    def start(*, allow: bool = True) -> Registry:
+    def start(*, allow: bool = True) -> LocalRegistry:
         if stores:
             stores.pop().close()
         stores.append(SqliteStore(tmp_path / "store"))
         policy = PayloadPolicy(allow_shipped=allow, max_bytes=1 << 20)
-        return Registry(policy, max_registered=8, max_owned=8, store=stores[0])
+        return LocalRegistry(policy, max_registered=8, max_owned=8, store=stores[0])
 
     yield start
     for store in stores:
