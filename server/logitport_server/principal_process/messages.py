@@ -108,15 +108,17 @@ class GetPayload(Message):
 
 
 class Payload(Message):
-    """A payload, as `encode_payload` writes it.
+    """A payload. A memory file with its data comes with the message.
 
     Attributes:
         owner, payload_id: as those of `Resolved`.
+        is_program, labels: those of the payload.
     """
 
     owner: str
     payload_id: bytes
-    data: bytes
+    is_program: bool
+    labels: dict[str, Any]
 
 
 TO_PROCESS: tuple[type[Any], ...] = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from typing import TYPE_CHECKING
 
+from logitport import payload
 from logitport.core.bounded import BoundedTable
 from logitport_server.principal_process import messages
+from logitport_server.principal_process.channel import read_memory
 from logitport_session.principals import REGISTER, Party, TrustDomain
 from logitport_session.programs import source_of
 from logitport_session.source import names_no_processor
@@ -93,15 +94,15 @@ class Registered:
 
     def find(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: ARG002, FBT001
         """Return the owner and the payload of a processor that this process's principal may use. Raises NotFound."""
-        found: messages.Resolved | messages.Payload = self._link.call(
-            messages.Resolve(text=text, is_name=is_name)
-        ).message
+        resolved: messages.Resolved = self._link.call(messages.Resolve(text=text, is_name=is_name)).message
         with self._lock:
-            shipped = self._payloads.use(found.payload_id)
-        if shipped is None:  # not sent with the first answer: most requests name one that is here
-            found = self._link.call(messages.GetPayload(text=text, is_name=is_name)).message
-            # The front door is trusted: it has made the bytes itself.
-            shipped = pickle.loads(found.data)  # type: ignore[union-attr]  # noqa: S301
-            with self._lock:
-                self._payloads[found.payload_id] = shipped
+            shipped = self._payloads.use(resolved.payload_id)
+        if shipped is not None:
+            return resolved.owner, shipped
+        # Not sent with the first answer: most requests name one that is here.
+        answer = self._link.call(messages.GetPayload(text=text, is_name=is_name))
+        found: messages.Payload = answer.message
+        shipped = payload.labelled(read_memory(answer.descriptors[0]), found.labels, is_program=found.is_program)
+        with self._lock:
+            self._payloads[found.payload_id] = shipped
         return found.owner, shipped
