@@ -66,8 +66,8 @@ def test_few_sessions_leave_connections_for_others() -> None:
     ("descriptors", "accepted"),
     [
         (1 << 20, 1024),
-        (1024 + 2752, 1024),
-        (1024 + 2751, 1023),
+        (1024 + 1280, 1024),
+        (1024 + 1279, 1023),
         (1024, 256),
         (2, 1),
     ],
@@ -76,12 +76,12 @@ def test_connections_leave_descriptors_for_sessions_and_workers(
     descriptors: int, accepted: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ServerConfig(enable_custom_logit_processor=True)
-    reserve = 128 + 64 + 256 * (1 + 4 * 2) + 64 * 4
-    assert reserve == 2752
+    reserve = 128 + 64 + 256 * 4 + 64
+    assert reserve == 1280
     assert connection_limit(config, descriptors) == accepted
     warned = f"{accepted} connections are accepted; raise the limit to {1024 + reserve}" in caplog.text
     assert warned == (accepted < 1024)
 
 
 def test_what_is_off_needs_no_descriptors() -> None:
-    assert connection_limit(ServerConfig(local_transport=False), 1024 + 128) == 1024
+    assert connection_limit(ServerConfig(local_transport=False), 1024 + 128 + 256 * 4) == 1024

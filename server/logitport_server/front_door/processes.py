@@ -1,12 +1,14 @@
-"""The processes of principals: forked on demand, refused after crashes, and ended when they have long been idle."""
+"""The processes of principals: forked on demand, refused after crashes, and ended when too many are idle."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
@@ -29,6 +31,9 @@ _MAX_PRINCIPALS = 1024
 # Forks of all principals: one takes 2 to 20 ms.
 _FORKS_PER_SECOND = 50
 _STATUS_SECONDS = 1.0
+# A process that uses so much of a core is busy: the next session of its principal gets a further process.
+_BUSY_PART = 0.8
+_MEASURE_SECONDS = 1.0
 
 
 class Processes:
@@ -36,13 +41,23 @@ class Processes:
 
     Args:
         started: called with each process before its first stream.
+        max_of_principal: processes of one principal; by default the number of cores.
     """
 
-    def __init__(self, zygote: SessionZygote, started: Callable[[RunningProcess], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        zygote: SessionZygote,
+        started: Callable[[RunningProcess], object] = lambda _: None,
+        max_of_principal: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._zygote = zygote
+        self._clock = clock
         self._started = started
-        # The least recently used first.
-        self._running: dict[str, RunningProcess] = {}
+        self._max_of_principal = max_of_principal or len(os.sched_getaffinity(0))
+        # Of each principal that has any. The least recently used principal first.
+        self._running: dict[str, list[RunningProcess]] = {}
+        self._measuring: asyncio.Task[None] | None = None
         self._forking: dict[str, asyncio.Future[RunningProcess]] = {}
         self._crashes: BoundedTable[str, deque[float]] = BoundedTable(_MAX_PRINCIPALS)
         self._forks: deque[float] = deque(maxlen=_FORKS_PER_SECOND)
@@ -50,39 +65,43 @@ class Processes:
         self._is_closed = False
 
     def __iter__(self) -> Iterator[RunningProcess]:
-        return iter(list(self._running.values()))
+        return chain.from_iterable(map(list, list(self._running.values())))
 
     def __len__(self) -> int:
-        return len(self._running)
+        return sum(map(len, list(self._running.values())))
 
     async def get(self, principal: str) -> RunningProcess:
-        """Return the principal's process; fork it if there is none.
+        """Return a process of the principal; fork it if there is none, or if all are busy and there may be more.
 
         Raises:
             LimitExceeded: the last ones have crashed, or no process can be forked now.
             ServerUnavailable: the server ends, or the zygote is being started.
         """
-        process = self._running.get(principal)
-        if process is not None and process.is_running:
-            return process
+        running = [process for process in self._running.get(principal, ()) if process.is_running]
+        running.sort(key=lambda process: (process.is_busy, process.streams))
+        if running and (not running[0].is_busy or len(running) >= self._max_of_principal):
+            return running[0]
         forking = self._forking.get(principal)
         if forking is None:
             forking = self._forking[principal] = asyncio.ensure_future(self._fork(principal))
             forking.add_done_callback(lambda _: self._forking.pop(principal, None))
-        return await asyncio.shield(forking)
+        try:
+            return await asyncio.shield(forking)
+        except LimitExceeded:
+            if running and running[0].is_running:
+                return running[0]
+            raise
 
     def begin_stream(self, process: RunningProcess) -> None:
         """Count a stream of a process."""
         process.streams += 1
-        process.used_at = time.monotonic()
-        if self._running.get(process.principal) is process:
+        if process.principal in self._running:
             self._running[process.principal] = self._running.pop(process.principal)  # the most recently used
 
     def end_stream(self, process: RunningProcess) -> None:
         """Count the end of a stream. A process beyond the idle ones that are kept ends."""
         process.streams -= 1
-        process.used_at = time.monotonic()
-        idle = [other for other in self._running.values() if not other.streams]
+        idle = [other for other in self if not other.streams]
         for other in idle[: max(0, len(idle) - _MAX_IDLE)]:
             self._end(other)
 
@@ -91,7 +110,9 @@ class Processes:
         self._is_closed = True
         for forking in list(self._forking.values()):
             forking.cancel()
-        running = list(self._running.values())
+        if self._measuring is not None:
+            self._measuring.cancel()
+        running = list(self)
         for process in running:
             process.close()
         ended = [process.ended for process in running]
@@ -112,8 +133,10 @@ class Processes:
         if self._is_closed:
             process.close()
             raise ServerUnavailable("the server is shutting down; open a session on another one")
-        self._running[principal] = process
+        self._running.setdefault(principal, []).append(process)
         self._started(process)
+        if self._measuring is None:
+            self._measuring = asyncio.ensure_future(self._measure())
         task = asyncio.ensure_future(self._watch(process))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -121,7 +144,7 @@ class Processes:
 
     def _check(self, principal: str) -> None:
         """Raise LimitExceeded if the principal's processes have crashed, or too many are forked."""
-        now = time.monotonic()
+        now = self._clock()
         crashes = self._crashes.get(principal, ())
         if len(crashes) >= _CRASHES:
             pause = min(2.0 ** (len(crashes) - _CRASHES), _MAX_REFUSAL_SECONDS)
@@ -141,8 +164,7 @@ class Processes:
     async def _watch(self, process: RunningProcess) -> None:
         """Wait for the end of a process, and record a crash."""
         await process.ended
-        if self._running.get(process.principal) is process:
-            del self._running[process.principal]
+        self._forget(process)
         status = None
         try:
             status = await asyncio.wait_for(asyncio.shield(process.status), _STATUS_SECONDS)
@@ -150,7 +172,7 @@ class Processes:
             pass
         if process.is_expected_to_end or self._is_closed:
             return
-        now = time.monotonic()
+        now = self._clock()
         crashes = self._crashes.setdefault(process.principal, deque(maxlen=16))
         while crashes and now - crashes[0] > _CRASH_SECONDS:
             crashes.popleft()
@@ -164,10 +186,29 @@ class Processes:
             extra={"event": "process_lost", "principal": process.principal, "status": status},
         )
 
+    async def _measure(self) -> None:
+        """Find out at intervals which processes are busy."""
+        used: dict[RunningProcess, float] = {}
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(_MEASURE_SECONDS)
+            elapsed = time.monotonic() - began
+            before, used = used, {process: process.cpu_seconds() for process in self if process.streams}
+            for process, seconds in used.items():
+                process.is_busy = seconds - before.get(process, seconds) > _BUSY_PART * elapsed
+            for process in before.keys() - used.keys():
+                process.is_busy = False
+
     def _end(self, process: RunningProcess) -> None:
-        if self._running.get(process.principal) is process:
-            del self._running[process.principal]
+        self._forget(process)
         process.close()
+
+    def _forget(self, process: RunningProcess) -> None:
+        running = self._running.get(process.principal, [])
+        if process in running:
+            running.remove(process)
+            if not running:
+                del self._running[process.principal]
 
 
 def _ending(status: int | None) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Messages that the process has not received. One that receives none has stopped.
 _MAX_UNSENT = 1024
 # Messages of one process in one iteration of the event loop.
@@ -53,7 +54,7 @@ class RunningProcess:
         status: done with its exit status, as that of `subprocess.Popen`, or with None if that cannot be known.
         data: what the parts of the front door keep for the process, by their own keys.
         streams: number of its open streams.
-        used_at: when a stream was opened or ended last, in time.monotonic() seconds.
+        is_busy: whether it has used most of a core lately; see `Processes`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class RunningProcess:
         self.process_id = process_id
         self.data: dict[str, Any] = {}
         self.streams = 0
-        self.used_at = 0.0
+        self.is_busy = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -144,6 +145,13 @@ class RunningProcess:
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it has used; 0 if it has ended. Source: proc_pid_stat(5)."""
+        with suppress(OSError), open(f"/proc/{self.process_id}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        return 0.0
 
     def note_status(self, status: int | None) -> None:
         """Record its exit status, which may be known before or after its end."""

@@ -22,7 +22,6 @@ from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
 from logitport_session import descriptors
 from logitport_session.principals import SCOPES
-from logitport_session.shared_memory.regions import DESCRIPTORS_PER_REGION, MAX_REGIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 # Listening sockets, event loops, the log, the store, the metrics and libraries.
 _OWN = 128
-# A worker's connection and pidfd, and memory that it shares with the server.
-_PER_WORKER = 2 + DESCRIPTORS_PER_REGION
-# A session's local connection and regions.
-_PER_SESSION = 1 + MAX_REGIONS * DESCRIPTORS_PER_REGION
+# The pidfd of a worker.
+_PER_WORKER = 1
+# A session's relay. Each may be the only one of its principal, whose process has a channel, a pidfd and a lifeline.
+_PER_SESSION = 1 + 3
 # Connections have no owner before a call, so they cannot be limited by principal. An engine has one connection; the
 # others are for engines that wait for a session, for commands and for health checks. Each takes memory.
 _CONNECTIONS_PER_SESSION = 4
@@ -250,9 +249,9 @@ def connection_limit(config: ServerConfig, descriptors: int) -> int:
         descriptors for sessions and workers; then a warning is logged. At least a quarter of the descriptors is for
         connections.
     """
-    reserve = _OWN
+    reserve = _OWN + config.max_sessions * _PER_SESSION
     if config.local_transport:
-        reserve += MAX_HANDSHAKES + config.max_sessions * _PER_SESSION
+        reserve += MAX_HANDSHAKES
     if config.has_workers:
         reserve += config.max_workers * _PER_WORKER
     most = max(_MIN_CONNECTIONS, _CONNECTIONS_PER_SESSION * config.max_sessions)

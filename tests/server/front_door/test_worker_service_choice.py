@@ -64,7 +64,10 @@ def test_workers_are_lent_by_the_options(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("logitport_server.front_door.worker_service.worker_service_choice.WorkerZygotes", make)
     config = ServerConfig(
-        enable_custom_logit_processor=True, worker_python=["3.12=/python3.12"], processor_timeout_seconds=3.0, device="cpu"
+        enable_custom_logit_processor=True,
+        worker_python=["3.12=/python3.12"],
+        processor_timeout_seconds=3.0,
+        device="cpu",
     )
     first: Any = Mock(without=frozenset({"bubblewrap"}))
     service = worker_service_of(config, first, refused)

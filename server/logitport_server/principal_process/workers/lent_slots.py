@@ -77,7 +77,7 @@ class LentSlots(WorkerSlots):
         self._request(worker, path, max(0.0, deadline - time.monotonic()), counts_share=True)
 
     def _request(self, worker: HoldsSlot, path: Path, seconds: float, *, counts_share: bool) -> None:
-        """Request a slot of the front door, which answers within these seconds. The worker then has it, if it lacks one."""
+        """Request a slot of the front door for a worker that has none. The answer comes within these seconds."""
         with self._lock:
             if worker in self._held or len(self._held) < self._count:
                 return
