@@ -90,9 +90,12 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
 
         The digest is computed here: it names the payload for all principals.
         """
-        checked = msgspec.msgpack.decode(answer, type=Checked)
+        try:
+            checked = msgspec.msgpack.decode(answer, type=Checked)
+            serialized = message[checked.start : checked.end].decode()
+        except ValueError as error:  # also that of msgspec
+            raise LogitportError(f"the caller's process has answered what cannot be read: {error}") from error
         shipped = payload.labelled(checked.data, checked.labels, is_program=checked.is_program)
-        serialized = message[checked.start : checked.end].decode()
         info = self._registry.register_checked(
             shipped, serialized, checked.name, principal, replace=checked.replace, shared=checked.shared
         )
