@@ -35,6 +35,7 @@ from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.processes import Processes
+from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.front_door.reports import Reports
 from logitport_server.front_door.resolving import Resolving
 from logitport_server.front_door.service import FrontDoorService
@@ -55,7 +56,6 @@ from logitport_server.transports.admin import AdminService, Status
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
-from logitport_server.transports.registry_service import RegistryService
 from logitport_server.version import VERSION
 from logitport_session import descriptors
 

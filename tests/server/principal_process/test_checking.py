@@ -17,12 +17,12 @@ from logitport_proto import registry_pb2
 from logitport_server.access import Unparsed, current_call
 from logitport_server.access.guard import Call
 from logitport_server.executors.output import OutputLog
+from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.messages import Checked
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.transports.registry_service import RegistryService
 from logitport_session.principals import REGISTER, Principal
 from tests.client.programs.runtime import build
 from tests.toy_processors import AddOne, Unchanged
