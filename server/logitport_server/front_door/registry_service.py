@@ -61,12 +61,12 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             answer = await self._check(message, context)
             info, name = await on_thread(self._threads, partial(self._register, message, answer, principal))
         except LogitportError as error:
-            kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
+            kind, reason = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
             logger.info(
                 "refused a registration by %s: %s: %r",
                 principal.display_name,
                 kind,
-                message,
+                reason,
                 extra={"event": "registration_refused", "principal": principal.name, "error": kind},
             )
             raise
