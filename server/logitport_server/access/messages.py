@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.parsing import SMALL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Of a message that the event loop parses. A larger one would take it milliseconds.
+SMALL_BYTES = 1 << 16
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096
 # Health checks need no authentication: load balancers and orchestrators have no token. The service's other methods are

@@ -121,7 +121,7 @@ class Streams:
 
     def _serve_session(self, stream: SessionStream, connection: RelayedConnection, release: Callable[[], None]) -> None:
         try:
-            while (frame := connection.receive()) is not None:
+            while (frame := connection.receive_other(stream, self._max_message_bytes)) is not None:
                 try:
                     reply = stream.reply(frame, "grpc")
                 except LogitportError as error:

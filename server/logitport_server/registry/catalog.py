@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
 # Values are read in batches, so that not all serialized payloads are in memory at the same time.
 _BATCH = 16
-# Payloads are decoded while they are read.
+# Payloads are parsed while they are read.
 _READ_SECONDS = 1.0
 
 

@@ -7,9 +7,9 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import Unparsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed
 from logitport_session import parsing
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 
 FRAME = processing_pb2.SessionRequest
 
@@ -69,13 +69,6 @@ def test_the_number_of_fields_is_limited_before_the_message_is_parsed(max_fields
         parse(FRAME, frame(max_fields // 2 + 1))
     with pytest.raises(LimitExceeded):
         parse(FRAME, b"\x7a\0" * 2 * max_fields)  # fields of no known number
-
-
-def test_counting_fields_hands_the_turn_over(monkeypatch: pytest.MonkeyPatch, max_fields: int) -> None:
-    pauses: list[int] = []
-    monkeypatch.setattr(parsing, "pause", lambda: pauses.append(1))
-    parse(FRAME, frame(max_fields // 2 - 10, 100 * max_fields))
-    assert pauses
 
 
 @pytest.mark.parametrize("size", [100, 10_000])

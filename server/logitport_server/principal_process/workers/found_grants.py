@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
 from logitport_server.principal_process.worker_messages import FindGpuGrant, GpuGrant
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Link
@@ -33,8 +32,7 @@ class FoundGrants:
     def __call__(self, owner: str) -> bool:
         found = self._found.get(owner)
         if found is None or time.monotonic() - found[0] > _KEPT_SECONDS:
-            with Released():
-                answer = self._link.call(FindGpuGrant(owner=owner)).message
+            answer = self._link.call(FindGpuGrant(owner=owner)).message
             found = time.monotonic(), isinstance(answer, GpuGrant) and answer.granted
             with self._lock:
                 self._found[owner] = found

@@ -17,7 +17,6 @@ from logitport_server.principal_process.worker_messages import (
     SlotTaken,
     TakeIdleSlot,
 )
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from logitport.errors import LimitExceeded
@@ -82,9 +81,8 @@ class LentSlots(WorkerSlots):
             if worker in self._held or len(self._held) < self._count:
                 return
             has_idle = any(not one.in_use and not one.lock.locked() for one in self._held)
-        with Released():
-            request = RequestSlot(seconds=seconds, has_idle=has_idle, counts_share=counts_share)
-            answer = self._link.call(request).message
+        request = RequestSlot(seconds=seconds, has_idle=has_idle, counts_share=counts_share)
+        answer = self._link.call(request).message
         with self._lock:
             if isinstance(answer, SlotGranted):
                 self._count += 1

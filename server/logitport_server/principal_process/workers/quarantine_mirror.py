@@ -14,7 +14,6 @@ from logitport_server.principal_process.worker_messages import (
     RecordSlowCall,
 )
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Link
@@ -65,8 +64,7 @@ class QuarantineMirror(Quarantine):
 
     def _call(self, message: Message) -> None:
         try:
-            with Released():
-                self._link.call(message)
+            self._link.call(message)
         except (LogitportError, OSError) as error:
             # The step goes on: the call that is charged has an error, or a result, of its own.
             logger.warning("the front door has not recorded a failure or a slow call: %s", error)
