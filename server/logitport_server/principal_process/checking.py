@@ -9,7 +9,7 @@ import msgspec
 from logitport_proto import registry_pb2
 from logitport_server.principal_process.messages import Checked
 from logitport_session.names import check_name
-from logitport_session.parsing import parse
+from logitport_session.parsing import parse, position_of
 from logitport_session.programs import load_program
 
 if TYPE_CHECKING:
@@ -35,16 +35,14 @@ class Checks:
         """Check a serialized RegisterRequest. Returns a `Checked`, serialized. Raises as `check`, or InvalidArgument."""
         message = parse(registry_pb2.RegisterRequest, data)
         shipped = self.check(message.payload, message.name)
-        # Of several fields with a payload, the last one counts, and its bytes are nowhere else than in the message.
-        serialized = message.payload.encode()
-        start = data.rfind(serialized)
+        start, end = position_of(registry_pb2.RegisterRequest.PAYLOAD_FIELD_NUMBER, data)
         return msgspec.msgpack.encode(
             Checked(
                 message.name,
                 message.replace,
                 message.shared,
                 start,
-                start + len(serialized),
+                end,
                 shipped.data,
                 shipped.is_program,
                 shipped.labels,

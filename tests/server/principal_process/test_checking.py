@@ -23,6 +23,7 @@ from logitport_server.principal_process.messages import Checked
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_session.parsing import position_of
 from logitport_session.principals import REGISTER, Principal
 from tests.client.programs.runtime import build
 from tests.toy_processors import AddOne, Unchanged
@@ -62,6 +63,27 @@ def test_the_last_of_several_payloads_counts() -> None:
     found = checked(data)
     assert data[found.start : found.end].decode() == CODE
     assert found.data == payload.parse(CODE).data
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(b"", registry_pb2.RegisterRequest(payload="", replace=True).SerializeToString(), b"\x7a\x02\x0a\x01"),
+        *(b"\xf8\x07\xff\xff\x03", b"\x79" + b"\x0a" * 8, b"\x7d" + b"\x0a" * 4),
+    ],
+)
+def test_the_position_of_a_string_among_other_fields(other: bytes) -> None:
+    for data in (other + request(CODE, name="é/\n"), request(CODE) + other):
+        assert registry_pb2.RegisterRequest.FromString(data).payload == CODE
+        start, end = position_of(1, data)
+        assert data[start:end].decode() == CODE
+    assert position_of(1, other) == (0, 0)
+
+
+@pytest.mark.parametrize("data", [b"\x0b", b"\x0a", b"\x0a\xff\xff", b"\x08" + b"\x80" * 11])
+def test_the_position_in_bytes_that_are_no_message(data: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="are not a valid message"):
+        position_of(1, data)
 
 
 @pytest.mark.parametrize(
