@@ -86,7 +86,10 @@ def _check_fields(data: memoryview, descriptor: Descriptor) -> None:
 def position_of(field: int, data: bytes) -> tuple[int, int]:
     """Return where the bytes of a string stand in a serialized message: start and end.
 
-    The last field of this number counts, as when the message is parsed. Without one, both are 0. Raises InvalidArgument.
+    The last field of this number counts, as when the message is parsed. Without one, both are 0.
+
+    Raises:
+        InvalidArgument: the bytes are no message.
     """
     view, at, found = memoryview(data), 0, (0, 0)
     try:

@@ -32,7 +32,7 @@ class Checks:
         self._check_python = check_python
 
     def check_message(self, data: bytes) -> bytes:
-        """Check a serialized RegisterRequest. Returns a `Checked`, serialized. Raises as `check`, or InvalidArgument."""
+        """Check a serialized RegisterRequest. Returns a serialized `Checked`. Raises as `check`."""
         message = parse(registry_pb2.RegisterRequest, data)
         shipped = self.check(message.payload, message.name)
         start, end = position_of(registry_pb2.RegisterRequest.PAYLOAD_FIELD_NUMBER, data)

@@ -70,7 +70,8 @@ def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:
     "call",
     [
         partial(
-            LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "unknown"
+            LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe,
+            "unknown",
         ),
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],

@@ -15,8 +15,8 @@ from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, N
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
@@ -211,8 +211,8 @@ import json, pickle, sys
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 
 class Bomb:
     def __reduce__(self):

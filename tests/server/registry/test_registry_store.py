@@ -14,10 +14,10 @@ from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding, Registration
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 

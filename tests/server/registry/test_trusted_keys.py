@@ -15,11 +15,11 @@ from logitport_proto import common_pb2
 from logitport_server.config import StartupError
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 
@@ -132,7 +132,8 @@ def test_a_name_from_the_store_is_checked(keys: TrustedKeys) -> None:
     """A writer of the store with the fleet's key could otherwise give any signed payload any name."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20, trusted_keys=keys)
     store = MemoryStore()
-    LocalRegistry(policy, max_registered=8, max_owned=8, store=store).register(SIGNED, "team/one", ANONYMOUS, replace=False)
+    before = LocalRegistry(policy, max_registered=8, max_owned=8, store=store)
+    before.register(SIGNED, "team/one", ANONYMOUS, replace=False)
     digest = payload.parse(SIGNED).digest
     for name in ("team/other", "team/one"):
         record = Binding(name=name, digest=digest, owner=ANONYMOUS.name)
