@@ -36,6 +36,7 @@ from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door.admin import AdminService, Status
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.processes import Processes
+from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.front_door.reports import Reports
 from logitport_server.front_door.resolving import Resolving
 from logitport_server.front_door.service import FrontDoorService
@@ -55,7 +56,6 @@ from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
-from logitport_server.transports.registry_service import RegistryService
 from logitport_server.version import VERSION
 from logitport_session import descriptors
 
@@ -146,7 +146,6 @@ class Server:
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,
             quarantine=self._workers.quarantine,
-            check_python=self._workers.check_python,
             store=self._store,
             seal=seal,
             installed=known,
@@ -248,7 +247,10 @@ class Server:
         self._reports.begin()
         self._grpc = grpc.aio.server(interceptors=[self._guard], options=endpoint.options(self._config))
         registry_pb2_grpc.add_ProcessorRegistryServicer_to_server(
-            RegistryService(self._registry, self._threads, self._workers.output), self._grpc
+            RegistryService(
+                self._registry, partial(self._processing.exchange, "check"), self._threads, self._workers.output
+            ),
+            self._grpc,
         )
         processing_pb2_grpc.add_LogitProcessingServicer_to_server(self._processing, self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(self._admin, self._grpc)

@@ -61,7 +61,7 @@ class EmbeddedHost:
     """
 
     def __init__(self, programs: Path | None = None) -> None:
-        self._installed = Installed(installed.load())
+        self._installed = Installed(installed.load()).verify()
         self._programs = {} if programs is None else _read_programs(programs)
         self._tokenizers: list[str] = []
         # By process: a fork has none of the threads. Not started before the first admission in the background.

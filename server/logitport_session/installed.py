@@ -25,25 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from importlib.metadata import EntryPoint
 
+    from logitport.programs.verifier import Verified
+
 ENTRY_POINTS = "logitport.processors"
 
 
 class Installed(Mapping[str, Any]):
-    """Installed processors by the name that requests use.
-
-    Raises:
-        InvalidArgument, LimitExceeded: a program breaks a rule.
-    """
+    """Installed processors by the name that requests use. Their programs are verified by `verify`, or at first use."""
 
     def __init__(self, processors: Mapping[str, Any]) -> None:
         self._processors = processors
-        self._programs = {
-            name: verify(processor) for name, processor in processors.items() if isinstance(processor, Program)
-        }
+        self._programs: dict[str, Verified] = {}
         self._slow = {
             name
             for name, processor in processors.items()
-            if name not in self._programs and getattr(processor, "takes_long", True)
+            if not isinstance(processor, Program) and getattr(processor, "takes_long", True)
         }
 
     def __getitem__(self, name: str) -> Any:
@@ -65,24 +61,41 @@ class Installed(Mapping[str, Any]):
         return name not in self._slow
 
     def source(self, name: str) -> Source:
-        """Look up a processor. Raises NotFound."""
+        """Look up a processor. Raises NotFound, or as `verify`."""
         if name not in self:
             raise NotFound(
                 f"no built-in is called {name!r}; installed are {', '.join(sorted(self))} "
                 "(a registered name has a namespace, as in team/ban-french)"
             )
-        return Source(name, installed=self[name], program=self._programs.get(name))
+        return Source(name, installed=self[name], program=self._verified(name))
+
+    def verify(self) -> Installed:
+        """Verify all programs. Returns this object. Raises InvalidArgument, LimitExceeded if one breaks a rule."""
+        for name in self:
+            self._verified(name)
+        return self
 
     def describe(self, name: str) -> registry_pb2.ProcessorInfo:
         """Return the message that describes a processor to clients."""
-        if name in self._programs:
-            dialect, class_name = payload.PROGRAM, self._programs[name].program.name
+        processor = self[name]
+        if isinstance(processor, Program):
+            dialect, class_name = payload.PROGRAM, processor.name
         else:
-            processor, dialect = recognise(self[name])
+            processor, dialect = recognise(processor)
             class_name = author_of(processor).__qualname__
         return registry_pb2.ProcessorInfo(
             names=[name], builtin=True, shared=True, class_name=class_name, dialect=dialect
         )
+
+    def _verified(self, name: str) -> Verified | None:
+        """Return a program; None for a processor of another kind."""
+        processor = self[name]
+        if not isinstance(processor, Program):
+            return None
+        found = self._programs.get(name)
+        if found is None:
+            found = self._programs[name] = verify(processor)
+        return found
 
 
 def load(paths: Iterable[str] = (), *, with_entry_points: bool = True, given: Iterable[object] = ()) -> dict[str, Any]:

@@ -83,6 +83,35 @@ def _check_fields(data: memoryview, descriptor: Descriptor) -> None:
         end, submessages = outer.pop()
 
 
+def position_of(field: int, data: bytes) -> tuple[int, int]:
+    """Return where the bytes of a string stand in a serialized message: start and end.
+
+    The last field of this number counts, as when the message is parsed. Without one, both are 0.
+
+    Raises:
+        InvalidArgument: the bytes are no message.
+    """
+    view, at, found = memoryview(data), 0, (0, 0)
+    try:
+        while at < len(data):
+            tag, at = _varint(view, at)
+            wire_type = tag & 7
+            if wire_type == _LENGTH_DELIMITED:
+                length, at = _varint(view, at)
+                if tag >> 3 == field:
+                    found = at, at + length
+                at += length
+            elif wire_type == _VARINT:
+                _, at = _varint(view, at)
+            elif wire_type in (_FIXED64, _FIXED32):
+                at += 8 if wire_type == _FIXED64 else 4
+            else:
+                raise DecodeError(f"wire type {wire_type}")
+    except (DecodeError, IndexError) as error:
+        raise InvalidArgument(f"{len(data)} bytes are not a valid message: {error}") from error
+    return found
+
+
 @lru_cache(maxsize=256)
 def _submessages(descriptor: Descriptor) -> Mapping[int, Descriptor]:
     """The types of the fields that hold messages, by number."""

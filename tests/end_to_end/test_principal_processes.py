@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from logitport import Client, Request
-from logitport.errors import LimitExceeded
+from logitport.errors import LimitExceeded, LogitportError
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ def zygote_of(server: RunningServer) -> int:
 def processes_of(server: RunningServer) -> list[int]:
     """The processes of principals, the oldest first."""
     return sorted(children(zygote_of(server)))
+
+
+def trials_of(process: int) -> list[int]:
+    """The processes in which a process tries grammars, once they have read them."""
+    limits = {child: Path(f"/proc/{child}/limits").read_text() for child in children(process)}
+    return [child for child, text in limits.items() if re.search(r"Max cpu time +\d", text)]
 
 
 @pytest.fixture
@@ -137,6 +145,25 @@ def test_no_process_outlives_the_server(
     os.kill(server.process.pid, number)
     server.process.wait()
     wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in running))
+
+
+def test_the_trial_of_a_grammar_ends_with_the_process(server: RunningServer, clients: dict[str, Client]) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string", "pattern": "a{1,900}"} for n in range(99)}}
+    session = clients["anna"].session(vocab_size=VOCAB, dtype="float32", reconnect_seconds=0)
+    (process,) = processes_of(server)
+    request = Request([1], processors=[("grammar", {"json_schema": schema})])
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(session.add, request)
+        wait_until(lambda: trials_of(process) or adding.done())
+        (trial,) = trials_of(process)
+        os.kill(trial, signal.SIGSTOP)  # it does not end by itself
+        assert os.getsid(trial) == process  # the kernel counts its time for this principal
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{trial}").exists())
+        with pytest.raises(LogitportError):
+            adding.result()
+    session.close()
 
 
 def test_processes_have_no_secret(server: RunningServer, clients: dict[str, Client], tmp_path: Path) -> None:

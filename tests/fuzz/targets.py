@@ -40,7 +40,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages, replies
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 ROWS, VOCAB = 4, 100
 _CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12, max_requests_per_session=8)
-_REGISTRY = Registry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
+_REGISTRY = LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
 _EXECUTOR = InlineExecutor(Loader(1))
 _METRICS = Metrics(Loader(1))
 _SOURCE = Source("digest", payload=payload.Payload(b"", "digest"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def _try(spec: GrammarSpec) -> TrialResult:
     with _limiter.acquire(spec.caller, _WALL_SECONDS):
         try:
             process = subprocess.run(  # noqa: S603 - our own interpreter, our own file
-                [sys.executable, "-I", program],
+                [sys.executable, "-I", program, str(os.getpid())],
                 input=orjson.dumps(task),
                 capture_output=True,
                 check=False,

@@ -1,15 +1,19 @@
 """Compiles a grammar in a process that may crash. `trial` runs this file.
 
 Failures that llguidance's own limits do not catch (stack overflow, a product of automata) end only this process.
-Standard input is one JSON object. Standard output is another: {"definition": …} if the grammar compiles, or
-{"error": …}. Imports only the standard library and llguidance, so that the process starts fast.
+The argument is the id of the process that runs it. Standard input is one JSON object. Standard output is another:
+{"definition": …} if the grammar compiles, or {"error": …}. Imports only the standard library and llguidance, so that
+the process starts fast.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
 import resource
+import signal
 import sys
 import threading
 import time
@@ -21,6 +25,9 @@ from llguidance.gbnf_to_lark import RepetitionNode, gbnf_to_lark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Source: include/uapi/linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
 
 # Smaller than the stack of any server thread that compiles the grammar again.
 _STACK_BYTES = 1 << 20
@@ -89,7 +96,16 @@ def _answer(spec: Mapping[str, Any]) -> dict[str, str]:
     return {"error": error.strip()} if error else {"definition": definition}
 
 
+def _end_with(parent: int) -> None:
+    """Let the kernel kill this process when the parent's thread that waits for it has ended. Not on macOS."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it has ended before
+        sys.exit(1)
+
+
 def _main() -> None:
+    _end_with(int(sys.argv[1]))
     spec = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError):  # macOS does not support this limit

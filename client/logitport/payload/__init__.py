@@ -13,6 +13,8 @@ The functions, in the order in which a payload passes through them:
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
+    unwrap        string -> Payload        envelope                          the pickle is not read
+    labelled      bytes -> Payload         envelope                          of a payload that was parsed elsewhere
     sign          string -> string         signing
     check_python  refuses foreign code     interpreter, bytecode             nothing is unpickled
     loads         Payload -> processor      decode                            the only place that unpickles
@@ -22,7 +24,16 @@ The functions, in the order in which a payload passes through them:
 
 from logitport.payload.decode import instantiate, loads
 from logitport.payload.encode import dumps, refer, root_of
-from logitport.payload.envelope import PROGRAM, Payload, display_name_of, holds_program, parse, seal_program
+from logitport.payload.envelope import (
+    PROGRAM,
+    Payload,
+    display_name_of,
+    holds_program,
+    labelled,
+    parse,
+    seal_program,
+    unwrap,
+)
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
@@ -38,6 +49,7 @@ __all__ = [
     "dumps",
     "holds_program",
     "instantiate",
+    "labelled",
     "loads",
     "parse",
     "refer",
@@ -46,5 +58,6 @@ __all__ = [
     "sign",
     "state_of",
     "display_name_of",
+    "unwrap",
     "wire_name",
 ]

@@ -18,7 +18,7 @@ from logitport.payload.pickle_reader import read
 from logitport.payload.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from logitport.payload.source_lines import SourcePart
 
@@ -66,6 +66,14 @@ class Payload:
         """Its name for display."""
         return display_name_of(self.class_name, self.digest)
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What the string around `data` has besides it, in the form of JSON: for `labelled`."""
+        signature = {} if self.signature is None else {"signature": self.signature.to_json()}
+        source = {"source": [list(part) for part in self.source]} if self.source else {}
+        labels = {"python": self.python, "dill": self.dill, "class": self.class_name, "dialect": self.dialect}
+        return {**labels, **signature, **source}
+
 
 def display_name_of(class_name: str, digest: str) -> str:
     """Make the display name of a shipped processor: its class, and the beginning of its digest.
@@ -98,6 +106,14 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
         PayloadError: not JSON, not an object, neither or both of "callable" and "program", not hexadecimal digits,
             not a pickle, a label that is not a short string, or a malformed signature.
     """
+    shipped = unwrap(serialized, check_kind)
+    if not shipped.is_program:
+        read(shipped.data)
+    return shipped
+
+
+def unwrap(serialized: str, check_kind: Callable[[bool], object] | None = None) -> Payload:
+    """Do the same as `parse`, but leave out the check that the bytes are a pickle, which reads each of its opcodes."""
     try:
         # orjson also refuses nesting that would exhaust the stack.
         content = orjson.loads(serialized)
@@ -117,18 +133,30 @@ def parse(serialized: str, check_kind: Callable[[bool], object] | None = None) -
         data = bytes.fromhex(_string(content, key))
     except ValueError as error:
         raise PayloadError(f'"{key}" must hold hexadecimal digits: {error}') from error
-    if not is_program:
-        read(data)
+    return labelled(data, content, is_program=is_program)
+
+
+def labelled(data: bytes, labels: Mapping[str, Any], *, is_program: bool) -> Payload:
+    """Return the payload of a pickle or a program. Computes its digest.
+
+    Args:
+        data: the bytes, which are not checked.
+        labels: the other content of the string around them; see `Payload.labels`.
+        is_program: whether the bytes are a program.
+
+    Raises:
+        PayloadError: a label that is not a short string, or a malformed signature.
+    """
     return Payload(
         data,
         hashlib.sha256(data).hexdigest(),
-        "" if is_program else _label(content, "python"),
-        "" if is_program else _label(content, "dill"),
-        Signature.from_json(content["signature"]) if "signature" in content else None,
-        _label(content, "class", _CLASS_NAME),
-        PROGRAM if is_program else _label(content, "dialect", _DIALECT),
+        "" if is_program else _label(labels, "python"),
+        "" if is_program else _label(labels, "dill"),
+        Signature.from_json(labels["signature"]) if "signature" in labels else None,
+        _label(labels, "class", _CLASS_NAME),
+        PROGRAM if is_program else _label(labels, "dialect", _DIALECT),
         is_program,
-        source_lines.from_json(content["source"]) if "source" in content and not is_program else (),
+        source_lines.from_json(labels["source"]) if "source" in labels and not is_program else (),
     )
 
 
@@ -151,7 +179,7 @@ def _class_label(qualified_name: str) -> dict[str, str]:
     return {"class": class_name} if fits else {}
 
 
-def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:
+def _label(content: Mapping[str, Any], key: str, form: re.Pattern[str] | None = None) -> str:
     label = _string(content, key)
     if len(label) > _MAX_LABEL_LENGTH:
         raise PayloadError(f'"{key}" has {len(label)} characters; a label has {_MAX_LABEL_LENGTH} at most')
@@ -160,7 +188,7 @@ def _label(content: dict[str, Any], key: str, form: re.Pattern[str] | None = Non
     return label
 
 
-def _string(content: dict[str, Any], key: str) -> str:
+def _string(content: Mapping[str, Any], key: str) -> str:
     value = content.get(key, "")
     if not isinstance(value, str):
         raise PayloadError(f'"{key}" must be a string, not a {type(value).__name__}')

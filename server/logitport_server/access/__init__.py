@@ -2,7 +2,7 @@
 
 from logitport_server.access.authentication import Authenticator
 from logitport_server.access.guard import Guard, current_call
-from logitport_server.access.messages import Unparsed, parsed
+from logitport_server.access.messages import Unparsed
 from logitport_server.access.quotas import Quotas
 from logitport_server.access.spans import rpc_attributes
 from logitport_server.access.stalls import StallLimit, stall_limit
@@ -17,7 +17,6 @@ __all__ = [
     "Unparsed",
     "current_call",
     "new_token",
-    "parsed",
     "rpc_attributes",
     "stall_limit",
 ]

@@ -1,20 +1,17 @@
-"""Parsing of messages: small ones on the event loop, large ones later, on a thread of their caller's share."""
+"""Parsing of messages: small ones on the event loop, those of any size in the processes of their callers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_M = TypeVar("_M", bound=Message)
-
-# Larger messages are parsed on a thread, because the event loop would wait for milliseconds.
+# Of a message that the event loop parses. A larger one would take it milliseconds.
 SMALL_BYTES = 1 << 16
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096
@@ -22,13 +19,12 @@ MAX_OPEN_BYTES = 4096
 # not served: a caller without a token could keep any number of `Watch` streams open.
 HEALTH = "/grpc.health."
 OPEN = "/grpc.health.v1.Health/Check"
-# The methods with messages of any size.
-_LARGE = (
+# The methods with messages of any size, which the processes of their callers parse.
+_UNPARSED = (
     "/logitport.v1.LogitProcessing/Apply",
+    "/logitport.v1.LogitProcessing/Session",
     "/logitport.v1.ProcessorRegistry/Register",
 )
-# The method with messages that the session parses, of any size.
-_UNPARSED = "/logitport.v1.LogitProcessing/Session"
 
 
 class Unparsed:
@@ -49,19 +45,17 @@ def deserializer(
 ) -> Callable[[bytes], Any]:
     """Return the function with which gRPC converts the bytes of a method's messages, and which counts them.
 
-    It returns a message, or an `Unparsed` if it is a session's, or is large and the method takes large messages. It
-    raises LimitExceeded for other large messages, and InvalidArgument for bytes that are no message.
+    It returns a message, or an `Unparsed` if the method's messages may have any size. It raises LimitExceeded for other
+    large messages, and InvalidArgument for bytes that are no message.
     """
-    takes_large = method in _LARGE
+    is_parsed = method not in _UNPARSED
     max_bytes = MAX_OPEN_BYTES if method == OPEN else SMALL_BYTES
 
     def deserialize(data: bytes) -> Any:
         count(len(data))
-        if method == _UNPARSED:
+        if not is_parsed:
             return Unparsed(data)
         if len(data) > max_bytes:
-            if takes_large:
-                return Unparsed(data)
             raise LimitExceeded(
                 f"the message of {method.rpartition('/')[2]} has {len(data)} bytes; the limit is {max_bytes}: send less"
             )
@@ -84,8 +78,3 @@ def serializer(
         return data
 
     return serialized
-
-
-def parsed(kind: type[_M], message: _M | Unparsed) -> _M:
-    """Return the message, parsed. Raises what `parse` raises."""
-    return parse(kind, message.data) if isinstance(message, Unparsed) else message

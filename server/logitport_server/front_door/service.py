@@ -7,7 +7,7 @@ import itertools
 import logging
 import socket
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import grpc
 
@@ -66,10 +66,17 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     async def Apply(  # type: ignore[override] # messages are neither parsed nor serialized here
         self, request: processing_pb2.ApplyRequest | Unparsed, context: Context
     ) -> bytes:
+        assert isinstance(request, Unparsed)  # noqa: S101 - see `deserializer`
+        return await self.exchange("apply", request.data, context)
+
+    async def exchange(self, kind: Literal["apply", "check"], data: bytes, context: Context) -> bytes:
+        """Let the caller's process answer a call; see `OpenStream.kind`.
+
+        Ends the gRPC call if the process has ended. Raises LogitportError if it has refused the call.
+        """
         call = current_call.get()
-        data = request.data if isinstance(request, Unparsed) else request.SerializeToString()
         async with _unavailable(context):
-            stream = await self._open(call, is_session=False, trace=tracing.headers())
+            stream = await self._open(call, kind, trace=tracing.headers())
             try:
                 return await stream.relay.exchange(data)
             finally:
@@ -105,7 +112,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 if frame is grpc.aio.EOF:
                     return
                 if stream is None:
-                    stream = await self._open(call, is_session=True, trace=_headers_of(context), peer=context.peer())
+                    stream = await self._open(call, "session", trace=_headers_of(context), peer=context.peer())
                 reply = await stream.relay.exchange(frame.data)
                 with stall_limit:
                     await context.write(reply)
@@ -135,7 +142,9 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     def _refuses_sessions(self) -> bool:
         return self._draining or self._is_leaving()
 
-    async def _open(self, call: Call, *, is_session: bool, trace: tuple[str, str], peer: str = "") -> _Stream:
+    async def _open(
+        self, call: Call, kind: Literal["session", "apply", "check"], *, trace: tuple[str, str], peer: str = ""
+    ) -> _Stream:
         """Open a stream to the principal's process. Raises LogitportError."""
         process = await self._processes.get(call.principal.name)
         with descriptors_of_process.reported():
@@ -144,13 +153,13 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
             number = next(self._numbers)
             message = OpenStream(
                 number=number,
-                is_session=is_session,
+                kind=kind,
                 scopes=sorted(call.principal.scopes),
                 peer=peer,
                 traceparent=trace[0],
                 tracestate=trace[1],
             )
-            if is_session and self._local_socket is not None:
+            if kind == "session" and self._local_socket is not None:
                 offered = self._local_socket.issue_token(_HandOver(process, number))
                 message.socket_path, message.access_token = offered.socket_path, offered.access_token
             process.post(message, [theirs.fileno()])

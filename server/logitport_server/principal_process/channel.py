@@ -102,7 +102,7 @@ class Channel:
             if data[:1] == _IN_MEMORY:
                 if not descriptors:
                     raise ChannelError("a large message has no memory")
-                content = _read(descriptors.pop(0))
+                content = read_memory(descriptors.pop(0))
             return self._decoder.decode(content), descriptors
         except BaseException as error:
             for descriptor in descriptors:
@@ -127,7 +127,7 @@ class Channel:
             self._connection.sendmsg([data], rights if descriptors else [], flags)
 
 
-def _read(memory: int) -> bytes:
+def read_memory(memory: int) -> bytes:
     """Read and close a memory file. Raises ChannelError if it is too large."""
     with open(memory, "rb") as file:
         if os.fstat(memory).st_size > _MAX_BYTES:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from logitport_server.principal_process import report_messages, worker_messages
 from logitport_server.principal_process.message import Done, Failed, Message
 
 
 class OpenStream(Message):
-    """Serve the frames of a session, or a call of Apply, on the socket that comes with the message.
+    """Serve the frames of a session, or one call, on the socket that comes with the message.
 
     The process closes the socket when nothing of the session is left; then the session no longer counts for the
     quotas. The front door shuts down its writing direction when the call has ended.
 
     Attributes:
         number: number of the stream; it increases from stream to stream.
-        is_session: whether it is a session.
+        kind: "session"; "apply" for a call of Apply; or "check" to check what a call of Register registers: the answer
+            is a `Checked`.
         scopes: the caller's scopes.
         peer: gRPC's name for the caller's end of its connection.
         traceparent, tracestate: the caller's trace, by W3C Trace Context.
@@ -25,13 +28,32 @@ class OpenStream(Message):
     """
 
     number: int
-    is_session: bool
+    kind: Literal["session", "apply", "check"]
     scopes: list[str]
     peer: str = ""
     traceparent: str = ""
     tracestate: str = ""
     socket_path: str = ""
     access_token: bytes = b""
+
+
+class Checked(msgspec.Struct, array_like=True):
+    """The answer to a call of the kind "check": a message of Register. The front door does not trust it.
+
+    Attributes:
+        name, replace, shared: those of the message.
+        start, end: where the bytes of the payload's string stand in the message.
+        data, is_program, labels: those of the payload.
+    """
+
+    name: str
+    replace: bool
+    shared: bool
+    start: int
+    end: int
+    data: bytes
+    is_program: bool
+    labels: dict[str, Any]
 
 
 class AttachConnection(Message):
@@ -86,15 +108,17 @@ class GetPayload(Message):
 
 
 class Payload(Message):
-    """A payload, as `encode_payload` writes it.
+    """A payload. A memory file with its data comes with the message.
 
     Attributes:
         owner, payload_id: as those of `Resolved`.
+        is_program, labels: those of the payload.
     """
 
     owner: str
     payload_id: bytes
-    data: bytes
+    is_program: bool
+    labels: dict[str, Any]
 
 
 TO_PROCESS: tuple[type[Any], ...] = (

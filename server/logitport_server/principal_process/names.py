@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from typing import TYPE_CHECKING
 
+from logitport import payload
 from logitport.core.bounded import BoundedTable
 from logitport_server.principal_process import messages
+from logitport_server.principal_process.channel import read_memory
 from logitport_session.principals import REGISTER, Party, TrustDomain
 from logitport_session.programs import source_of
 from logitport_session.source import names_no_processor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport.payload import Payload
     from logitport_proto import common_pb2
     from logitport_server.principal_process.link import Link
@@ -21,25 +24,27 @@ if TYPE_CHECKING:
     from logitport_session.principals import Principal
     from logitport_session.source import Source
 
+    # From a name or a digest, the calling principal, and whether it is a name, to the owner and the payload of a
+    # registration. Raises NotFound.
+    FindRegistered = Callable[[str, Principal, bool], tuple[str, Payload]]
+
 # A payload has at most 16 MiB by default, and its bytes are half of that.
 _MAX_PAYLOADS = 64
 
 
 class Names:
-    """Finds processors: installed ones and payloads of requests here, registered ones by the front door. Thread-safe.
+    """Finds processors: installed ones and payloads of requests here, registered ones by a function. Thread-safe.
 
     Args:
         installed: the installed processors.
         policy: the operator's rules for payloads.
-        link: the link to the front door, which has the registry.
+        find_registered: finds registered processors.
     """
 
-    def __init__(self, installed: Installed, policy: PayloadPolicy, link: Link) -> None:
+    def __init__(self, installed: Installed, policy: PayloadPolicy, find_registered: FindRegistered) -> None:
         self._installed = installed
         self._policy = policy
-        self._link = link
-        self._payloads: BoundedTable[bytes, Payload] = BoundedTable(_MAX_PAYLOADS)
-        self._lock = threading.Lock()
+        self._find_registered = find_registered
 
     @property
     def has_only_builtins(self) -> bool:
@@ -47,11 +52,16 @@ class Names:
         return self._installed.has_only_builtins
 
     def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast."""
+        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
         return self._installed.is_fast(builtin)
 
-    def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str) -> Source:
+    def resolve(self, processor: common_pb2.Processor, principal: Principal, tenant: str = "") -> Source:
         """Look up a request's processor. Does not unpickle. Verifies a program.
+
+        Args:
+            processor: the processor, as named in the request.
+            principal: the engine that sent the request.
+            tenant: the tenant that the engine names in the request; "" for none.
 
         Raises:
             InvalidArgument, NotFound, AccessDenied, PayloadError, LimitExceeded: see the classes.
@@ -65,21 +75,34 @@ class Names:
             return source_of(shipped, TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest))
         if by is None:
             raise names_no_processor()
-        owner, shipped = self._registered(getattr(processor, by), is_name=by == "name")
+        owner, shipped = self._find_registered(getattr(processor, by), principal, by == "name")
         self._policy.check_current(shipped, processor.name if by == "name" else "")
         return source_of(shipped, TrustDomain(owner, Party(principal.name, tenant)))
 
-    def _registered(self, text: str, *, is_name: bool) -> tuple[str, Payload]:
-        """Return the owner and the payload of a registered processor."""
-        found: messages.Resolved | messages.Payload = self._link.call(
-            messages.Resolve(text=text, is_name=is_name)
-        ).message
+
+class Registered:
+    """The registered processors, which the front door has. Keeps the payloads that were used last. Thread-safe.
+
+    Args:
+        link: the link to the front door.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._payloads: BoundedTable[bytes, Payload] = BoundedTable(_MAX_PAYLOADS)
+        self._lock = threading.Lock()
+
+    def find(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: ARG002, FBT001
+        """Return the owner and the payload of a processor that this process's principal may use. Raises NotFound."""
+        resolved: messages.Resolved = self._link.call(messages.Resolve(text=text, is_name=is_name)).message
         with self._lock:
-            shipped = self._payloads.use(found.payload_id)
-        if shipped is None:  # not sent with the first answer: most requests name one that is here
-            found = self._link.call(messages.GetPayload(text=text, is_name=is_name)).message
-            # The front door is trusted: it has made the bytes itself.
-            shipped = pickle.loads(found.data)  # type: ignore[union-attr]  # noqa: S301
-            with self._lock:
-                self._payloads[found.payload_id] = shipped
+            shipped = self._payloads.use(resolved.payload_id)
+        if shipped is not None:
+            return resolved.owner, shipped
+        # Not sent with the first answer: most requests name one that is here.
+        answer = self._link.call(messages.GetPayload(text=text, is_name=is_name))
+        found: messages.Payload = answer.message
+        shipped = payload.labelled(read_memory(answer.descriptors[0]), found.labels, is_program=found.is_program)
+        with self._lock:
+            self._payloads[found.payload_id] = shipped
         return found.owner, shipped

@@ -27,12 +27,13 @@ def preload(setup: Setup) -> Preloaded:
 
     Raises:
         InvalidArgument: an option cannot be used.
-        LogitportError: a tokenizer or a processor cannot be used.
+        LogitportError: a tokenizer or a processor cannot be used, or an installed program breaks a rule.
     """
     logs.configure(setup.log_level, setup.log_format)
     _import()
     given: list[Any] = dill.loads(setup.processors) if setup.processors else []  # noqa: S301 - the front door's own
-    processors = Installed(installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given))
+    found = installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given)
+    processors = Installed(found).verify()
     logitport_builtins.configure(setup)
     device = _in_child(setup.device)
     _check_threads()

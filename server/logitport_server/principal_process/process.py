@@ -14,8 +14,9 @@ from logitport.core.fair_threads import FairThreads
 from logitport_server import collector, tracing
 from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError
+from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
-from logitport_server.principal_process.names import Names
+from logitport_server.principal_process.names import Names, Registered
 from logitport_server.principal_process.recorder import Recorder
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
@@ -85,7 +86,7 @@ class _Process:
             max_bytes=setup.max_payload_bytes,
             trusted_keys=self._trusted_keys,
         )
-        self._names = Names(preloaded.installed, policy, link)
+        self._names = Names(preloaded.installed, policy, Registered(link).find)
         self._executor = executor_of(request.workers, link, principal, self._device)
         self._limits = setup.session_limits
         self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
@@ -96,6 +97,7 @@ class _Process:
         streams = Streams(
             principal,
             self._open_session,
+            Checks(policy, self._executor.check_python).check_message,
             recorder,
             Refusals(recorder),
             departures,

@@ -1,4 +1,4 @@
-"""The streams of one principal: its sessions, and its calls of Apply."""
+"""The streams of one principal: its sessions, and its calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # As many as a principal may have in flight.
-_MAX_APPLY_THREADS = 64
+_MAX_CALL_THREADS = 64
 
 
 class Streams:
@@ -47,6 +47,8 @@ class Streams:
 
     Args:
         name: name of the principal.
+        open_session: opens a session.
+        check: answers a call of the kind "check".
         max_message_bytes: the size limit of a frame.
     """
 
@@ -54,6 +56,7 @@ class Streams:
         self,
         name: str,
         open_session: OpenSession,
+        check: Callable[[bytes], bytes],
         recorder: Recorder,
         refusals: Refusals,
         departures: Departures,
@@ -61,12 +64,13 @@ class Streams:
     ) -> None:
         self._name = name
         self._open_session = open_session
+        self._check = check
         self._recorder = recorder
         self._refusals = refusals
         self._departures = departures
         self._max_message_bytes = max_message_bytes
         self._sessions: dict[int, SessionStream] = {}
-        self._apply_threads = ThreadPoolExecutor(_MAX_APPLY_THREADS, "logitport-apply")
+        self._call_threads = ThreadPoolExecutor(_MAX_CALL_THREADS, "logitport-call")
         self._is_leaving = False
 
     def open(self, message: OpenStream, descriptors: list[int]) -> None:
@@ -74,8 +78,9 @@ class Streams:
         connection = RelayedConnection(socket.socket(fileno=descriptors[0]))
         principal = Principal(self._name, frozenset(message.scopes))
         trace = tracing.continued(message.traceparent, message.tracestate)
-        if not message.is_session:
-            self._apply_threads.submit(self._apply, connection, principal, trace)
+        if message.kind != "session":
+            answer = self._check if message.kind == "check" else partial(self._applied, principal=principal)
+            self._call_threads.submit(self._call, connection, message.kind, answer, principal, trace)
             return
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
@@ -135,26 +140,31 @@ class Streams:
         self._sessions.pop(number, None)
         connection.close()
 
-    def _apply(self, connection: RelayedConnection, principal: Principal, trace: object) -> None:
+    def _call(
+        self,
+        connection: RelayedConnection,
+        kind: str,
+        answer: Callable[[bytes], bytes],
+        principal: Principal,
+        trace: object,
+    ) -> None:
         try:
             data = connection.receive()
-            if data is not None:
-                self._answer_apply(connection, data, principal, trace)
+            if data is None:
+                return
+            try:
+                with Scope({"principal": principal.name}), tracing.span(kind, parent=trace):
+                    reply = answer(data)
+            except LogitportError as error:
+                connection.fail(error)
+            except Exception as error:  # noqa: BLE001 - only this call fails
+                connection.fail(defects.to_error(error, "a call"))
+            else:
+                connection.answer(reply)
         except OSError:
             logger.debug("the front door has ended a call", exc_info=True)
         finally:
             connection.close()
-
-    def _answer_apply(self, connection: RelayedConnection, data: bytes, principal: Principal, trace: object) -> None:
-        try:
-            with Scope({"principal": principal.name}), tracing.span("apply", parent=trace):
-                reply = self._applied(data, principal)
-        except LogitportError as error:
-            connection.fail(error)
-        except Exception as error:  # noqa: BLE001 - only this call fails
-            connection.fail(defects.to_error(error, "a call"))
-        else:
-            connection.answer(reply)
 
     def _applied(self, data: bytes, principal: Principal) -> bytes:
         """Return the reply to a call of Apply. Raises LogitportError."""

@@ -46,7 +46,8 @@ class Catalog:
     Args:
         store: the store.
         seal: seals and checks its values.
-        accept: checks and parses a payload. Raises LogitportError.
+        accept: checks a payload of the store. Raises LogitportError. It neither reads a pickle nor verifies a program:
+            a server has done so before it stored the payload, and the process that uses it does so again.
         quarantine: follows the quarantines in the store.
         on_removed: called with the display name of a processor whose last registration is gone.
 

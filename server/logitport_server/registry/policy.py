@@ -8,6 +8,8 @@ from logitport import payload
 from logitport.errors import LimitExceeded, PayloadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logitport.payload import Payload
     from logitport_server.registry.trusted_keys import TrustedKeys
 
@@ -46,9 +48,36 @@ class PayloadPolicy:
             name: name to register it under; "" for none.
 
         Raises:
-            PayloadError, LimitExceeded: the first check
-                that fails. Each check reads more of the payload than the one before.
+            PayloadError, LimitExceeded: the first check that fails.
         """
+        return self._accept(serialized, name, payload.parse)
+
+    def accept_stored(self, serialized: str) -> Payload:
+        """Check the payload of a registration, as `accept`. Does not read its pickle: it was read at registration."""
+        return self._accept(serialized, "", payload.unwrap)
+
+    def check(self, shipped: Payload, size: int, name: str) -> None:
+        """Check a payload that was parsed by a process that is not trusted.
+
+        Args:
+            shipped: the payload.
+            size: length of its string, in characters.
+            name: name to register it under; "" for none.
+
+        Raises:
+            PayloadError, LimitExceeded: its kind, size or signature is refused.
+        """
+        self._check_kind(shipped.is_program)
+        self._check_size(size)
+        if self._trusted_keys is not None:
+            self._trusted_keys.check(shipped, name)
+
+    def check_current(self, shipped: Payload, name: str = "") -> None:
+        """Raise PayloadError if the signature of a payload accepted earlier is not valid now, or for this name."""
+        if self._trusted_keys is not None:
+            self._trusted_keys.check_current(shipped, name)
+
+    def _accept(self, serialized: str, name: str, parse: Callable[[str, Callable[[bool], object]], Payload]) -> Payload:
         if not (self._allow_shipped or self._allow_programs):
             raise PayloadError(  # and nothing is parsed
                 "this server accepts neither shipped processors nor programs; its operator can allow shipped "
@@ -57,20 +86,18 @@ class PayloadPolicy:
             )
         if not self._allow_shipped and _PROGRAM_KEY not in serialized:
             self._check_kind(False)  # code is not parsed, either
-        if len(serialized) > self._max_bytes:
-            raise LimitExceeded(
-                f"a payload of {len(serialized)} characters is over the server's limit of {self._max_bytes}: make "
-                "the class smaller, for example without large constants, or raise --max-payload-bytes"
-            )
-        shipped = payload.parse(serialized, self._check_kind)
+        self._check_size(len(serialized))
+        shipped = parse(serialized, self._check_kind)
         if self._trusted_keys is not None:
             self._trusted_keys.check(shipped, name)
         return shipped
 
-    def check_current(self, shipped: Payload, name: str = "") -> None:
-        """Raise PayloadError if the signature of a payload accepted earlier is not valid now, or for this name."""
-        if self._trusted_keys is not None:
-            self._trusted_keys.check_current(shipped, name)
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise LimitExceeded(
+                f"a payload of {size} characters is over the server's limit of {self._max_bytes}: make "
+                "the class smaller, for example without large constants, or raise --max-payload-bytes"
+            )
 
     def _check_kind(self, is_program: bool) -> None:
         if is_program and not self._allow_programs:

@@ -1,4 +1,4 @@
-"""Lookup of processors by built-in name, registered name or digest, and their registration."""
+"""Registrations and their lookup, by name or digest. Payloads are checked elsewhere, before they are registered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from logitport import payload
 from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -15,7 +14,7 @@ from logitport.errors import (
     NotFound,
 )
 from logitport_builtins import BUILTINS
-from logitport_proto import admin_pb2, common_pb2, registry_pb2
+from logitport_proto import admin_pb2, registry_pb2
 from logitport_server.registry.catalog import Catalog
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.stores.memory import MemoryStore
@@ -23,9 +22,7 @@ from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
 from logitport_session.installed import Installed
 from logitport_session.names import check_name
-from logitport_session.principals import ADMIN, ANONYMOUS, REGISTER, Party, TrustDomain
-from logitport_session.programs import load_program, source_of
-from logitport_session.source import names_no_processor
+from logitport_session.principals import ADMIN, ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.view import View
     from logitport_session.principals import Principal
-    from logitport_session.source import Source
 
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 
@@ -51,10 +47,10 @@ class Registry:
     If servers share a store, they share registrations, names and quarantines. A server follows the others by `poll`.
 
     Args:
+        policy: the operator's rules for payloads.
         on_removed: called with the display name of a processor whose last registration is gone, on any server.
 
     Raises:
-        InvalidArgument, LimitExceeded: an installed program breaks a rule.
         LogitportError: the store cannot be read.
     """
 
@@ -65,7 +61,6 @@ class Registry:
         max_registered: int,
         max_owned: int,
         quarantine: Quarantine | None = None,
-        check_python: Callable[[Payload], None] = payload.check_python,
         store: Store | None = None,
         seal: Seal | None = None,
         installed: Mapping[str, Any] = BUILTINS,
@@ -74,11 +69,12 @@ class Registry:
         self._policy = policy
         # `quarantine or ...` would replace an empty quarantine: its length of 0 makes it false.
         self._quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0) if quarantine is None else quarantine
-        self._check_python = check_python
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._installed = Installed(installed)
-        self._catalog = Catalog(store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, on_removed)
+        self._catalog = Catalog(
+            store or MemoryStore(), seal or Seal(), policy.accept_stored, self._quarantine, on_removed
+        )
 
     @property
     def id(self) -> str:
@@ -110,41 +106,13 @@ class Registry:
         """Whether the store could be read at the last poll."""
         return not self._catalog.outage
 
-    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
-        """Look up a request's processor. Does not unpickle. Verifies a program that the request sends.
-
-        Args:
-            processor: the processor, as named in the request.
-            principal: the engine that sent the request.
-            tenant: the tenant that the engine names in the request; "" for none.
-
-        Raises:
-            InvalidArgument, NotFound, AccessDenied, PayloadError, LimitExceeded: see the classes.
-        """
-        by = processor.WhichOneof("by")
-        if by == "builtin":
-            return self._installed.source(processor.builtin)
-        if by == "payload":
-            principal.check(REGISTER, "ship a processor with a request")
-            shipped = self._policy.accept(processor.payload)
-            domain = TrustDomain(principal.name, Party(principal.name, tenant), shipped.digest)
-            return source_of(shipped, domain)
-        if by is None:
-            raise names_no_processor()
-        entry = self.find(getattr(processor, by), principal.name, is_name=by == "name")
-        self._policy.check_current(entry.payload, processor.name if by == "name" else "")
-        return source_of(entry.payload, TrustDomain(entry.owner, Party(principal.name, tenant)))
-
     def find(self, text: str, principal: str, *, is_name: bool) -> Entry:
         """Find a registered processor that a principal may use, by its name or its digest. Raises NotFound."""
         return self._catalog.view.find(text, principal, names=is_name, digests=not is_name)
 
-    def is_fast(self, builtin: str) -> bool:
-        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
-        return self._installed.is_fast(builtin)
-
-    def register(
+    def register_checked(
         self,
+        shipped: Payload,
         serialized: str,
         name: str,
         principal: Principal = ANONYMOUS,
@@ -152,25 +120,27 @@ class Registry:
         replace: bool,
         shared: bool = False,
     ) -> registry_pb2.ProcessorInfo:
-        """Register a payload, and bind a name to it if one is given. Does not unpickle. Verifies a program.
+        """Register a payload that was checked, and bind a name to it if one is given.
+
+        What a dishonest check could gain is checked again: the name, the payload's kind and size, and its signature.
 
         Args:
-            serialized: the payload.
+            shipped: the payload.
+            serialized: the payload's string, for the store.
             name: the name; "" for none.
             principal: the caller, the owner of what it registers.
             replace: whether a name that is bound to another processor of the principal is bound again.
             shared: whether other principals may use the processor.
 
         Raises:
-            PayloadError, LimitExceeded, InvalidArgument: the
-                payload is refused.
+            PayloadError, LimitExceeded: the payload is refused.
             InvalidArgument, NameTaken: the name is refused.
             LimitExceeded: the registry is full, or the principal has too many registrations or names.
             LogitportError: the store cannot be used.
         """
         if name:
             check_name(name)
-        shipped = self._accept(serialized, name)
+        self._policy.check(shipped, len(serialized), name)
 
         def plan(view: View, change: Change) -> None:
             if name:
@@ -319,11 +289,3 @@ class Registry:
             )
         if len(registered) >= self._max_registered:
             raise LimitExceeded(f"the registry has {self._max_registered} processors, its limit: delete some")
-
-    def _accept(self, serialized: str, name: str = "") -> Payload:
-        shipped = self._policy.accept(serialized, name)
-        if shipped.is_program:
-            load_program(shipped)
-        else:
-            self._check_python(shipped)
-        return shipped

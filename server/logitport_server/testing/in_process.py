@@ -15,8 +15,8 @@ from logitport_server.config import ServerConfig, StartupError
 from logitport_server.executors.factory import choose_executor
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
 from logitport_server.sandbox import LAYERS
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.testing.own_processors import OwnProcessors
 from logitport_server.testing.watched_step import WatchedStep
 from logitport_session.admissions.admission import Admission, check_limits, check_token_ids
@@ -75,7 +75,7 @@ class InProcessRunner:
             logitport_builtins.configure(config)
         self._own = OwnProcessors(installed.load(config), shipped=place != "here")
         self._executor = make_executor(config)
-        self._registry = Registry(
+        self._registry = LocalRegistry(
             PayloadPolicy(allow_shipped=True, max_bytes=config.max_payload_bytes),
             max_registered=config.max_registered_processors,
             max_owned=config.max_processors_per_principal,

@@ -7,7 +7,7 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed
 from logitport_session import parsing
 from logitport_session.parsing import parse
 
@@ -22,21 +22,14 @@ def frame(processors: int, padding: int = 0) -> bytes:
     return FRAME(seq=300, add=processing_pb2.AddRequests(requests=[addition])).SerializeToString()
 
 
-def test_small_messages_are_parsed_at_once_and_large_ones_later() -> None:
-    read = messages.deserializer("/logitport.v1.LogitProcessing/Apply", FRAME.FromString)
-    small, large = frame(0, SMALL_BYTES // 2), frame(0, SMALL_BYTES)
-    assert read(small) == FRAME.FromString(small)
-    unparsed = read(large)
-    assert isinstance(unparsed, Unparsed)
-    assert parsed(FRAME, unparsed) == FRAME.FromString(large)
-    assert parsed(FRAME, read(small)) == FRAME.FromString(small)
-
-
-def test_frames_of_sessions_are_parsed_by_the_session() -> None:
+@pytest.mark.parametrize("method", ["LogitProcessing/Session", "LogitProcessing/Apply", "ProcessorRegistry/Register"])
+@pytest.mark.parametrize("data", [b"\x0a\x7f", bytes(SMALL_BYTES + 1)])
+def test_messages_of_any_size_are_parsed_by_the_process_of_the_caller(method: str, data: bytes) -> None:
     received: list[int] = []
-    read = messages.deserializer("/logitport.v1.LogitProcessing/Session", FRAME.FromString, received.append)
-    assert read(b"\x0a\x7f").data == b"\x0a\x7f"
-    assert received == [2]
+    unparsed = messages.deserializer(f"/logitport.v1.{method}", FRAME.FromString, received.append)(data)
+    assert isinstance(unparsed, Unparsed)
+    assert unparsed.data == data
+    assert received == [len(data)]
 
 
 @pytest.mark.parametrize(

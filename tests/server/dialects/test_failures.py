@@ -22,7 +22,7 @@ from logitport import (
 )
 from logitport_builtins import BUILTINS
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.dialects.failures import of_processor, of_sandboxed
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def test_a_logitport_error_caused_by_a_processor_has_a_traceback() -> None:
     "call",
     [
         partial(
-            Registry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe, "unknown"
+            LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1), max_registered=1, max_owned=1).describe,
+            "unknown",
         ),
         partial(BUILTINS["disallowed_tokens"].validate_params, {}),
     ],

@@ -20,7 +20,7 @@ from logitport.errors import from_proto
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session import session_admissions, session_steps
 from logitport_session.apply import apply
 from logitport_session.session import EngineSession
@@ -123,7 +123,7 @@ def good_row(row: torch.Tensor) -> bool:
 @pytest.fixture
 def open_session(executor: Executor) -> Open:
     """Opens sessions of a server that accepts shipped processors."""
-    registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
+    registry = LocalRegistry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
     return lambda opening: EngineSession(opening, registry, executor, torch.device("cpu"), ServerConfig())
 
 

@@ -9,8 +9,8 @@ import pytest
 from logitport import InvalidArgument, NotFound
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ IDLE = Unchanged.to_str()
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry with a store. After the test, all files below its parent folder are those that it began with."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20)
     store = SqliteStore(tmp_path / "deep" / "store")
-    kept = Registry(policy, max_registered=8, max_owned=8, store=store)
+    kept = LocalRegistry(policy, max_registered=8, max_owned=8, store=store)
     kept.register(IDLE, "team/idle", replace=False)
     before = sorted(tmp_path.rglob("*"))
     yield kept
@@ -63,14 +63,14 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])
-def test_no_such_name_is_bound(registry: Registry, name: str) -> None:
+def test_no_such_name_is_bound(registry: LocalRegistry, name: str) -> None:
     with pytest.raises(InvalidArgument):
         registry.register(IDLE, name, replace=False)
     assert all(name not in info.names for info in registry.describe_all())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_such_name_is_looked_up(registry: Registry, name: str) -> None:
+def test_no_such_name_is_looked_up(registry: LocalRegistry, name: str) -> None:
     for call in (registry.describe, registry.delete):
         with pytest.raises(NotFound):
             call(name)

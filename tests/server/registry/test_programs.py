@@ -15,9 +15,9 @@ from logitport.programs.program import Program, Value
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import APPLY, REGISTER, Principal
 from tests.client.programs.runtime import build
 from tests.toy_processors import Unchanged
@@ -38,10 +38,10 @@ ONE, TWO = sealed(MIN_P.program), sealed(TOP_K.program, "TopK")
 
 def make_registry(
     *, allow: bool = False, programs: bool = True, max_bytes: int = 1 << 20, max_owned: int = 8, **options: Any
-) -> Registry:
+) -> LocalRegistry:
     keys = options.pop("trusted_keys", None)
     policy = PayloadPolicy(allow_shipped=allow, allow_programs=programs, max_bytes=max_bytes, trusted_keys=keys)
-    return Registry(policy, max_registered=8, max_owned=max_owned, **options)
+    return LocalRegistry(policy, max_registered=8, max_owned=max_owned, **options)
 
 
 def named(**by: str) -> common_pb2.Processor:

@@ -15,8 +15,8 @@ from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, N
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
@@ -29,9 +29,9 @@ ONE, TWO = Unchanged.to_str(), AddOne.to_str()
 
 def make_registry(
     *, allow: bool = True, programs: bool = True, max_registered: int = 8, max_owned: int = 8, max_bytes: int = 1 << 20
-) -> Registry:
+) -> LocalRegistry:
     policy = PayloadPolicy(allow_shipped=allow, allow_programs=programs, max_bytes=max_bytes)
-    return Registry(policy, max_registered=max_registered, max_owned=max_owned)
+    return LocalRegistry(policy, max_registered=max_registered, max_owned=max_owned)
 
 
 def named(**by: str) -> common_pb2.Processor:
@@ -211,8 +211,8 @@ import json, pickle, sys
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 
 class Bomb:
     def __reduce__(self):
@@ -220,7 +220,7 @@ class Bomb:
         return os._exit, (3,)
 
 serialized = json.dumps({"callable": pickle.dumps(Bomb()).hex()})
-registry = Registry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
+registry = LocalRegistry(PayloadPolicy(allow_shipped=True, max_bytes=1 << 20), max_registered=8, max_owned=8)
 digest = registry.register(serialized, "team/bomb", replace=False).digest
 for processor in ({"payload": serialized}, {"name": "team/bomb"}, {"digest": digest}):
     assert registry.resolve(common_pb2.Processor(**processor)).key == digest
@@ -374,10 +374,10 @@ def test_a_payload_that_is_too_long() -> None:
 
 
 def test_a_name_stays_reserved_while_its_processor_is_refused(tmp_path: Path) -> None:
-    def opened(max_bytes: int) -> Registry:
+    def opened(max_bytes: int) -> LocalRegistry:
         store = SqliteStore(tmp_path / "store")
         stores.callback(store.close)
-        return Registry(
+        return LocalRegistry(
             PayloadPolicy(allow_shipped=True, max_bytes=max_bytes), max_registered=8, max_owned=8, store=store
         )
 

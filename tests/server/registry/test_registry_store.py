@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import NotFound
+from logitport import InvalidArgument, NotFound, PayloadError, payload
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_server.executors.inline import InlineExecutor
+from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.records import Registration
-from logitport_server.registry.registry import Registry
+from logitport_server.registry.records import Binding, Registration
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Restart = Callable[..., Registry]
+    Restart = Callable[..., LocalRegistry]
 
 
 ONE, TWO = Unchanged.to_str(), AddOne.to_str()
@@ -34,12 +37,12 @@ def restart(tmp_path: Path) -> Iterator[Restart]:
     """Starts a registry on the same store as the one before."""
     stores: list[SqliteStore] = []
 
-    def start(*, allow: bool = True) -> Registry:
+    def start(*, allow: bool = True) -> LocalRegistry:
         if stores:
             stores.pop().close()
         stores.append(SqliteStore(tmp_path / "store"))
         policy = PayloadPolicy(allow_shipped=allow, max_bytes=1 << 20)
-        return Registry(policy, max_registered=8, max_owned=8, store=stores[0])
+        return LocalRegistry(policy, max_registered=8, max_owned=8, store=stores[0])
 
     yield start
     for store in stores:
@@ -93,3 +96,30 @@ def test_a_payload_of_another_digest_is_not_loaded(
     store.close()
     assert len(restart().describe_all()) == len(BUILTINS)
     assert f"{digest} was not loaded: its digest is" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("serialized", "error", "message"),
+    [
+        (json.dumps({"program": "00ff"}), InvalidArgument, "are not a program"),
+        (json.dumps({**json.loads(ONE), "python": "3.9"}), PayloadError, r"3\.9"),
+    ],
+)
+def test_what_this_server_cannot_run_is_refused_when_it_is_used(
+    restart: Restart, tmp_path: Path, serialized: str, error: type[Exception], message: str
+) -> None:
+    """Another server has accepted it. To check it at the start would delay the start, and the calls of others."""
+    restart().register(TWO, "team/two", replace=False)
+    digest = payload.unwrap(serialized).digest
+    stored = (
+        Registration(serialized=serialized, digest=digest, owner="", shared=False, registered_at=0.0),
+        Binding(name="team/one", digest=digest, owner=""),
+    )
+    store = SqliteStore(tmp_path / "store")
+    store.commit([Write(record.key, Seal().add(record.key, record.encode()), "") for record in stored])
+    store.close()
+    registry = restart()
+    assert registry.describe("team/one").digest == digest
+    with pytest.raises(error, match=message):
+        InlineExecutor(Loader(1)).host(registry.resolve(common_pb2.Processor(name="team/one")))
+    assert registry.resolve(common_pb2.Processor(name="team/two"))

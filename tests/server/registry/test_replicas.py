@@ -13,11 +13,11 @@ from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.records import Binding, Registration
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 
@@ -35,7 +35,7 @@ DOMAIN = TrustDomain("ann", Party("bob", "é"))
 SEAL = Seal(b"k" * 32)
 
 
-class Replica(Registry):
+class Replica(LocalRegistry):
     """A registry with a quarantine of its own."""
 
     def __init__(self, store: Store, seal: Seal = SEAL, max_owned: int = 8) -> None:

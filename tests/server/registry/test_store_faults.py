@@ -17,8 +17,8 @@ import pytest
 from logitport import LogitportError
 from logitport_server.registry import registry
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.sqlite import SqliteStore
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
 from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Change = Callable[[Registry], object]
+    Change = Callable[[LocalRegistry], object]
 
 ONE, TWO, THREE = Unchanged.to_str(), AddOne.to_str(), HalveInPlace.to_str()
 ANN, BOB = (Principal(name, frozenset({APPLY, REGISTER})) for name in ("ann", "bob"))
@@ -47,12 +47,12 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def open_registry(folder: Path) -> tuple[Registry, SqliteStore]:
+def open_registry(folder: Path) -> tuple[LocalRegistry, SqliteStore]:
     store = SqliteStore(folder)
-    return Registry(POLICY, max_registered=8, max_owned=8, store=store), store
+    return LocalRegistry(POLICY, max_registered=8, max_owned=8, store=store), store
 
 
-def content(opened: Registry) -> list[Any]:
+def content(opened: LocalRegistry) -> list[Any]:
     return [opened.describe_all(principal) for principal in (ANN, BOB, ROOT)]
 
 

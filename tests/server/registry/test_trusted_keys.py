@@ -15,11 +15,11 @@ from logitport_proto import common_pb2
 from logitport_server.config import StartupError
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding
-from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 
@@ -46,9 +46,9 @@ def keys(tmp_path: Path) -> TrustedKeys:
 
 
 @pytest.fixture
-def registry(keys: TrustedKeys) -> Registry:
+def registry(keys: TrustedKeys) -> LocalRegistry:
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20, trusted_keys=keys)
-    return Registry(policy, max_registered=8, max_owned=8)
+    return LocalRegistry(policy, max_registered=8, max_owned=8)
 
 
 def expired() -> str:
@@ -70,7 +70,7 @@ def tampered() -> str:
         (payload.sign(ONE, KEY, name="team/two"), "signed for 'team/two', not for 'team/one'"),
     ],
 )
-def test_refused_payloads(registry: Registry, refused: str, message: str) -> None:
+def test_refused_payloads(registry: LocalRegistry, refused: str, message: str) -> None:
     with pytest.raises(PayloadError, match=message):
         registry.register(refused, "team/one", replace=False)
     if "signed for" not in message:
@@ -78,14 +78,14 @@ def test_refused_payloads(registry: Registry, refused: str, message: str) -> Non
             registry.resolve(common_pb2.Processor(payload=refused))
 
 
-def test_accepted_payloads(registry: Registry) -> None:
+def test_accepted_payloads(registry: LocalRegistry) -> None:
     digest = registry.register(SIGNED, "team/one", replace=False).digest
     for processor in ({"payload": SIGNED}, {"name": "team/one"}, {"digest": digest}):
         assert registry.resolve(common_pb2.Processor(**processor)).key == digest
     assert registry.register(payload.sign(ONE, KEY), "", replace=False).digest == digest
 
 
-def test_an_expired_signature_disables_the_processor(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_signature_disables_the_processor(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register(SIGNED, "team/one", replace=False)
     later = time.time() + 40 * 86400
     monkeypatch.setattr(time, "time", lambda: later)
@@ -96,7 +96,7 @@ def test_an_expired_signature_disables_the_processor(registry: Registry, monkeyp
     assert registry.resolve(named)
 
 
-def test_removing_a_key_disables_its_processors(registry: Registry, keys: TrustedKeys, tmp_path: Path) -> None:
+def test_removing_a_key_disables_its_processors(registry: LocalRegistry, keys: TrustedKeys, tmp_path: Path) -> None:
     registry.register(SIGNED, "team/one", replace=False)
     trust(tmp_path, OTHER_KEY)
     assert registry.resolve(common_pb2.Processor(name="team/one"))
@@ -132,13 +132,14 @@ def test_a_name_from_the_store_is_checked(keys: TrustedKeys) -> None:
     """A writer of the store with the fleet's key could otherwise give any signed payload any name."""
     policy = PayloadPolicy(allow_shipped=True, max_bytes=1 << 20, trusted_keys=keys)
     store = MemoryStore()
-    Registry(policy, max_registered=8, max_owned=8, store=store).register(SIGNED, "team/one", ANONYMOUS, replace=False)
+    before = LocalRegistry(policy, max_registered=8, max_owned=8, store=store)
+    before.register(SIGNED, "team/one", ANONYMOUS, replace=False)
     digest = payload.parse(SIGNED).digest
     for name in ("team/other", "team/one"):
         record = Binding(name=name, digest=digest, owner=ANONYMOUS.name)
         revision = store.index().revisions.get(record.key, "")
         store.commit([Write(record.key, Seal().add(record.key, record.encode()), revision)])
-    registry = Registry(policy, max_registered=8, max_owned=8, store=store)
+    registry = LocalRegistry(policy, max_registered=8, max_owned=8, store=store)
     assert registry.resolve(common_pb2.Processor(name="team/one")).key == digest
     assert registry.resolve(common_pb2.Processor(digest=digest)).key == digest
     with pytest.raises(PayloadError, match="was signed for 'team/one', not for 'team/other'"):

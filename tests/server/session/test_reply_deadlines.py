@@ -12,7 +12,7 @@ from logitport_server.config import ServerConfig
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.steps.step_time import ReplyDeadlines, StepTime
 from tests.session_streams import answer
@@ -56,5 +56,5 @@ INSTALLED = [(BUILTINS, True), ({**BUILTINS, "tests.AddOne": AddOne}, False)]
 @pytest.mark.parametrize(("installed", "only_builtins"), INSTALLED)
 def test_which_processors_are_installed(installed: dict[str, Any], only_builtins: bool) -> None:
     policy = PayloadPolicy(allow_shipped=False, max_bytes=1)
-    registry = Registry(policy, max_registered=1, max_owned=1, installed=installed)
+    registry = LocalRegistry(policy, max_registered=1, max_owned=1, installed=installed)
     assert registry.has_only_builtins == only_builtins

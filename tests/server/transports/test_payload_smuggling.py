@@ -13,7 +13,7 @@ from logitport_server.executors import InlineExecutor
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.registry.registry import Registry
+from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.session import EngineSession
 from tests.session_streams import answer
@@ -35,7 +35,7 @@ def traps(tmp_path: Path) -> Iterator[list[bytes]]:
 def open_stream() -> SessionStream:
     """A stream with an open session, of a server that accepts no shipped processors."""
     policy = PayloadPolicy(allow_shipped=False, max_bytes=1 << 20)
-    registry = Registry(policy, max_registered=8, max_owned=8)
+    registry = LocalRegistry(policy, max_registered=8, max_owned=8)
     loader = Loader(4)
     stream = SessionStream(
         lambda opening: EngineSession(opening, registry, InlineExecutor(loader), torch.device("cpu"), ServerConfig()),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from logitport.errors import LogitportError
 from logitport_server.executors import report
 from logitport_server.executors.report import WorkerReport
-from logitport_server.executors.worker_zygotes import candidates
 from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.principal_slots import PrincipalSlots
 from logitport_server.front_door.worker_service.quarantine_snapshots import QuarantineSnapshots
@@ -33,7 +32,6 @@ from logitport_session.principals import CUDA
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.payload import Payload
     from logitport_server.config import ServerConfig
     from logitport_server.executors.worker_zygotes import WorkerZygotes
     from logitport_server.front_door.running_process import RunningProcess
@@ -116,9 +114,6 @@ class LendingService(WorkerService):
 
     def ready(self) -> None:
         self._zygotes.ready()
-
-    def check_python(self, shipped: Payload) -> None:
-        candidates(self._zygotes.paths, shipped)
 
     def close(self) -> None:
         """End all workers. Waits for the ends of their zygotes."""

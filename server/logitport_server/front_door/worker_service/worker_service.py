@@ -6,13 +6,11 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from logitport import payload
 from logitport_server.executors.output import OutputLog
 from logitport_server.principal_process.worker_messages import WorkerSettings
 from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
-    from logitport.payload import Payload
     from logitport_server.config import ServerConfig
     from logitport_server.executors.report import WorkerReport
     from logitport_server.front_door.running_process import Handler, RunningProcess
@@ -72,10 +70,6 @@ class WorkerService:
 
     def ready(self) -> None:
         """Wait until workers can be forked. Raises RuntimeError with the reason if they cannot."""
-
-    def check_python(self, shipped: Payload) -> None:
-        """Raise PayloadError if no configured Python can run the payload. Does not unpickle."""
-        payload.check_python(shipped)
 
     def close(self) -> None:
         """End all workers."""

@@ -1,4 +1,7 @@
-"""The gRPC service ProcessorRegistry: passes calls to the registry, together with the calling principal."""
+"""The gRPC service ProcessorRegistry: passes calls to the registry, together with the calling principal.
+
+What is registered is checked before, in the process of the caller.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,23 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from logitport import payload
 from logitport.errors import LogitportError
 from logitport_proto import common_pb2, registry_pb2, registry_pb2_grpc
-from logitport_server.access import Unparsed, current_call, parsed
+from logitport_server.access import Unparsed, current_call
+from logitport_server.principal_process.messages import Checked
 from logitport_server.transports.threads import on_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.registry.registry import Registry
+    from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
 
@@ -24,34 +34,39 @@ _MAX_REASON_LENGTH = 500
 
 
 class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
-    """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store."""
+    """The calls of ProcessorRegistry. They run on threads, because the registry may wait for its store.
 
-    def __init__(self, registry: Registry, threads: FairThreads, output: OutputLog) -> None:
+    Args:
+        check: lets the caller's process check a serialized RegisterRequest. Returns a serialized `Checked`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        check: Callable[[bytes, Context], Awaitable[bytes]],
+        threads: FairThreads,
+        output: OutputLog,
+    ) -> None:
         self._registry = registry
+        self._check = check
         self._output = output
         self._threads = threads
 
     async def Register(
         self, request: registry_pb2.RegisterRequest | Unparsed, context: Context
     ) -> registry_pb2.RegisterResponse:
-        principal = current_call.get().principal
-
-        def register() -> tuple[registry_pb2.ProcessorInfo, str]:
-            message = parsed(registry_pb2.RegisterRequest, request)
-            info = self._registry.register(
-                message.payload, message.name, principal, replace=message.replace, shared=message.shared
-            )
-            return info, message.name
-
+        assert isinstance(request, Unparsed)  # noqa: S101 - see `deserializer`
+        principal, message = current_call.get().principal, request.data
         try:
-            info, name = await on_thread(self._threads, register)
+            answer = await self._check(message, context)
+            info, name = await on_thread(self._threads, partial(self._register, message, answer, principal))
         except LogitportError as error:
-            kind, message = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
+            kind, reason = type(error).__name__, error.message[:_MAX_REASON_LENGTH]
             logger.info(
                 "refused a registration by %s: %s: %r",
                 principal.display_name,
                 kind,
-                message,
+                reason,
                 extra={"event": "registration_refused", "principal": principal.name, "error": kind},
             )
             raise
@@ -69,6 +84,22 @@ class RegistryService(registry_pb2_grpc.ProcessorRegistryServicer):
             },
         )
         return registry_pb2.RegisterResponse(processor=info, registry_id=self._registry.id)
+
+    def _register(self, message: bytes, answer: bytes, principal: Principal) -> tuple[registry_pb2.ProcessorInfo, str]:
+        """Register the payload of a message, for which the caller's process has answered this. Returns its name, too.
+
+        The digest is computed here: it names the payload for all principals.
+        """
+        try:
+            checked = msgspec.msgpack.decode(answer, type=Checked)
+            serialized = message[checked.start : checked.end].decode()
+        except ValueError as error:  # also that of msgspec
+            raise LogitportError(f"the caller's process has answered what cannot be read: {error}") from error
+        shipped = payload.labelled(checked.data, checked.labels, is_program=checked.is_program)
+        info = self._registry.register_checked(
+            shipped, serialized, checked.name, principal, replace=checked.replace, shared=checked.shared
+        )
+        return info, checked.name
 
     async def Get(self, request: registry_pb2.GetRequest, context: Context) -> registry_pb2.GetResponse:
         describe = partial(self._registry.describe, request.processor, current_call.get().principal)

@@ -1,0 +1,67 @@
+"""A registry that also checks and finds processors, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport import payload
+from logitport_builtins import BUILTINS
+from logitport_server.principal_process.checking import Checks
+from logitport_server.principal_process.names import Names
+from logitport_server.registry.registry import Registry
+from logitport_session.installed import Installed
+from logitport_session.principals import ANONYMOUS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from logitport.payload import Payload
+    from logitport_proto import common_pb2, registry_pb2
+    from logitport_server.registry.policy import PayloadPolicy
+    from logitport_session.principals import Principal
+    from logitport_session.source import Source
+
+
+class LocalRegistry(Registry):
+    """A registry that sessions of this process can use. A server leaves that to the processes of principals.
+
+    Args:
+        policy: the operator's rules for payloads.
+        check_python: raises PayloadError if no configured Python can run a payload.
+        options: see `Registry`.
+
+    Raises:
+        InvalidArgument, LimitExceeded: an installed program breaks a rule.
+        LogitportError: the store cannot be read.
+    """
+
+    def __init__(
+        self,
+        policy: PayloadPolicy,
+        *,
+        check_python: Callable[[Payload], None] = payload.check_python,
+        installed: Mapping[str, Any] = BUILTINS,
+        **options: Any,
+    ) -> None:
+        super().__init__(policy, installed=installed, **options)
+        self._checks = Checks(policy, check_python)
+        self._names = Names(Installed(installed).verify(), policy, self._find_registered)
+
+    def is_fast(self, builtin: str) -> bool:
+        """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
+        return self._names.is_fast(builtin)
+
+    def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
+        """Look up a request's processor; see `Names.resolve`."""
+        return self._names.resolve(processor, principal, tenant)
+
+    def register(
+        self, serialized: str, name: str, principal: Principal = ANONYMOUS, *, replace: bool, shared: bool = False
+    ) -> registry_pb2.ProcessorInfo:
+        """Check and register a payload. Raises as `Checks.check` and `Registry.register_checked`."""
+        shipped = self._checks.check(serialized, name)
+        return self.register_checked(shipped, serialized, name, principal, replace=replace, shared=shared)
+
+    def _find_registered(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: FBT001
+        entry = self.find(text, principal.name, is_name=is_name)
+        return entry.owner, entry.payload
