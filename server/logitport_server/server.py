@@ -33,7 +33,7 @@ from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
-from logitport_server.front_door import cpu_regime
+from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.processes import Processes
 from logitport_server.front_door.reports import Reports
@@ -163,6 +163,9 @@ class Server:
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
         handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
+        for need in machine.needs(config):
+            if need.warning is not None:
+                logger.warning("%s", need.warning)
         self._cpu_regime = cpu_regime.begin()
         if self._cpu_regime.cgroups is not None:
             when_failed.callback(self._cpu_regime.cgroups.close)

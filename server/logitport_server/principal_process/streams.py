@@ -75,7 +75,11 @@ class Streams:
         principal = Principal(self._name, frozenset(message.scopes))
         trace = tracing.continued(message.traceparent, message.tracestate)
         if not message.is_session:
-            self._apply_threads.submit(self._apply, connection, principal, trace)
+            try:
+                self._apply_threads.submit(self._apply, connection, principal, trace)
+            except RuntimeError as error:  # no thread can be started
+                connection.fail(defects.to_error(error, "a call"))
+                connection.close()
             return
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
@@ -91,9 +95,15 @@ class Streams:
         )
         self._sessions[message.number] = stream
         release = held.hold()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve_session, args=(stream, connection, release), name="logitport-session", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread can be started
+            connection.fail(defects.to_error(error, "a session"))
+            stream.close()
+            release()
 
     def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
         """Serve a session on a connection of the local transport."""
@@ -103,7 +113,10 @@ class Streams:
             peer.close()
             return
         arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._recorder.local_frame
-        threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
+        try:
+            threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
+        except RuntimeError:  # no thread can be started: the engine goes on without the local transport
+            peer.close()
 
     def leave(self) -> None:
         """State to all sessions that they should move. Those that end now still get the replies to their frames."""
