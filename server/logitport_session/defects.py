@@ -17,7 +17,7 @@ def to_error(error: Exception, what: str) -> LogitportError:
     if _is_shortage_of_memory(error):
         logger.error("%s failed for want of memory: %s", what, error)
         return LimitExceeded(
-            f"{what} needs more memory than the process of the principal may have: send fewer requests at once, shorter "
+            f"{what} needs more memory than the session's process may have: send fewer requests at once, shorter "
             "ones or smaller frames, or have the server's operator lower --max-principal-memory and "
             "--max-message-bytes, or raise the memory of the machine or the container"
         )

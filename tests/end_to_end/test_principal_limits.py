@@ -1,0 +1,54 @@
+"""A principal's process that has no more memory or threads fails its own requests, and no others."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logitport import Request
+from logitport.errors import LimitExceeded, LogitportError
+from tests.end_to_end.test_principal_processes import clients, open_session, processes_of, server, step
+
+if TYPE_CHECKING:
+    from logitport import Client
+    from tests.conftest import RunningServer
+
+__all__ = ["clients", "server"]
+
+# Of one history. The server's limit is 2^20 ids.
+NUM_IDS = 1_000_000
+
+
+def leave_memory(process_id: int, num_bytes: int) -> None:
+    """Let the process allocate this much more."""
+    pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + num_bytes
+    _, hard = resource.prlimit(process_id, resource.RLIMIT_DATA)
+    resource.prlimit(process_id, resource.RLIMIT_DATA, (limit, hard))
+
+
+def histories(client: Client, number: int) -> None:
+    """Hold so many long histories in one session."""
+    with client.session(vocab_size=64, dtype="float32", transport="grpc", reconnect_seconds=0) as session:
+        for first in range(number):
+            session.add(Request([first % 64] * NUM_IDS, processors=[("logit_bias", {"logit_bias": {"3": 1.0}})]))
+
+
+def test_a_process_without_memory_fails_its_own_requests(server: RunningServer, clients: dict[str, Client]) -> None:
+    annas, anna = open_session(clients["anna"], "grpc")
+    (first,) = processes_of(server)
+    berts, bert = open_session(clients["bert"], "grpc")
+    leave_memory(first, 24 << 20)
+    with pytest.raises(LimitExceeded, match="needs more memory than the session's process may have"):
+        histories(clients["anna"], 40)
+    step(berts, bert)
+    step(annas, anna)
+    assert first in processes_of(server)
+    resource.prlimit(first, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    histories(clients["anna"], 4)
+    assert (annas.reconnects, berts.reconnects) == (0, 0)
