@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport import Request
-from logitport.errors import LimitExceeded, LogitportError
+from logitport.errors import LimitExceeded
 from tests.end_to_end.test_principal_processes import clients, open_session, processes_of, server, step
 
 if TYPE_CHECKING:
@@ -32,23 +30,43 @@ def leave_memory(process_id: int, num_bytes: int) -> None:
     resource.prlimit(process_id, resource.RLIMIT_DATA, (limit, hard))
 
 
-def histories(client: Client, number: int) -> None:
+def allow_all_memory(process_id: int) -> None:
+    _, hard = resource.prlimit(process_id, resource.RLIMIT_DATA)
+    resource.prlimit(process_id, resource.RLIMIT_DATA, (hard, hard))
+
+
+def histories(client: Client, transport: str, number: int) -> None:
     """Hold so many long histories in one session."""
-    with client.session(vocab_size=64, dtype="float32", transport="grpc", reconnect_seconds=0) as session:
+    with client.session(vocab_size=64, dtype="float32", transport=transport, reconnect_seconds=0) as session:  # type: ignore[arg-type]
         for first in range(number):
             session.add(Request([first % 64] * NUM_IDS, processors=[("logit_bias", {"logit_bias": {"3": 1.0}})]))
 
 
-def test_a_process_without_memory_fails_its_own_requests(server: RunningServer, clients: dict[str, Client]) -> None:
-    annas, anna = open_session(clients["anna"], "grpc")
+@pytest.mark.parametrize("transport", ["local", "grpc"])
+def test_a_process_without_memory_fails_its_own_requests(
+    server: RunningServer, clients: dict[str, Client], transport: str
+) -> None:
+    annas, anna = open_session(clients["anna"], transport)
     (first,) = processes_of(server)
-    berts, bert = open_session(clients["bert"], "grpc")
-    leave_memory(first, 24 << 20)
+    berts, bert = open_session(clients["bert"], transport)
+    leave_memory(first, 32 << 20)
     with pytest.raises(LimitExceeded, match="needs more memory than the session's process may have"):
-        histories(clients["anna"], 40)
+        histories(clients["anna"], transport, 40)
     step(berts, bert)
     step(annas, anna)
     assert first in processes_of(server)
-    resource.prlimit(first, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    histories(clients["anna"], 4)
+    allow_all_memory(first)
+    histories(clients["anna"], transport, 4)
     assert (annas.reconnects, berts.reconnects) == (0, 0)
+
+
+def test_a_session_for_which_there_is_no_thread(server: RunningServer, clients: dict[str, Client]) -> None:
+    annas, anna = open_session(clients["anna"], "grpc")
+    (first,) = processes_of(server)
+    leave_memory(first, 4 << 20)  # less than the stack of a thread
+    with pytest.raises(LimitExceeded, match="needs a thread, and the machine permits no more"):
+        open_session(clients["anna"], "grpc", reconnect_seconds=0)
+    step(annas, anna)
+    allow_all_memory(first)
+    step(*open_session(clients["anna"], "grpc"))
+    assert processes_of(server) == [first]
