@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,3 +71,8 @@ def test_a_session_for_which_there_is_no_thread(server: RunningServer, clients: 
     allow_all_memory(first)
     step(*open_session(clients["anna"], "grpc"))
     assert processes_of(server) == [first]
+
+
+def test_the_log_says_how_the_cpu_is_divided(server: RunningServer) -> None:
+    log = server.log.read_text()
+    assert len(re.findall("the kernel divides the CPU among principals|does not divide the CPU among", log)) == 1
