@@ -38,7 +38,8 @@ def allow_all_memory(process_id: int) -> None:
 
 def histories(client: Client, transport: str, number: int) -> None:
     """Hold so many long histories in one session."""
-    with client.session(vocab_size=64, dtype="float32", transport=transport, reconnect_seconds=0) as session:  # type: ignore[arg-type]
+    opened, _ = open_session(client, transport, reconnect_seconds=0)
+    with opened as session:
         for first in range(number):
             session.add(Request([first % 64] * NUM_IDS, processors=[("logit_bias", {"logit_bias": {"3": 1.0}})]))
 

@@ -1,7 +1,7 @@
 """How the kernel divides the CPU among the processes of principals. The choice is made once, at the start.
 
-Measured on 2 cores with Linux 6.18: one principal's process answers a message of 28 bytes each 5 ms, beside 16 processes
-of another principal that compute without end. Times until the answer in ms, p50 / p99 / longest:
+Measured on 2 cores with Linux 6.18: one principal's process answers a message of 28 bytes each 5 ms, beside 16
+processes of another principal that compute without end. Times until the answer in ms, p50 / p99 / longest:
 
 | | the answer computes for 0.05 ms | for 2.7 ms |
 |---|---|---|
@@ -10,13 +10,14 @@ of another principal that compute without end. Times until the answer in ms, p50
 | autogroups | 0.1 / 4.9 / 24 | 7.3 / 25 / 28 |
 | no division | 0.1 / 8.5 / 11 | 47 / 80 / 80 |
 
-The machine had other load, which autogroups, and the process alone in the first column, shared the CPU with; the others
-had precedence over it. With 2 busy processes, cgroups and no division are the same (p99: 2 and 4 ms, and 13 and 11 ms).
+The machine had other load. Autogroups, and the process alone in the first column, shared the CPU with it; the others
+had precedence over it. Cgroups were of v1. With 2 busy processes, cgroups and no division are about the same (p99: 2 and
+4 ms for the short answer, 13 and 11 ms for the long one).
 
 What was tried without a division and lost, with 16 busy processes and the short answer: SCHED_BATCH for them (13 ms at
-p99), slices of 100 ms for them (11 ms), and slices of 0.1 ms for the other process (5 ms, within the noise). Niceness 10
-for them is as good as cgroups (4.3 ms; 3.0 / 11 / 15 ms for the long answer), but without CAP_SYS_NICE or RLIMIT_NICE, as
-in most containers, no thread can return from it to short work.
+p99), slices of 100 ms for them (11 ms), and slices of 0.1 ms for the other process (5 ms, within the noise).
+Niceness 10 for them is as good as cgroups (4.3 ms; 3.0 / 11 / 15 ms for the long answer). But without CAP_SYS_NICE or
+RLIMIT_NICE, as in most containers, no thread can return from it to short work.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ProcessCgroups:
         self._thread = ThreadPoolExecutor(1, "logitport-cgroups")
 
     def begin(self, process: RunningProcess) -> None:
-        """Move a process to a cgroup of its own, in the background. The cgroup is removed when the process has ended."""
+        """Move a process to a cgroup of its own, in the background. It is removed when the process has ended."""
         path = self.path / f"process-{os.getpid()}-{next(self._numbers)}"
         self._submit(self._add, path, process.process_id)
         process.ended.add_done_callback(lambda _: self._submit(self._remove, path))
@@ -140,17 +141,17 @@ def _without_cgroups(reason: str, root: Path, proc: Path) -> CpuRegime:
         )
     return CpuRegime(
         "threads",
-        "the machine does not divide the CPU among principals, but among threads: permit the server to divide its cgroup "
-        f"(Delegate=cpu memory pids of systemd, or a writable /sys/fs/cgroup); no cgroups: {reason}; no autogroups: "
-        f"{ineffective}",
+        "the machine does not divide the CPU among principals, but among threads: permit the server to divide its "
+        "cgroup (Delegate=cpu memory pids of systemd, or a writable /sys/fs/cgroup); no cgroups: "
+        f"{reason}; no autogroups: {ineffective}",
     )
 
 
 def _why_no_autogroups(root: Path, proc: Path) -> str | None:
     """Return why sessions are no scheduling groups; None if they are, see sched(7).
 
-    They are only for processes outside of all cgroups with a share of the CPU. In a container, the path of a cgroup does
-    not show that: it begins at the container's cgroup.
+    They are only for processes outside of all cgroups with a share of the CPU. In a container, the path of a cgroup
+    does not show that: it begins at the container's cgroup.
     """
     try:
         if (proc / "sys/kernel/sched_autogroup_enabled").read_text().strip() != "1":

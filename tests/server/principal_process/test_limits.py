@@ -72,7 +72,8 @@ def test_processes_are_scheduling_groups_of_their_own() -> None:
         "limits.apply(0)\n"
         "print(open('/proc/self/autogroup').read())"
     )
-    groups = {Path("/proc/self/autogroup").read_text()}
+    groups = {Path("/proc/self/autogroup").read_text().strip()}
     for _ in range(2):
-        groups.add(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, text=True).stdout)
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, text=True)
+        groups.add(done.stdout.strip())
     assert len(groups) == 3
