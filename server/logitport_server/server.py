@@ -33,6 +33,7 @@ from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
+from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.admin import AdminService, Status
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.processes import Processes
@@ -162,6 +163,12 @@ class Server:
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
         handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
+        for need in machine.needs(config):
+            if need.warning is not None:
+                logger.warning("%s", need.warning)
+        self._cpu_regime = cpu_regime.begin()
+        if self._cpu_regime.cgroups is not None:
+            when_failed.callback(self._cpu_regime.cgroups.close)
         self._zygote = SessionZygote(launched.setup, launched.sessions, self._workers.settings, handlers)
         self._processes = Processes(self._zygote, self._begin_process)
         self._sessions = SessionsOfProcesses(self._metrics, self._reports, lambda: self._processes)
@@ -218,6 +225,8 @@ class Server:
 
     def _begin_process(self, process: RunningProcess) -> None:
         """Prepare a principal's new process, before its first stream."""
+        if self._cpu_regime.cgroups is not None:
+            self._cpu_regime.cgroups.begin(process)
         self._workers.start_of(process)
         if self._sessions.is_draining:
             process.post(Leave())
@@ -344,6 +353,8 @@ class Server:
             await asyncio.to_thread(self._local_socket.close, max(0.0, deadline - time.monotonic()))
         await self._reports.refresh(_REPORT_SECONDS)  # the last metrics and spans
         await self._processes.close(_PROCESS_SECONDS)
+        if self._cpu_regime.cgroups is not None:
+            await asyncio.to_thread(self._cpu_regime.cgroups.close)
         self._zygote.close()
         running += self._threads.close()
         self._workers.close()

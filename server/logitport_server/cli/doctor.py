@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import resource
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,16 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from logitport import compiled
+from logitport_server.cli.display import size
+from logitport_server.config import ServerConfig
 from logitport_server.config.sandbox import Layers
+from logitport_server.front_door import cpu_regime, machine
 from logitport_server.sandbox import LAYERS, SandboxError
 from logitport_server.sandbox.assessment import assess
 from logitport_server.sandbox.gpu import device_nodes
 
 if TYPE_CHECKING:
+    from logitport_server.front_door.machine import Need
     from logitport_server.sandbox.assessment import Assessment
 
 
@@ -29,6 +34,10 @@ class Doctor(Layers):
         console = Console()
         console.print(_machine())
         console.print(_kernels())
+        needs = machine.needs(ServerConfig())
+        console.print(_principals(needs))
+        for warning in filter(None, (need.warning for need in needs)):
+            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
         try:
             assessment = assess(without=self.waived_layers, required=self.required_layers, use_cache=False)
         except (SandboxError, OSError) as error:
@@ -55,6 +64,35 @@ def _machine() -> Table:
     table.add_row("CUDA", cuda)
     table.add_row("for authors with cuda", ", ".join(device_nodes()) or "no device node of a GPU")
     table.add_row("local transport", "yes" if LOCAL_TRANSPORT_AVAILABLE else "no: this system has no memfd_create")
+    return table
+
+
+def _principals(needs: list[Need]) -> Table:
+    """Show what the kernel divides among the processes of principals, with the default limits of `serve`."""
+    config = ServerConfig()
+    limit = machine.process_limit(config.session_limits, machine.memory_bytes())
+    regime = cpu_regime.look()
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)  # `serve` raises the soft limit to it
+    table = Table(
+        "principals",
+        Column("here", overflow="fold"),
+        Column(f"{config.max_sessions} principals need", overflow="fold"),
+    )
+    table.add_row("CPU", regime.name, regime.description)
+    table.add_row(
+        "private memory of one",
+        f"{size(limit)} at most",
+        f"{size(machine.principal_bytes(config.session_limits))} for one; {size(config.max_sessions * limit)} if all "
+        "took what they may",
+    )
+    for need in needs:
+        has = "no limit" if need.has == sys.maxsize else f"{need.has} ({need.limit})"
+        table.add_row(need.what, has, f"{need.needs}, with a session each")
+    table.add_row(
+        "open files of the server",
+        "no limit" if files == resource.RLIM_INFINITY else f"{files} (ulimit -Hn)",
+        "fewer connections are accepted if they are too few; serve logs the numbers",
+    )
     return table
 
 

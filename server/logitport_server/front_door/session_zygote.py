@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import subprocess
@@ -206,13 +207,7 @@ class SessionZygote:
         elif isinstance(event, messages.ForkFailed):
             forked = self._forking.get(event.number)
             if forked is not None and not forked.done():
-                forked.set_exception(
-                    LimitExceeded(
-                        f"no process could be started for the session: {event.reason}; try again later, or have the "
-                        "server's operator raise the limit of processes (ulimit -u, TasksMax= of systemd, pids.max of "
-                        "a container)"
-                    )
-                )
+                forked.set_exception(_refused(event))
         elif (process := self._processes.pop(event.number, None)) is not None:
             process.note_status(event.status)
 
@@ -260,3 +255,15 @@ class SessionZygote:
             self._channel.close()
         self._launched.process.kill()
         self._launched.process.wait(_END_SECONDS)
+
+
+def _refused(event: messages.ForkFailed) -> LimitExceeded:
+    limit = "processes (ulimit -u, TasksMax= of systemd, pids.max of a container)"
+    if event.error_number == errno.ENOMEM:
+        limit = "memory (MemoryMax= of systemd, memory.max of a container)"
+    elif event.error_number in (errno.EMFILE, errno.ENFILE):
+        limit = "open files (ulimit -n, LimitNOFILE= of systemd)"
+    return LimitExceeded(
+        f"no process could be started for the session: {event.reason}; try again later, or have the server's operator "
+        f"raise the limit of {limit}"
+    )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import dill  # type: ignore[import-untyped]
 
+from logitport_server.front_door import machine
 from logitport_server.principal_process.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logitport_server.config import ServerConfig
-
-# Of the machine's memory. A process that allocates more gets an error; without the limit, the machine would have none
-# left for others.
-_PART_OF_MACHINE = 0.5
 
 
 def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
@@ -40,5 +36,5 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
         trusted_keys=None if config.trusted_keys is None else str(config.trusted_keys),
         log_level=config.log_level,
         log_format=config.log_format,
-        process_memory=int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _PART_OF_MACHINE),
+        process_memory=machine.process_limit(config.session_limits, machine.memory_bytes()),
     )

@@ -14,15 +14,22 @@ def apply(memory_bytes: int) -> None:
     """Limit this process. All its children inherit the limits.
 
     Args:
-        memory_bytes: its private memory; 0 for no limit. Not its address space: CUDA reserves more than the machine
-            has.
+        memory_bytes: private memory that it may allocate from now on; 0 for no limit. An allocation over it fails.
+            Address space has no limit: CUDA reserves more than the machine has.
     """
     # A session of its own is a scheduling group of its own (autogroup, sched(7)): the kernel divides the processors
-    # among groups, whatever the number of their threads.
+    # among groups, whatever the number of their threads. Without effect in a cgroup; see front_door/cpu_regime.py.
     os.setsid()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(_OOM_SCORE))
     if memory_bytes:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        limit = _private_bytes() + memory_bytes
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _private_bytes() -> int:
+    """Return the private memory that the process has inherited; proc_pid_statm(5)."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()

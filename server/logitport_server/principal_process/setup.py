@@ -18,7 +18,7 @@ class Setup(msgspec.Struct, frozen=True):
     Attributes:
         limits: the fields of `SessionLimits`.
         processors: further installed processors, as dill writes them.
-        process_memory: bytes that one process may allocate.
+        process_memory: bytes that one process may allocate; 0 for no limit.
     """
 
     limits: dict[str, Any]

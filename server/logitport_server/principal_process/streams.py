@@ -80,7 +80,11 @@ class Streams:
         trace = tracing.continued(message.traceparent, message.tracestate)
         if message.kind != "session":
             answer = self._check if message.kind == "check" else partial(self._applied, principal=principal)
-            self._call_threads.submit(self._call, connection, message.kind, answer, principal, trace)
+            try:
+                self._call_threads.submit(self._call, connection, message.kind, answer, principal, trace)
+            except RuntimeError as error:  # no thread can be started
+                connection.fail(defects.to_error(error, "a call"))
+                connection.close()
             return
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
@@ -95,12 +99,16 @@ class Streams:
             number=message.number,
         )
         self._sessions[message.number] = stream
-        arguments = stream, connection, held.hold()
+        release = held.hold()
+        thread = threading.Thread(
+            target=self._serve_session, args=(stream, connection, release), name="logitport-session", daemon=True
+        )
         try:
-            threading.Thread(target=self._serve_session, args=arguments, name="logitport-session", daemon=True).start()
-        except RuntimeError as error:
-            connection.fail(LimitExceeded(f"no thread can be started for the session: {error}; close other sessions"))
-            self._end(message.number, connection)
+            thread.start()
+        except RuntimeError as error:  # no thread can be started
+            connection.fail(defects.to_error(error, "a session"))
+            stream.close()
+            release()
 
     def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
         """Serve a session on a connection of the local transport."""
@@ -110,7 +118,10 @@ class Streams:
             peer.close()
             return
         arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._recorder.local_frame
-        threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
+        try:
+            threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
+        except RuntimeError:  # no thread can be started: the engine goes on without the local transport
+            peer.close()
 
     def leave(self) -> None:
         """State to all sessions that they should move. Those that end now still get the replies to their frames."""

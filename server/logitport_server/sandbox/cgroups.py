@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _CONTROLLERS = ("cpu", "memory", "pids")
 
+# Children of the server's own cgroup, beside `server`.
+_GROUPS = ("workers", "principals")
+
 # The server has the default weight, 100. All workers together have the part of one process of niceness 5.
 _WORKERS_WEIGHT = 33
 
@@ -56,18 +59,7 @@ class WorkerCgroups:
 
         Raises OSError with the reason if this is not permitted here.
         """
-        own = _own_cgroup(root, proc)
-        if own.name == "server" and (own.parent / "workers").is_dir():  # a second executor of this process
-            own = own.parent
-        else:
-            _make_room(own, proc)
-        workers = own / "workers"
-        workers.mkdir(exist_ok=True)
-        for old in workers.iterdir():  # of a server that was killed
-            if old.is_dir():
-                with suppress(OSError):
-                    old.rmdir()
-        _enable_controllers(workers)
+        workers = open_group("workers", root, proc)
         (workers / "cpu.weight").write_text(str(_WORKERS_WEIGHT))
         return cls(workers, proc)
 
@@ -123,7 +115,29 @@ class WorkerCgroups:
         raise ProcessLookupError("the worker has ended")
 
 
-def _own_cgroup(root: Path, proc: Path) -> Path:
+def open_group(name: str, root: Path, proc: Path) -> Path:
+    """Return a child of the server's own cgroup, for cgroups with controllers.
+
+    The server moves to the child `server`; see `WorkerCgroups.open`. Raises OSError with the reason if this is not
+    permitted here.
+    """
+    own = own_cgroup(root, proc)
+    if own.name == "server" and any((own.parent / other).is_dir() for other in _GROUPS):  # divided before
+        own = own.parent
+    else:
+        _make_room(own, proc)
+    group = own / name
+    group.mkdir(exist_ok=True)
+    for old in group.iterdir():  # of a server that was killed
+        if old.is_dir():
+            with suppress(OSError):
+                old.rmdir()
+    _enable_controllers(group)
+    return group
+
+
+def own_cgroup(root: Path, proc: Path) -> Path:
+    """Return the folder of this process's cgroup. Raises OSError if it has no cgroup v2."""
     if not (root / "cgroup.controllers").is_file():
         raise FileNotFoundError(f"no cgroup v2 is mounted at {root}")
     for line in (proc / "self/cgroup").read_text().splitlines():
@@ -132,18 +146,23 @@ def _own_cgroup(root: Path, proc: Path) -> Path:
     raise FileNotFoundError("this process has no cgroup v2")
 
 
-def _make_room(own: Path, proc: Path) -> None:
-    """Move this process and those that it has started to a child of their cgroup."""
+def check_room(own: Path, proc: Path) -> None:
+    """Raise OSError with the reason if this process may not divide its cgroup."""
     lacking = set(_CONTROLLERS) - set((own / "cgroup.controllers").read_text().split())
     if lacking:
         raise OSError(f"{own} lacks the controllers {', '.join(sorted(lacking))}")
     for name in ("", "cgroup.procs", "cgroup.subtree_control"):
         if not os.access(own / name, os.W_OK):
             raise PermissionError(f"{own / name} is not writable")
-    processes = _processes(own)
-    others = [pid for pid in processes if not _is_own(pid, proc)]
+    others = [pid for pid in _processes(own) if not _is_own(pid, proc)]
     if others:  # such as a login session: its cgroup is not the server's to divide
         raise PermissionError(f"{own} has other processes, such as {others[0]}")
+
+
+def _make_room(own: Path, proc: Path) -> None:
+    """Move this process and those that it has started to a child of their cgroup."""
+    check_room(own, proc)
+    processes = _processes(own)
     server = own / "server"
     server.mkdir(exist_ok=True)
     for pid in processes:

@@ -86,6 +86,8 @@ def serve_connection(
             logger.warning("closed a local connection: its engine does not receive its replies")
         except LogitportError as error:
             logger.warning("closed a local connection: %s", error)
+        except MemoryError:
+            logger.warning("closed a local connection: the process has no memory for its frame or the reply")
         except (OSError, struct.error):
             logger.debug("a local connection ended", exc_info=True)
 

@@ -12,6 +12,7 @@ import pytest
 from logitport import compiled
 from logitport_server.cli import doctor as doctor_module
 from logitport_server.cli.root import run
+from logitport_server.front_door import cpu_regime, machine
 from logitport_server.sandbox import LAYER_NAMES, LAYERS
 from logitport_server.sandbox.assessment import Assessment
 from logitport_server.sandbox.attempts import ATTEMPTS
@@ -111,6 +112,24 @@ def test_a_missing_layer_that_others_compensate_for_is_a_warning(
     assessed(missing={"bubblewrap": "there is no bwrap"})
     run(["doctor"])
     assert "warning: the sandbox has no layer bubblewrap: there is no bwrap; " in capsys.readouterr().out
+
+
+def test_what_principals_share(
+    assessed: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setattr(machine, "memory_bytes", lambda *_: 1 << 28)
+    assessed(missing={})
+    run(["doctor"])
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in printed.splitlines() if line.startswith("│")]
+    here = dict(row for row in rows if len(row) == 2)
+    assert here["CPU"] == cpu_regime.look().name
+    assert here["private memory of one"] == "2.39GiB at most"  # what its requests may need
+    assert here["MiB of memory"].startswith("256 ")
+    assert "processes and threads" in here
+    assert "open files of the server" in here
+    assert "warning: 256 MiB of memory (of the machine or the container) are too few" in printed
 
 
 def test_an_invalid_variable_of_ops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,188 @@
+"""How the CPU is divided, in copies of the files of cgroups: few machines permit real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logitport_server.front_door import cpu_regime
+from logitport_server.sandbox.cgroups import WorkerCgroups
+from tests.server.front_door.joined import joined
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Where cgroups and procfs are mounted, on a machine with autogroups and without cgroups."""
+    root, proc = tmp_path / "cgroup", tmp_path / "proc"
+    root.mkdir()
+    (proc / "self").mkdir(parents=True)
+    (proc / "sys/kernel").mkdir(parents=True)
+    (proc / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
+    (proc / "self/cgroup").write_text("0::/\n")
+    monkeypatch.setattr(Path, "rmdir", shutil.rmtree)  # the kernel removes the files of a cgroup with it
+    return root, proc
+
+
+def add_cgroup(machine: tuple[Path, Path], path: str, *, has_cpu: bool) -> Path:
+    """Let this process be in the cgroup, with others."""
+    root, proc = machine
+    (root / "cgroup.controllers").write_text("cpuset cpu memory pids")
+    (proc / "self/cgroup").write_text(f"0::/{path}\n")
+    own = root / path
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "cgroup.controllers").write_text("cpu memory pids" if has_cpu else "pids")
+    (own / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    (own / "cgroup.subtree_control").write_text("")
+    if has_cpu:
+        (own / "cpu.weight").write_text("100")
+    return own
+
+
+def delegate(machine: tuple[Path, Path]) -> Path:
+    own = add_cgroup(machine, "logitport.service", has_cpu=True)
+    (own / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    return own
+
+
+def names(machine: tuple[Path, Path]) -> set[str]:
+    return {each(*machine).name for each in (cpu_regime.look, cpu_regime.begin)}
+
+
+def test_autogroups_of_version_two(machine: tuple[Path, Path]) -> None:
+    add_cgroup(machine, "", has_cpu=False)
+    assert names(machine) == {"autogroup"}
+    add_cgroup(machine, "user.slice", has_cpu=False)
+    assert names(machine) == {"autogroup"}
+
+
+def test_autogroups_of_version_one(machine: tuple[Path, Path]) -> None:
+    root, proc = machine
+    (proc / "self/cgroup").write_text("4:memory:/process\n1:cpu,cpuacct:/\n0::/\n")
+    (root / "cpu,cpuacct").mkdir()
+    assert names(machine) == {"threads"}  # the root of a container
+    (root / "cpu,cpuacct/release_agent").write_text("")
+    assert names(machine) == {"autogroup"}
+    (proc / "self/cgroup").write_text("1:cpu,cpuacct:/group\n")
+    assert names(machine) == {"threads"}
+
+
+@pytest.mark.parametrize("path", ["system.slice", "system.slice/logitport.service"])
+def test_autogroups_have_no_effect_in_a_cgroup_with_a_share(machine: tuple[Path, Path], path: str) -> None:
+    add_cgroup(machine, "system.slice", has_cpu=True)
+    add_cgroup(machine, path, has_cpu=path == "system.slice")
+    assert names(machine) == {"threads"}
+    reason = f"in a cgroup with a share of the CPU, {machine[0] / 'system.slice'}"
+    assert reason in cpu_regime.look(*machine).description
+
+
+def test_the_cgroup_of_a_container_looks_like_the_root(machine: tuple[Path, Path]) -> None:
+    own = add_cgroup(machine, "", has_cpu=False)
+    (own / "cgroup.type").write_text("domain")
+    assert names(machine) == {"threads"}
+
+
+@pytest.mark.parametrize("setting", ["0\n", None])
+def test_a_kernel_without_autogroups(
+    machine: tuple[Path, Path], setting: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = machine[1] / "sys/kernel/sched_autogroup_enabled"
+    file.unlink() if setting is None else file.write_text(setting)
+    with caplog.at_level(logging.INFO):
+        assert names(machine) == {"threads"}
+    (record,) = caplog.records
+    assert "the machine does not divide the CPU among principals" in record.message
+    assert "Delegate=cpu memory pids" in record.message
+    assert "no cgroup v2 is mounted" in record.message
+
+
+def test_a_look_changes_nothing(machine: tuple[Path, Path]) -> None:
+    own = delegate(machine)
+    before = sorted(own.iterdir())
+    assert cpu_regime.look(*machine).name == "cgroup"
+    assert sorted(own.iterdir()) == before
+
+
+def test_workers_and_principals_share_the_servers_cgroup(machine: tuple[Path, Path]) -> None:
+    own = delegate(machine)
+    workers = WorkerCgroups.open(*machine)
+    (machine[1] / "self/cgroup").write_text("0::/logitport.service/server\n")
+    regime = cpu_regime.begin(*machine)
+    assert regime.name == "cgroup"
+    assert regime.cgroups is not None
+    assert regime.cgroups.path == own / "principals"
+    assert workers.path == own / "workers"
+    assert (own / "server/cgroup.procs").read_text() == str(os.getpid())
+    assert (own / "principals/cgroup.subtree_control").read_text() == "+cpu +memory +pids"
+    assert WorkerCgroups.open(*machine).path == own / "workers"
+    regime.cgroups.close()
+
+
+def test_a_process_has_a_cgroup_until_it_ends(machine: tuple[Path, Path]) -> None:
+    own = delegate(machine)
+    cgroups = cpu_regime.begin(*machine).cgroups
+    assert cgroups is not None
+
+    def groups() -> list[str]:
+        return [file.read_text() for file in (own / "principals").glob("process-*/cgroup.procs")]
+
+    async def serve() -> None:
+        async with joined({}) as first, joined({}) as second:
+            for process in (first.process, second.process):
+                cgroups.begin(process)
+            expected = {str(first.process.process_id), str(second.process.process_id)}
+            await asyncio.to_thread(wait_until, lambda: set(groups()) == expected)
+        await asyncio.to_thread(wait_until, lambda: not groups())
+
+    asyncio.run(serve())
+    cgroups.close()
+    assert not list((own / "principals").glob("process-*"))
+
+
+def test_a_cgroup_that_is_in_use_at_the_end_of_its_process_is_removed_later(
+    machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = delegate(machine)
+    cgroups = cpu_regime.begin(*machine).cgroups
+    assert cgroups is not None
+    tried = []
+
+    def busy(path: Path) -> None:
+        tried.append(path)
+        raise OSError(16, "Device or resource busy")
+
+    async def serve() -> None:
+        async with joined({}) as one:
+            cgroups.begin(one.process)
+        await asyncio.to_thread(wait_until, lambda: tried)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rmdir", busy)
+        asyncio.run(serve())
+    assert list((own / "principals").glob("process-*"))
+    cgroups.close()
+    assert not list((own / "principals").glob("process-*"))
+
+
+def test_a_cgroup_that_cannot_be_created_is_one_warning(
+    machine: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = delegate(machine)
+    cgroups = cpu_regime.begin(*machine).cgroups
+    assert cgroups is not None
+    shutil.rmtree(own / "principals")
+
+    async def serve() -> None:
+        async with joined({}) as one:
+            cgroups.begin(one.process)
+            cgroups.begin(one.process)
+
+    asyncio.run(serve())
+    cgroups.close()
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "a principal's process has no cgroup of its own" in record.message
