@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from logitport import Client, compiled
@@ -37,16 +37,34 @@ class Server:
         return self._process.pid
 
     @property
+    def pids(self) -> list[int]:
+        """Its processes: the front door, that which forks principals' processes, and these; without workers."""
+        children: dict[int, list[int]] = {}
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                children.setdefault(int(file.read_text().rpartition(")")[2].split()[1]), []).append(int(file.parent.name))
+        forks = [child for child in children.get(self.pid, []) if _is_of_sessions(child)]
+        return [self.pid, *forks, *(process for fork in forks for process in children.get(fork, []))]
+
+    @property
     def cpu_seconds(self) -> float:
-        """Processor time of all its threads, in user and kernel mode."""
+        """Processor time of all their threads, in user and kernel mode."""
         # Linux's CPUCLOCK_SCHED of a process, as clock_getcpuclockid(3) makes it; /proc/PID/stat counts in 10 ms.
-        return time.clock_gettime_ns((~self._process.pid << 3) | 2) / 1e9
+        return sum(time.clock_gettime_ns((~process << 3) | 2) / 1e9 for process in self.pids)
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory, including shared pages."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        """Their memory: a page that several have counts in parts (Pss of proc_pid_smaps(5))."""
+        return sum(map(_proportional_bytes, self.pids))
+
+
+def _is_of_sessions(process: int) -> bool:
+    return b"logitport_server.principal_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+def _proportional_bytes(process: int) -> int:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 @contextmanager

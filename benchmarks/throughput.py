@@ -62,12 +62,14 @@ def _rates(server: Server, load: EngineLoad) -> NDArray[np.float64]:
     first, second = sorted(os.sched_getaffinity(0))[:_CORES]
     measured = []
     for steps in (_WARM_UP, *[_STEPS] * ROUNDS):
-        pin(server.pid, {first})
+        for process in server.pids:
+            pin(process, {first})
         load.pin({second})
         before = server.cpu_seconds
         one, _ = load.run(steps)
         spent = (server.cpu_seconds - before) / (_ENGINES * steps)
-        pin(server.pid, {first, second})
+        for process in server.pids:
+            pin(process, {first, second})
         load.pin({first, second})
         two, engines = load.run(steps)
         rows = _WORKLOAD.rows

@@ -145,8 +145,8 @@ class EditProcessor(CustomLogitProcessor):
     A class with a method that looks like a misspelled hook, such as `advence`, emits a `ProcessorWarning`.
 
     Attributes:
-        takes_long: whether a call of an installed processor may take milliseconds. Such a processor is not called on
-            the thread that serves all sessions.
+        takes_long: whether a call of an installed processor may take milliseconds. Its requests can be admitted in the
+            background.
     """
 
     takes_long: ClassVar[bool] = False

@@ -6,7 +6,7 @@ import numpy
 from numpy.typing import NDArray
 
 
-INTERFACE: int = 13
+INTERFACE: int = 14
 
 def set_error_factory(factory: object) -> None:
     """
@@ -277,11 +277,6 @@ class Transport(enum.Enum):
 
     LOCAL = 1
 
-class PrincipalLock:
-    """Lets one thread of a principal compute steps at a time."""
-
-    def __init__(self) -> None: ...
-
 class Batch:
     """
     The requests of one session whose chains the core runs, and their steps.
@@ -297,14 +292,14 @@ class Batch:
     def remove(self, slot: int) -> None:
         """Remove the request of a slot, if there is one."""
 
-    def step(self, data: bytes, seq: int, ended_admissions: int, should_move: bool, transport: Transport, queued_seconds: float, lock: PrincipalLock | None, must_be_short: bool = False) -> bytes | None:
+    def step(self, data: bytes, seq: int, ended_admissions: int, should_move: bool, transport: Transport) -> bytes | None:
         """
         Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.
 
-        Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too. With `must_be_short`, also None for a step that may take over a few milliseconds: long histories, rewinds; `step_partly` then does not refuse it.
+        Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.
         """
 
-    def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, seconds: float, lock: PrincipalLock | None, max_steps: int = 18446744073709551615) -> tuple[bool, bytes, int, bytes, int]:
+    def serve(self, descriptor: int, received: bytes, max_bytes: int, last_seq: int, should_move: bool, transport: Transport, seconds: float, max_steps: int = 18446744073709551615) -> tuple[bool, bytes, int, bytes, int]:
         """
         Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.
 
@@ -322,7 +317,7 @@ class Batch:
         """
         The counts of `step` and `serve` since the last call. On any thread.
 
-        For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the seconds that it has waited, and of `serve` the bytes received and sent. Then for each processor: display name, rows, buckets and sum of its seconds.
+        For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the seconds that it has waited, which are 0, and of `serve` on the local transport the bytes received and sent. Then for each processor: display name, rows, buckets and sum of its seconds.
         """
 
     def activity(self) -> tuple[int, float]:

@@ -11,12 +11,9 @@
 namespace logitport {
 namespace {
 
-// Ids that the edits of a step read or write. A call cannot pause: so many take 0.3 s, and a reply of 64 MiB. Of a
-// larger step, Python makes slices.
+// Ids that the edits of a step read or write. So many take 0.3 s, and a reply of 64 MiB. Larger steps are left to
+// Python.
 constexpr std::int64_t max_edit_ids = std::int64_t{1} << 24;
-// The same of a short step: so many take two milliseconds. The first edit of a penalty, which counts the history, takes
-// ten times as long.
-constexpr std::int64_t max_short_edit_ids = std::int64_t{1} << 17;
 
 }  // namespace
 
@@ -41,7 +38,7 @@ void Batch::remove(std::int32_t slot) {
   found_ = false;
 }
 
-bool Batch::step(const StepFrame &frame, bool partly, bool must_be_short) {
+bool Batch::step(const StepFrame &frame, bool partly) {
   if (failed_) {
     throw Error(ErrorCode::internal,
                 "an earlier step of this session failed while it was computed; open a new session");
@@ -50,7 +47,7 @@ bool Batch::step(const StepFrame &frame, bool partly, bool must_be_short) {
     return false;
   }
   prefetch();
-  if (!is_usual(partly, must_be_short) || !charge_memory() || !synchronize()) {
+  if (!is_usual(partly) || !charge_memory() || !synchronize()) {
     return false;
   }
   failed_ = true;  // until the end: a part of a step must not be followed by others
@@ -149,7 +146,7 @@ void Batch::prefetch() const {
 }
 
 // Whether Python would refuse nothing of the step, but for differences of histories. Changes nothing.
-bool Batch::is_usual(bool partly, bool must_be_short) const {
+bool Batch::is_usual(bool partly) const {
   if (!has_all_ && !partly) {
     return false;
   }
@@ -157,7 +154,7 @@ bool Batch::is_usual(bool partly, bool must_be_short) const {
   if (num_rows > limits_.max_work || work_ > limits_.max_work) {
     return false;
   }
-  std::int64_t work = 0, edit_ids = 0, short_edit_ids = 0;
+  std::int64_t work = 0, edit_ids = 0;
   const std::int32_t *new_ids = columns_.new_ids.data();
   for (std::size_t place = 0; place < members_.size(); ++place) {
     const std::int32_t new_count = columns_.new_counts[place];
@@ -167,13 +164,8 @@ bool Batch::is_usual(bool partly, bool must_be_short) const {
         return false;
       }
       const std::int64_t length = std::int64_t{columns_.base_lengths[place]} + new_count + layout_.draft_counts[place];
-      const std::int64_t row_ids = member.size.fixed + member.size.times_length * length;
-      edit_ids += member.rows * row_ids;
-      // Also without a row: for a new id, an index of the history may be built again.
-      short_edit_ids += std::max<std::int64_t>(member.rows, 1) * row_ids;
-      // A state may need as long for a rewind as for its whole history.
-      const bool is_rewound = columns_.base_lengths[place] != member.history->length();
-      if (edit_ids > max_edit_ids || (must_be_short && (is_rewound || short_edit_ids > max_short_edit_ids))) {
+      edit_ids += member.rows * (member.size.fixed + member.size.times_length * length);
+      if (edit_ids > max_edit_ids) {
         return false;
       }
     }

@@ -47,9 +47,8 @@ class Batch {
 
   // Compute a step: bring the histories up to date, and write the edits of all rows. Returns false if it is refused.
   // `partly`: leave out requests that were not put here. Otherwise, a step with one of them is refused.
-  // `must_be_short`: refuse a step that may take over a few milliseconds, which has then changed nothing.
   // Throws an Error if a step failed after it had begun, in this step and in all later ones.
-  bool step(const StepFrame &frame, bool partly, bool must_be_short = false);
+  bool step(const StepFrame &frame, bool partly);
 
   // Of the last step: the edits; the rows with no id left; and by processor the number of rows, and the seconds.
   [[nodiscard]] const PackedEdits &edits() const noexcept { return edits_.columns(); }
@@ -89,7 +88,7 @@ class Batch {
   void find_members();
   void count_work();
   void prefetch() const;
-  [[nodiscard]] bool is_usual(bool partly, bool must_be_short) const;
+  [[nodiscard]] bool is_usual(bool partly) const;
   [[nodiscard]] bool is_usual(const Member &member, std::size_t place, const std::int32_t *new_ids) const;
   [[nodiscard]] bool charge_memory() const;
   [[nodiscard]] bool in_vocabulary(const std::int32_t *ids, std::size_t count) const noexcept;

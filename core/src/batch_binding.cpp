@@ -68,12 +68,10 @@ class PyBatch {
   }
 
   std::optional<nb::bytes> step(const nb::bytes &data, std::uint64_t seq, std::int32_t ended_admissions,
-                                bool should_move, Transport transport, double queued_seconds, PrincipalLock *lock,
-                                bool must_be_short) {
+                                bool should_move, Transport transport) {
     {
       const nb::gil_scoped_release unlocked;
-      if (!server_.answer(view(data), seq, {ended_admissions, should_move}, transport, queued_seconds, lock,
-                          must_be_short)) {
+      if (!server_.answer(view(data), seq, {ended_admissions, should_move}, transport)) {
         return std::nullopt;
       }
     }
@@ -85,13 +83,13 @@ class PyBatch {
   nb::typed<nb::tuple, bool, nb::bytes, std::uint64_t, nb::bytes, int> serve(int descriptor, const nb::bytes &received,
                                                                              std::size_t max_bytes,
                                                                              std::uint64_t last_seq, bool should_move,
-                                                                             double seconds, PrincipalLock *lock,
+                                                                             Transport transport, double seconds,
                                                                              std::uint64_t max_steps) {
     FrameSocket socket(descriptor, view(received), max_bytes);
     Served served{};
     {
       const nb::gil_scoped_release unlocked;
-      served = server_.serve(socket, last_seq, {0, should_move}, seconds, max_steps, lock);
+      served = server_.serve(socket, last_seq, {0, should_move}, transport, seconds, max_steps);
     }
     const nb::bytes last = served.last_seq != last_seq ? last_reply() : nb::bytes("", 0);
     server_.release_large();
@@ -188,8 +186,6 @@ void bind_batch(nb::module_ &module) {
   nb::enum_<Transport>(module, "Transport", "How a frame arrived.")
       .value("GRPC", Transport::grpc)
       .value("LOCAL", Transport::local);
-  nb::class_<PrincipalLock>(module, "PrincipalLock", "Lets one thread of a principal compute steps at a time.")
-      .def(nb::init<>());
   nb::class_<PyBatch>(module, "Batch", "The requests of one session whose chains the core runs, and their steps.")
       .def(nb::init<std::int64_t, std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::vector<double>,
                     std::vector<double>>(),
@@ -199,18 +195,16 @@ void bind_batch(nb::module_ &module) {
            "Add a request: for each place of its chain a state, and the key and the display name of the processor.")
       .def("remove", &PyBatch::remove, nb::arg("slot"), "Remove the request of a slot, if there is one.")
       .def("step", &PyBatch::step, nb::arg("data"), nb::arg("seq"), nb::arg("ended_admissions"), nb::arg("should_move"),
-           nb::arg("transport"), nb::arg("queued_seconds"), nb::arg("lock").none(), nb::arg("must_be_short") = false,
+           nb::arg("transport"),
            "Compute a step whose requests were all put here: from a serialized `SessionRequest` with this number.\n\n"
-           "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too. "
-           "With `must_be_short`, also None for a step that may take over a few milliseconds: long histories, rewinds; "
-           "`step_partly` then does not refuse it.")
+           "Returns the serialized `SessionResponse`. None if the step is refused: `step_partly` then refuses it, too.")
       .def("serve", &PyBatch::serve, nb::arg("descriptor"), nb::arg("received"), nb::arg("max_bytes"),
-           nb::arg("last_seq"), nb::arg("should_move"), nb::arg("seconds"), nb::arg("lock").none(),
+           nb::arg("last_seq"), nb::arg("should_move"), nb::arg("transport"), nb::arg("seconds"),
            nb::arg("max_steps") = UINT64_MAX,
            "Answer the frames of a connected socket, as `step`, while they are usual steps of at most `max_bytes`.\n\n"
            "Returns when the next one is not, or arrives after `seconds` or `max_steps`, and after a reply of over 1 "
-           "MiB: whether to "
-           "call again; what was received and not answered; the number of the last frame that was answered; the reply "
+           "MiB: whether to call again; what was received and not answered; the number of the last frame that was "
+           "answered; the reply "
            "to it, b\"\" if there was none; and the error number if it could not be sent, or 0.")
       .def("step_partly", &PyBatch::step_partly, nb::arg("data"),
            "Compute the part of a step whose requests were put here: from a serialized `Step`.\n\n"
@@ -219,8 +213,8 @@ void bind_batch(nb::module_ &module) {
       .def("take_counts", &PyBatch::take_counts,
            "The counts of `step` and `serve` since the last call. On any thread.\n\n"
            "For gRPC and for the local transport: buckets and sum of the seconds to compute a step, the same of the "
-           "seconds that it has waited, and of `serve` the bytes received and sent. Then for each processor: display "
-           "name, rows, buckets and sum of its seconds.")
+           "seconds that it has waited, which are 0, and of `serve` on the local transport the bytes received and "
+           "sent. Then for each processor: display name, rows, buckets and sum of its seconds.")
       .def("activity", &PyBatch::activity,
            "The number of steps of `step` and `serve`, and when the last one ended, in monotonic seconds.");
 }

@@ -10,14 +10,11 @@ void StepServer::add_processor(std::string key, std::string display_name) {
   display_names_.push_back(std::move(display_name));
 }
 
-bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
-                        double queued_seconds, PrincipalLock *lock, bool must_be_short) {
+bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport) {
   if (seq == 0 || seq == refused_seq_) {  // 0 follows the last number
     return false;
   }
-  const double arrived = monotonic_seconds();
-  const auto locked = lock != nullptr ? std::unique_lock<PrincipalLock>(*lock) : std::unique_lock<PrincipalLock>();
-  const double started = lock != nullptr ? monotonic_seconds() : arrived;
+  const double started = monotonic_seconds();
   writer_.prefetch();
   batch_.prefetch_edits();
   refused_seq_ = 0;
@@ -25,19 +22,18 @@ bool StepServer::answer(std::string_view data, std::uint64_t seq, const ReplyTer
   if (!read_step_message(data, message) || message.seq != seq) {
     return false;
   }
-  if (!batch_.step(message.frame, false, must_be_short)) {
-    refused_seq_ = must_be_short ? 0 : seq;  // a long step is computed at the next call
+  if (!batch_.step(message.frame, false)) {
+    refused_seq_ = seq;
     return false;
   }
   writer_.write({seq, &batch_.edits(), &batch_.denied_rows(), &applied(), terms.ended_admissions, terms.should_move});
   const double ended = monotonic_seconds();
-  tally_.add(transport, {ended, ended - started, queued_seconds + started - arrived}, batch_.applied(),
-             batch_.seconds());
+  tally_.add(transport, {ended, ended - started, 0.0}, batch_.applied(), batch_.seconds());
   return true;
 }
 
-Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
-                         std::uint64_t max_steps, PrincipalLock *lock) {
+Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, Transport transport,
+                         double seconds, std::uint64_t max_steps) {
   const std::uint64_t first_seq = last_seq;
   const double deadline = monotonic_seconds() + seconds;
   // A frame that is there is answered, however short the time.
@@ -46,7 +42,7 @@ Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const Repl
       return {true, last_seq, 0};
     }
     try {
-      if (!answer(socket.frame(), last_seq + 1, terms, Transport::local, 0.0, lock)) {
+      if (!answer(socket.frame(), last_seq + 1, terms, transport)) {
         return {false, last_seq, 0};
       }
     } catch (const std::exception &) {
@@ -54,7 +50,9 @@ Served StepServer::serve(FrameSocket &socket, std::uint64_t last_seq, const Repl
     }
     ++last_seq;
     const int error_number = socket.send(writer_.framed());
-    tally_.add_bytes(Transport::local, socket.frame().size(), writer_.message().size());
+    if (transport == Transport::local) {  // whoever relays frames of gRPC counts their bytes
+      tally_.add_bytes(transport, socket.frame().size(), writer_.message().size());
+    }
     socket.remove_frame();
     if (error_number != 0) {
       return {false, last_seq, error_number};

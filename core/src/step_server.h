@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,10 +15,6 @@
 #include "step_tally.h"
 
 namespace logitport {
-
-// One thread at a time computes with this lock, and the others of its principal wait. So a principal with many sessions
-// has no more threads than one with a single session. Null while no other principal has sessions.
-using PrincipalLock = std::mutex;
 
 // What the replies state beside the edits.
 struct ReplyTerms {
@@ -44,9 +39,8 @@ class StepServer {
   void add_processor(std::string key, std::string display_name);
 
   // Compute the step of a serialized `SessionRequest` with this number. Returns false if it is refused; at once if that
-  // is known. Throws an Error as `Batch::step`. `queued_seconds`: how long it has waited. `must_be_short`: as there.
-  bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport,
-              double queued_seconds, PrincipalLock *lock, bool must_be_short = false);
+  // is known. Throws an Error as `Batch::step`.
+  bool answer(std::string_view data, std::uint64_t seq, const ReplyTerms &terms, Transport transport);
   // The reply to the last step.
   [[nodiscard]] const StepReplyWriter &reply() const noexcept { return writer_; }
 
@@ -54,8 +48,8 @@ class StepServer {
   // one is not, or arrives after `seconds` or `max_steps`: the frame that was not answered is left in the socket's
   // memory. Returns after a large reply, too: the caller copies it, because the engine may send the frame again, and
   // frees the memory, because the next frame may be long in coming.
-  Served serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, double seconds,
-               std::uint64_t max_steps, PrincipalLock *lock);
+  Served serve(FrameSocket &socket, std::uint64_t last_seq, const ReplyTerms &terms, Transport transport,
+               double seconds, std::uint64_t max_steps);
 
   // Whether the last frame was a step that was refused, and would be again, also in part. Resets it.
   [[nodiscard]] bool take_refused() noexcept;

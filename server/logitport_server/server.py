@@ -339,6 +339,7 @@ class Server:
         running = await self._processing.wait(deadline - time.monotonic())
         if self._local_socket is not None:
             await asyncio.to_thread(self._local_socket.close, max(0.0, deadline - time.monotonic()))
+        await self._reports.refresh(_REPORT_SECONDS)  # the last metrics and spans
         await self._processes.close(_PROCESS_SECONDS)
         self._zygote.close()
         running += self._threads.close()

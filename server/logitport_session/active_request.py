@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import LogitportError
 from logitport_session.dialects import failures
 from logitport_session.memory import charge
-from logitport_session.turns import pause, pausing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,8 +181,7 @@ class ActiveRequest:
     def _extend(self, token_ids: Sequence[int]) -> LogitportError | None:
         """Append ids to the history, and call the token callbacks. Returns the first error of a processor."""
         failure = None
-        # The test saves a call for the usual step.
-        for token_id in pausing(token_ids, len(token_ids)) if len(token_ids) > 1 else token_ids:
+        for token_id in token_ids:
             self.history.append(token_id)
             for callback, entry in self._token_callbacks:
                 if entry.stale:
@@ -208,5 +206,4 @@ class ActiveRequest:
             except BaseException as error:  # noqa: BLE001 - as above
                 entry.stale = True
                 failure = failure or failures.of_dialect(error, entry.dialect)
-            pause()
         return failure

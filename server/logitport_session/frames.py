@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,23 +12,22 @@ from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session import defects, session_admissions, session_steps, tracing
 from logitport_session.observer import Observer
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 from logitport_session.scope import Scope
 from logitport_session.step_spans import StepSpans
-from logitport_session.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from logitport_session.session import EngineSession
+    from logitport_session.steps.compiled_batch import CompiledBatch
     from logitport_session.steps.step_time import Spending
 
 _MAX_SEQ = (1 << 64) - 1
 _MAX_ENGINE_LENGTH = 100  # characters of an engine's name in the log
 # Larger replies are not kept: an engine may leave each of its sessions with one.
 _MAX_KEPT_BYTES = 1 << 20
-_COMPUTING = ("add", "step", "logits", "get_programs")
 _ATTRIBUTES: tracing.Attributes = {
     "rpc.system.name": "grpc",
     "rpc.method": "logitport.v1.LogitProcessing/Session",
@@ -44,7 +42,6 @@ class SessionFrames:
     Args:
         open_session: opens the session that the first frame describes. Raises LogitportError.
         observer: observes the session.
-        turns: divides the computing between principals; by default the session has its own.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
         write_opening: adds what the host offers to the reply to the first frame.
 
@@ -58,13 +55,11 @@ class SessionFrames:
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         observer: Observer | None = None,
-        turns: Turns | None = None,
         trace: object = None,
         write_opening: Callable[[processing_pb2.SessionOpened], object] = lambda _: None,
     ) -> None:
         self._open_session = open_session
         self._observer = observer or Observer()
-        self._turns = turns or Turns()
         self._trace = trace
         self._write_opening = write_opening
         self._spans = StepSpans()
@@ -86,16 +81,20 @@ class SessionFrames:
         Raises:
             InvalidArgument, LimitExceeded: the bytes are no frame, or one with too many fields.
         """
+        arrived = time.perf_counter()
         reply = self.handle_compiled(data, transport)
-        return reply if reply is not None else self.answer(self.parse(data), transport).SerializeToString()
+        if reply is None:
+            frame = parse(processing_pb2.SessionRequest, data)
+            with Scope(self.log_fields):
+                reply = self._answer(frame, transport, arrived).SerializeToString()
+        return reply
 
-    def parse(self, data: bytes) -> processing_pb2.SessionRequest:
-        """Parse a frame; a large one aside from the turns. Raises InvalidArgument, LimitExceeded."""
-        is_small = self.session is None or len(data) <= SMALL_BYTES
-        with nullcontext() if is_small else self._turns.aside(self._principal):
-            return parse(processing_pb2.SessionRequest, data)
+    @property
+    def can_serve(self) -> bool:
+        """Whether `serve` waits for a frame. Otherwise, the next frame is to be passed to `handle`."""
+        return self._server is not None
 
-    def serve(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
+    def serve(self, descriptor: int, received: bytes, max_bytes: int, transport: str) -> bytes:
         """Answer frames of a socket in the compiled core, while they are steps that it computes.
 
         Python runs only for other frames, and a few times a second: for small steps, all of its parts together take
@@ -109,20 +108,15 @@ class SessionFrames:
         Raises:
             OSError: a reply could not be sent.
         """
-        while True:
-            server = None
-            if self.session is not None and self._spans.unsampled_steps:
-                server = session_steps.compiled_server(self.session)
-            if server is None:
-                return received
+        while (server := self._server) is not None:
             served = server.serve(
                 descriptor,
                 received,
                 max_bytes,
                 self._last_seq,
+                transport,
                 should_move=self._observer.should_move,
                 max_steps=self._spans.unsampled_steps,
-                lock=self._turns.step_lock(self._principal),
             )
             received = served.received
             self._spans.skip(served.last_seq - self._last_seq)
@@ -134,16 +128,19 @@ class SessionFrames:
             if not served.goes_on:
                 return received
             del served  # its reply may be large, and the next frame long in coming
+        return received
 
-    def handle_compiled(
-        self, data: bytes, transport: str, *, must_be_short: bool = False, queued_seconds: float = 0.0
-    ) -> bytes | None:
+    @property
+    def _server(self) -> CompiledBatch | None:
+        if self.session is None or not self._spans.unsampled_steps:
+            return None
+        return session_steps.compiled_server(self.session)
+
+    def handle_compiled(self, data: bytes, transport: str) -> bytes | None:
         """Process a serialized frame if it is a step that the compiled core computes, and is the usual one.
 
         Its messages are read and written by the core, too: for small steps, protobuf in Python takes longer than the
         step.
-
-        With `must_be_short`, on an event loop, only a step that is computed within a few milliseconds is processed.
 
         Returns:
             The serialized reply; None if nothing was done, because the frame is to be parsed.
@@ -152,7 +149,6 @@ class SessionFrames:
         if (
             session is None
             or not session.batch.is_compiled
-            or (must_be_short and not session.is_short(data))
             or self._last_seq >= _MAX_SEQ  # Python refuses a frame after the last number
             or not self._spans.unsampled_steps  # Python records what the spans show
         ):
@@ -160,16 +156,7 @@ class SessionFrames:
         seq = self._last_seq + 1
         reply: bytes | None
         try:
-            reply = session_steps.step_compiled(
-                session,
-                data,
-                seq,
-                transport,
-                should_move=self._observer.should_move,
-                queued_seconds=queued_seconds,
-                lock=None if must_be_short else self._turns.step_lock(self._principal),
-                must_be_short=must_be_short,
-            )
+            reply = session_steps.step_compiled(session, data, seq, transport, should_move=self._observer.should_move)
             if reply is not None:
                 self._keep(reply, seq)
                 self._spans.skip(1)
@@ -182,16 +169,6 @@ class SessionFrames:
             reply = failed.SerializeToString()
             self._last, self._last_seq = reply, seq
         return reply
-
-    def answer(
-        self, frame: processing_pb2.SessionRequest, transport: str, *, arrived: float | None = None
-    ) -> processing_pb2.SessionResponse:
-        """Process one frame, and return its reply. A refused frame changes nothing.
-
-        `arrived`, in `time.perf_counter` seconds, is now by default.
-        """
-        with Scope(self.log_fields):
-            return self._answer(frame, transport, time.perf_counter() if arrived is None else arrived)
 
     def record(self) -> None:
         """Record the metrics and spans of the last reply, once. Called after it was sent: the engine waits for it."""
@@ -216,17 +193,7 @@ class SessionFrames:
         seconds = time.monotonic() - self._opened_at
         with Scope(self.log_fields), tracing.span("session close", {"seconds": seconds}, parent=self._trace):
             self._observer.closed(session, seconds)
-            running = session.close()
-        self._turns.leave(self._principal_of(session))
-        return running
-
-    @property
-    def _principal(self) -> str:
-        return "" if self.session is None else self._principal_of(self.session)
-
-    @staticmethod
-    def _principal_of(session: EngineSession) -> str:
-        return session.principal.name
+            return session.close()
 
     def _answer(
         self, frame: processing_pb2.SessionRequest, transport: str, arrived: float
@@ -277,9 +244,7 @@ class SessionFrames:
         session = self.session
         if session is None:
             raise SessionClosed("the first frame of a session must be OpenSession")
-        # Only frames that compute have the turn. Others may wait, for example for a GPU.
-        with self._turns.of(self._principal) if kind in _COMPUTING else nullcontext():
-            self._process(session, kind, frame, reply, transport, arrived)
+        self._process(session, kind, frame, reply, transport, arrived)
 
     def _open(self, opening: processing_pb2.OpenSession, reply: processing_pb2.SessionOpened) -> None:
         with tracing.span("session open", _ATTRIBUTES, parent=self._trace, is_call=True) as span:
@@ -292,7 +257,6 @@ class SessionFrames:
                 principal=session.principal.name,
                 engine=opening.engine[:_MAX_ENGINE_LENGTH],
             )
-            self._turns.join(self._principal)
             reply.session_id = self.log_fields["session"]
             reply.max_requests = session.max_requests
             reply.step_deadline_seconds, reply.add_deadline_seconds = session.reply_deadlines

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.turns import pause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M", bound=Message)
 
-# Larger messages are parsed aside from the steps of others. A step of 1024 requests with one new id each has 24 kB.
-# Processing it takes less time than waking a thread.
-SMALL_BYTES = 1 << 16
 # Of a message with all its submessages. A chain of 64 processors for each of 1024 requests has 270,000.
 MAX_FIELDS = 1 << 19
-_FIELDS_PER_PAUSE = 512
 _LEAST_FIELD_BYTES = 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -65,8 +60,6 @@ def _check_fields(data: memoryview, descriptor: Descriptor) -> None:
                     f"the message has more than {MAX_FIELDS} fields, with those of its submessages; send fewer "
                     "requests at once"
                 )
-            if not count % _FIELDS_PER_PAUSE:
-                pause()
             tag, at = _varint(data, at)
             wire_type = tag & 7
             if wire_type == _LENGTH_DELIMITED:

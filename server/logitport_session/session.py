@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from logitport_session.shared_memory.regions import Region, Regions
     from logitport_session.steps.compiled_batch import CompiledCounts
 
-# Ids of a frame times processors of a step on the event loop: at most two milliseconds, apart from the histories, which
-# the compiled core counts.
-_MAX_SHORT_COMPILED_WORK = 1 << 14
 # Of a request in one step: trees of drafts have tens of tokens. Each is a row, with work for each processor.
 MAX_DRAFT_TOKENS = 256
 # These fields are sent to workers with every request.
@@ -133,10 +130,6 @@ class EngineSession:
         """Return the counts of these steps since the last call; None if there was none. On any thread."""
         compiled = self.batch.compiled
         return compiled.take_counts() if compiled is not None else None
-
-    def is_short(self, data: bytes) -> bool:
-        """Whether a compiled step with this frame may run on the event loop, if its histories are short."""
-        return len(data) / 4 * max(1, self.batch.longest_chain) <= _MAX_SHORT_COMPILED_WORK
 
     def remove(self, frame: processing_pb2.RemoveRequests) -> None:
         """Drop requests and their state. A slot that is empty or has another generation is left unchanged."""

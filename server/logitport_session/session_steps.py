@@ -13,12 +13,10 @@ from logitport_session.steps.grouping import NOTHING_WAITS, Row, Rows, WaitingRo
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     import torch
 
-    from logitport_core._core import PrincipalLock
     from logitport_proto import common_pb2, processing_pb2
     from logitport_session.session import EngineSession
     from logitport_session.steps.compiled_batch import CompiledBatch
@@ -79,26 +77,20 @@ def step_compiled(
     transport: str,
     *,
     should_move: bool,
-    queued_seconds: float = 0.0,
-    lock: PrincipalLock | None = None,
-    must_be_short: bool = False,
 ) -> bytes | None:
     """Do the same as `step` in the compiled core, if all requests are compiled and the step is usual.
 
-    `seq` is the number that the frame must have. `lock` is held while the step is computed. With `must_be_short`, a
-    step that may take over a few milliseconds is refused: long histories, large lists, rewinds.
+    `seq` is the number that the frame must have.
 
     Returns:
-        The serialized reply. None if the frame is to be parsed, because it is another one or unusual, or if it is
-        not short; nothing has changed then.
+        The serialized reply. None if the frame is to be parsed, because it is another one or unusual; nothing has
+        changed then.
     """
     compiled = session.batch.compiled
     if compiled is None or not compiled.slots:
         return None
     ended = session.pending_admissions.num_ended
-    reply = compiled.core.step(
-        data, seq, ended, should_move, TRANSPORTS[transport], queued_seconds, lock, must_be_short
-    )
+    reply = compiled.core.step(data, seq, ended, should_move, TRANSPORTS[transport])
     if reply is not None:
         session.expected_requests = 0
         session.waiting_rows = NOTHING_WAITS
@@ -108,11 +100,12 @@ def step_compiled(
 def compiled_server(session: EngineSession) -> CompiledBatch | None:
     """The compiled core if it can answer frames without Python for a while: if they are steps of `step_compiled`.
 
-    None before the first step, and while the replies must state what happens to admissions in the background.
+    None without requests, before the first step, and while the replies must state what happens to admissions in the
+    background.
     """
     batch = session.batch
     must_reply = session.expected_requests or session.pending or session.waiting_rows.rows
-    return batch.compiled if batch.is_compiled and not must_reply else None
+    return batch.compiled if batch.requests and batch.is_compiled and not must_reply else None
 
 
 def edit_logits(
@@ -130,9 +123,8 @@ def edit_logits(
     in_region = frame.logits.HasField("region")
     whole_step = in_region and frame.logits.shape[:1] == [step_rows]
     with session.regions.lent(frame.logits):
-        with Released():
-            received = _decode(session, frame.logits, step_rows if whole_step else len(waiting))
-            logits = received.to(session.device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
+        received = _decode(session, frame.logits, step_rows if whole_step else len(waiting))
+        logits = received.to(session.device, non_blocking=True)  # blocks nevertheless if the memory is not pinned
         session.waiting_rows = NOTHING_WAITS
         if trace is not None:
             trace.rows = len(waiting)
@@ -146,11 +138,10 @@ def edit_logits(
             renumbered = (Row(index, row.request, row.draft_offset) for index, row in enumerate(waiting))
             rows = Rows(renumbered, greedy=waiting.greedy)
         run(rows, drafts, session.vocab_size, logits, outcome, session.step_time)
-        with Released():
-            if not in_region:
-                tensors.write(reply.logits, logits)
-            elif logits is not received:
-                write_back(received, logits, [row.index for row in rows])
+        if not in_region:
+            tensors.write(reply.logits, logits)
+        elif logits is not received:
+            write_back(received, logits, [row.index for row in rows])
     step_index = {row.index: waiting_row.index for row, waiting_row in zip(rows, waiting, strict=True)}
     write_outcome(reply, outcome, [step_index[index] for index in outcome.all_denied(session.vocab_size)])
     return outcome.spending
@@ -165,16 +156,14 @@ def apply_rows(
 ) -> Spending:
     """Process rows of logits: those of slot 0, then those of slot 1, ...; a slot may be empty. Returns as `step`."""
     num_rows = tensor.shape[0]
-    with Released():
-        logits = _decode(session, tensor, num_rows).to(session.device)
+    logits = _decode(session, tensor, num_rows).to(session.device)
     outcome = StepOutcome(trace=trace)
     by_slot = session.batch.requests
     requests = ((index, by_slot.get(index // rows_per_request)) for index in range(num_rows))
     greedy = all(request.greedy for request in by_slot.values())
     rows = Rows((Row(index, request) for index, request in requests if request is not None), greedy=greedy)
     run(rows, {}, session.vocab_size, logits, outcome, session.step_time)
-    with Released():
-        tensors.write(reply.logits, logits)
+    tensors.write(reply.logits, logits)
     write_outcome(reply, outcome, outcome.all_denied(session.vocab_size))
     return outcome.spending
 

@@ -19,6 +19,7 @@ from logitport import CustomLogitProcessor
 from logitport_server.testing.in_thread import ThreadServer
 from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
+from tests.soak.processes import principal_processes
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def addition(tenant: str) -> dict[str, Any]:
 def test_memory_that_cannot_be_shared(attacked: Any, raw_engine: Any, code: Callable[[Any], str]) -> None:
     engine = raw_engine()
     engine.attach()
-    with no_free_descriptor(attacked.process.pid):
+    (process,) = principal_processes(attacked.process.pid)
+    with no_free_descriptor(process):
         reply = engine.send(open_region={"size_bytes": 4096})
     assert code(reply.error) == "LIMIT_EXCEEDED"
     assert "the server is out of file descriptors" in reply.error.message

@@ -59,7 +59,7 @@ def step(seq: int, *, slots: int = 1, base: tuple[int, ...] = (), new: tuple[int
 
 
 def computed(batch: Any, data: bytes, seq: int) -> Any:
-    reply = batch.step(data, seq, 0, False, core.Transport.GRPC, 0.0, None)
+    reply = batch.step(data, seq, 0, False, core.Transport.GRPC)
     assert reply is not None
     return processing_pb2.SessionResponse.FromString(reply).edits
 
@@ -102,7 +102,7 @@ def test_a_socket_without_a_whole_step(received: bytes) -> None:
         theirs.shutdown(socket.SHUT_WR)
         batch = new_batch()
         for _ in range(2):
-            served = batch.serve(ours.fileno(), received, 1 << 20, 0, False, SECONDS, None)
+            served = batch.serve(ours.fileno(), received, 1 << 20, 0, False, core.Transport.LOCAL, SECONDS)
             assert served == (False, received, 0, b"", 0)
 
 
@@ -116,12 +116,10 @@ def test_more_was_received_than_a_socket_has_memory_for() -> None:
         rest = received + _LENGTH.pack(1 << 17) + bytes(1 << 16)
         reader = threading.Thread(target=_discard, args=(theirs,))
         reader.start()
-        served = batch.serve(ours.fileno(), rest, 1 << 20, 0, False, SECONDS, None)
+        served = batch.serve(ours.fileno(), rest, 1 << 20, 0, False, core.Transport.LOCAL, SECONDS)
         ours.shutdown(socket.SHUT_RDWR)
         reader.join(SECONDS)
-    reply = [
-        reference.step(frame, seq, 0, False, core.Transport.LOCAL, 0.0, None) for seq, frame in enumerate(frames, 1)
-    ]
+    reply = [reference.step(frame, seq, 0, False, core.Transport.LOCAL) for seq, frame in enumerate(frames, 1)]
     assert served == (False, rest[len(received) :], len(frames), reply[-1], 0)
 
 

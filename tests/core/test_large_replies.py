@@ -60,7 +60,9 @@ class Session:
     def serve_once(self, received: bytes = b"", last_seq: int = 0) -> Served:
         """Call `Batch.serve`."""
         descriptor = self._connection.fileno()
-        return Served(*self.batch.serve(descriptor, received, _MAX_BYTES, last_seq, False, SECONDS, None))
+        return Served(
+            *self.batch.serve(descriptor, received, _MAX_BYTES, last_seq, False, core.Transport.LOCAL, SECONDS)
+        )
 
     def serve(self, data: bytes, replies: int, last_seq: int = 0) -> tuple[Served, list[bytes]]:
         """Serve the frames that a connection receives before it ends.
@@ -208,8 +210,8 @@ def test_the_call_returns_after_a_large_reply(session: Session) -> None:
 def test_all_ways_to_compute_a_step_share_the_memory(session: Session, slots: list[int]) -> None:
     batch = session.batch
     for seq, slot in enumerate(slots, 1):
-        check(batch.step(step(seq, slot), seq, 0, False, core.Transport.GRPC, 0.0, None), seq, COUNTS[slot])
-        assert batch.step(step(seq + 1, 5), seq + 1, 0, False, core.Transport.GRPC, 0.0, None) is None
+        check(batch.step(step(seq, slot), seq, 0, False, core.Transport.GRPC), seq, COUNTS[slot])
+        assert batch.step(step(seq + 1, 5), seq + 1, 0, False, core.Transport.GRPC) is None
         columns = processing_pb2.SessionRequest.FromString(step(1, slot)).step.SerializeToString()
         assert batch.step_partly(columns) is None  # as the step before
         (_, _, _, ids, values), denied, applied = batch.step_partly(columns)
@@ -219,4 +221,4 @@ def test_all_ways_to_compute_a_step_share_the_memory(session: Session, slots: li
     steps = [step(seq, slot) for seq, slot in enumerate(slots, 11)]
     served, replies = session.serve(framed(*steps), len(steps), last_seq=10)
     assert served.last_reply == replies[-1]
-    check(batch.step(step(20, 0, 1), 20, 0, False, core.Transport.GRPC, 0.0, None), 20, LARGE, SMALL)
+    check(batch.step(step(20, 0, 1), 20, 0, False, core.Transport.GRPC), 20, LARGE, SMALL)

@@ -27,6 +27,7 @@ from logitport_session.shared_memory import device_regions
 from logitport_session.shared_memory.regions import Regions
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.server.conftest import Engine
+from tests.session_streams import answer
 from tests.toy_processors import RaisesAfterWriting
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class LocalTransportInMemory(Transport):
         self._check_open()
         kind = frame.WhichOneof("frame")
         self._record.append(f"frame: {kind}")
-        self._reply = self.stream.answer(frame, "local")
+        self._reply = answer(self.stream, frame, "local")
         self.stream.record()
         if kind == self.breaks_at:
             self._end(ServerUnavailable("the local transport broke"))

@@ -147,22 +147,3 @@ def test_processes_have_no_secret(server: RunningServer, clients: dict[str, Clie
         assert not any(secret in environment for secret in secrets)
         opened = [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink()]
         assert not any("tokens" in file for file in opened)
-
-
-def test_a_busy_principal_gets_a_further_process(server: RunningServer, clients: dict[str, Client]) -> None:
-    """Its steps in Python would otherwise share one interpreter."""
-    busy = clients["anna"].session(vocab_size=2000, dtype="float32")
-    request = Request([1], processors=[("top_k", {"top_k": 5})] * 8)
-    handles = [busy.add(request) for _ in range(64)]
-    (first,) = processes_of(server)
-
-    def is_second_process_there() -> bool:
-        for _ in range(5):
-            busy.step({handle: [1] for handle in handles}).apply(torch.zeros(len(handles), 2000))
-        session, handle = open_session(clients["anna"], "local")
-        step(session, handle)
-        session.close()
-        return len(processes_of(server)) == 2
-
-    wait_until(is_second_process_there)
-    assert first in processes_of(server)

@@ -128,7 +128,7 @@ class _Requests:
             self.batch.remove(int(slot))
 
     def step(self, frame: bytes, seq: int) -> bytes | None:
-        return self.batch.step(frame, seq, 0, False, core.Transport.LOCAL, 0.0, None)  # type: ignore[no-any-return]
+        return self.batch.step(frame, seq, 0, False, core.Transport.LOCAL)  # type: ignore[no-any-return]
 
 
 def _serve(server: socket.socket, frames: list[bytes]) -> list[bytes]:
@@ -139,7 +139,7 @@ def _serve(server: socket.socket, frames: list[bytes]) -> list[bytes]:
     rest = iter(frames)
     while True:
         goes_on, received, last_seq, last_reply, error = served.batch.serve(
-            server.fileno(), received, _MAX_BYTES, seq, False, _SECONDS, None
+            server.fileno(), received, _MAX_BYTES, seq, False, core.Transport.LOCAL, _SECONDS
         )
         assert error == 0
         for number in range(seq + 1, last_seq + 1):

@@ -49,6 +49,7 @@ from logitport_session.session import EngineSession
 from logitport_session.source import Source
 from tests.fuzz.programs import drawn_program, program
 from tests.fuzz.served_steps import served_steps
+from tests.session_streams import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ def frames(data: bytes) -> None:
     )
     try:
         for frame in _frames_in(data):
-            reply = stream.answer(frame, "local")
+            reply = answer(stream, frame, "local")
             assert reply.seq == frame.seq
             _check_reply(reply)
     finally:

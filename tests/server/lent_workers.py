@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from logitport import History, payload
 from logitport_server.config import ServerConfig
 from logitport_server.executors import Deadlines
-from logitport_server.executors.worker_zygotes import WorkerZygotes
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process import messages
@@ -25,9 +24,12 @@ from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from logitport_server.executors.worker_zygotes import WorkerZygotes
 
 T = TypeVar("T")
 
@@ -110,7 +112,7 @@ class Lender:
 
     def __init__(self, zygotes: WorkerZygotes, **options: Any) -> None:
         self.events = EventLoop()
-        config = ServerConfig(**options)
+        config = ServerConfig(**{"processor_timeout_seconds": SECONDS, "load_timeout_seconds": 200.0, **options})
         self.service = self.events.call(LendingService, config, zygotes, lambda owner, scope: False)
         self._deadlines = Deadlines(config.processor_timeout_seconds, config.load_timeout_seconds)
         self._principals: list[tuple[StartedPrincipal, LentExecutor]] = []
@@ -128,12 +130,8 @@ class Lender:
         for principal, executor in self._principals:
             executor.close()
             principal.end()
-        self.events.run(self._no_workers())
+        wait_until(lambda: not self.service.running)
         self.events.close()
-
-    async def _no_workers(self) -> None:
-        while self.service.running:
-            await asyncio.sleep(0.01)
 
 
 class Held:
@@ -154,7 +152,9 @@ class Held:
 def source_of(code: Any, principal: str, tenant: str = "") -> Source:
     """Convert a class to the source of a payload that the principal has shipped."""
     shipped = payload.parse(payload.dumps(code))
-    return Source(shipped.digest, payload=shipped, domain=TrustDomain(principal, Party(principal, tenant), shipped.digest))
+    return Source(
+        shipped.digest, payload=shipped, domain=TrustDomain(principal, Party(principal, tenant), shipped.digest)
+    )
 
 
 def missing_layers() -> list[str]:

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# A server has two descriptors for each worker: the connection and the pidfd.
-_WORKER_DESCRIPTORS = 2
+# The front door has a channel, a pidfd and a lifeline for each process of a principal, and the pidfd of each worker.
+_FRONT_DOOR_DESCRIPTORS = 3
+# A process of a principal has three standard streams, its channel and its lifeline; for each worker its connection and
+# its pidfd.
+_PROCESS_DESCRIPTORS, _WORKER_DESCRIPTORS = 5, 2
 
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources of a process.
+    """The resources of a server: of its front door, and of the processes of its principals.
 
     Attributes:
-        resident_bytes: resident memory.
-        descriptors: number of open files and sockets, without those of workers.
+        resident_bytes: memory of the front door, and private memory of the processes.
+        descriptors: number of open files and sockets, without those that all processes and workers have.
         workers: number of workers. A killed one counts until its next call or the idle timeout.
         threads: number of threads.
         regions: number of mappings of shared memory.
@@ -31,18 +34,65 @@ class Usage:
 
     @classmethod
     def of(cls, pid: int) -> Usage:
-        """Return the usage of this process."""
-        process = PROC / str(pid)
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        descriptors = [_target(descriptor) for descriptor in (process / "fd").iterdir()]
-        num_workers = sum("pidfd" in target for target in descriptors)
-        return cls(
-            int(status["VmRSS"].split()[0]) << 10,
-            len(descriptors) - _WORKER_DESCRIPTORS * num_workers,
-            num_workers,
-            int(status["Threads"]),
-            (process / "maps").read_text().count("logitport-region"),
+        """Return the usage of the server with this front door."""
+        processes = principal_processes(pid)
+        usage = cls(
+            _status(pid, "VmRSS"),
+            len(_descriptors(pid)) - _FRONT_DOOR_DESCRIPTORS * len(processes),
+            0,
+            _status(pid, "Threads"),
+            0,
         )
+        of_workers = 0
+        for process in processes:
+            try:
+                descriptors = _descriptors(process)
+                regions = (PROC / str(process) / "maps").read_text().count("logitport-region")
+                private, threads = _private_bytes(process), _status(process, "Threads")
+            except OSError:  # it has ended meanwhile
+                continue
+            workers = sum("pidfd" in target for target in descriptors)
+            of_workers += workers
+            usage = cls(
+                usage.resident_bytes + private,
+                usage.descriptors + len(descriptors) - _PROCESS_DESCRIPTORS - _WORKER_DESCRIPTORS * workers,
+                usage.workers + workers,
+                usage.threads + threads,
+                usage.regions + regions,
+            )
+        return cls(
+            usage.resident_bytes, usage.descriptors - of_workers, usage.workers, usage.threads, usage.regions
+        )
+
+
+def principal_processes(pid: int) -> list[int]:
+    """Return the ids of the processes of principals of this server."""
+    forked = [child for child in descendants(pid) if _is_of_sessions(child)]
+    return [child for child in forked if _parent(child) in forked]
+
+
+def _is_of_sessions(pid: int) -> bool:
+    try:
+        return b"logitport_server.principal_process" in (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _status(pid: int, field: str) -> int:
+    """Return a field of /proc/PID/status; bytes instead of kB."""
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    value = dict(line.split(":", 1) for line in lines)[field].split()
+    return int(value[0]) << (10 if value[1:] == ["kB"] else 0)
+
+
+def _private_bytes(pid: int) -> int:
+    """Return the memory that the process shares with no other one, such as the one that it is a fork of."""
+    lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_Dirty:"))
+
+
+def _descriptors(pid: int) -> list[str]:
+    return [_target(descriptor) for descriptor in (PROC / str(pid) / "fd").iterdir()]
 
 
 def _target(descriptor: Path) -> str:
@@ -70,7 +120,7 @@ def descendants(pid: int) -> list[int]:
 def workers(server: int) -> list[int]:
     """Return the ids of the worker processes, which are forks of a zygote."""
     found = descendants(server)
-    pythons = {pid for pid in found if _is_python(pid)}
+    pythons = {pid for pid in found if _is_python(pid) and not _is_of_sessions(pid)}
     return [pid for pid in pythons if _parent(pid) in pythons]
 
 

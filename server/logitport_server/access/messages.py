@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _M = TypeVar("_M", bound=Message)
 
+# Larger messages are parsed on a thread, because the event loop would wait for milliseconds.
+SMALL_BYTES = 1 << 16
 # Bytes of a message that needs no authentication.
 MAX_OPEN_BYTES = 4096
 # Health checks need no authentication: load balancers and orchestrators have no token. The service's other methods are

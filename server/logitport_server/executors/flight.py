@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from logitport_server.executors.worker_process import ProcessPoll
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 # How long to wait for a busy worker before the next one is tried.
 _RETRY_SECONDS = 0.002
-
-# For calls in few workers the thread keeps its turn until they have begun: to get it back takes longer.
-_MAX_WORKERS_IN_TURN = 4
 
 
 class InWorker(Protocol):
@@ -66,14 +62,10 @@ class Flight:
         self._running: dict[Worker, WorkerProcess | None] = {}
         self._workers: dict[WorkerProcess, Worker] = {}
         self._poll = ProcessPoll()
-        # To open memory of a GPU in a worker, a call is made and its reply awaited.
-        opens = any(call.logits is not None and call.logits.device.type != "cpu" for call in calls)
-        # Each worker takes some system calls, after which the thread waits for the interpreter.
-        self._begins_in_turn = not opens and len(self._waiting) <= _MAX_WORKERS_IN_TURN
 
     def __enter__(self) -> Flight:
         try:
-            with self._measured() if self._begins_in_turn else self._waits():
+            with self._measured():
                 self._begin_free()
                 self._entered = self._began
         except BaseException:
@@ -90,7 +82,7 @@ class Flight:
 
     def wait(self) -> None:
         """Wait until all calls have ended."""
-        with self._waits():
+        with self._measured():
             while self._running or self._waiting:
                 self._advance()
 
@@ -98,11 +90,6 @@ class Flight:
     def _remaining(self) -> float:
         """Seconds until the time is up; only inside `_measured`."""
         return self._seconds - self.waited - (time.monotonic() - self._began)
-
-    @contextmanager
-    def _waits(self) -> Iterator[None]:
-        with Released(), self._measured():  # in this order: the calls are not charged for the wait for the next turn
-            yield
 
     @contextmanager
     def _measured(self) -> Iterator[None]:

@@ -15,7 +15,6 @@ from logitport_server.executors.report import WorkerReport
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 from logitport_session import descriptors
 from logitport_session.dialects.failures import WorkerLost
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +145,7 @@ class ProcessHolder:
         return self._process is not None or self._forked is None or self._forked.done()
 
     def process(self, seconds: float) -> WorkerProcess:
-        """Return the process; fork one if there is none. A thread that holds the turn releases it while it waits.
+        """Return the process; fork one if there is none.
 
         Raises:
             WorkerLost: that fails.
@@ -155,14 +154,12 @@ class ProcessHolder:
         """
         deadline = time.monotonic() + seconds
         if self._slots is not None and not self._slots.holds(self):
-            with Released():
-                self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
+            self._slots.acquire(self, seconds)  # ends the process if another party is entitled to its slot
         self._begin_process()
         if self._process is None:
-            with Released():
-                if self._forked is None:
-                    self._forked = self._fork(deadline - time.monotonic())
-                wait([self._forked], max(0.0, deadline - time.monotonic()))
+            if self._forked is None:
+                self._forked = self._fork(deadline - time.monotonic())
+            wait([self._forked], max(0.0, deadline - time.monotonic()))
             if not self._forked.done():  # the next call takes its process
                 raise ProcessorFailed(self._not_forked(seconds), code=ProcessorFailed.TIMED_OUT)
             forked, self._forked = self._forked, None

@@ -230,7 +230,7 @@ class WorkerSlots:
 
 
 def refusal(total: int, counts: str) -> LimitExceeded:
-    """Return the error of a party that gets none of so many slots. No counts: the parties above their share are busy."""
+    """Return the error of a party that gets none of these slots. Without counts, those above their share are busy."""
     reason = counts or "and those above their share are in calls"
     return LimitExceeded(
         f"{total} workers are in use, {reason}; try again when requests have ended, or raise --max-workers"

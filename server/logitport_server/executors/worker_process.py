@@ -16,7 +16,6 @@ from logitport.errors import LimitExceeded
 from logitport_server.executors.report import process_id_of
 from logitport_server.worker import frames, messages, replies, stack
 from logitport_session.isolation import STACK_SECONDS
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _END_MILLISECONDS = 10
 # How long to wait for the zygote's report of the exit status of a worker that has ended.
 _STATUS_TIMEOUT_SECONDS = 0.5
-# How much to read from one worker before another one has its turn.
+# How much to read from one worker before another one is read.
 _MAX_READ_BYTES = 4 << 20
 _MAX_STACK_BYTES = 64 << 10
 
@@ -233,9 +232,8 @@ class WorkerProcess:
 
     def _gone(self) -> WorkerGone:
         """Return how the process ended."""
-        with Released():
-            if self._end.poll(_END_MILLISECONDS):
-                wait([self._ended], _STATUS_TIMEOUT_SECONDS)
+        if self._end.poll(_END_MILLISECONDS):
+            wait([self._ended], _STATUS_TIMEOUT_SECONDS)
         if not self._ended.done():
             return WorkerGone("closed its connection to the server")
         status = self._ended.result()

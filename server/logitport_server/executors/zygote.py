@@ -113,7 +113,7 @@ class Zygote:
             self._ended[worker] = Future()
             try:
                 request = messages.encode(messages.Fork(worker, self._limits))
-                # The caller may hold the turn, and `_listen` needs this lock: never wait for room in the socket.
+                # `_listen` needs this lock: never wait for room in the socket.
                 # `socket.send_fds` ignores its flags.
                 rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", worker_end.fileno())
                 self._control.sendmsg([request], [rights], socket.MSG_DONTWAIT)

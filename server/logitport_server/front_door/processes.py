@@ -49,8 +49,10 @@ class Processes:
         zygote: SessionZygote,
         started: Callable[[RunningProcess], object] = lambda _: None,
         max_of_principal: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._zygote = zygote
+        self._clock = clock
         self._started = started
         self._max_of_principal = max_of_principal or len(os.sched_getaffinity(0))
         # Of each principal that has any. The least recently used principal first.
@@ -142,7 +144,7 @@ class Processes:
 
     def _check(self, principal: str) -> None:
         """Raise LimitExceeded if the principal's processes have crashed, or too many are forked."""
-        now = time.monotonic()
+        now = self._clock()
         crashes = self._crashes.get(principal, ())
         if len(crashes) >= _CRASHES:
             pause = min(2.0 ** (len(crashes) - _CRASHES), _MAX_REFUSAL_SECONDS)
@@ -170,7 +172,7 @@ class Processes:
             pass
         if process.is_expected_to_end or self._is_closed:
             return
-        now = time.monotonic()
+        now = self._clock()
         crashes = self._crashes.setdefault(process.principal, deque(maxlen=16))
         while crashes and now - crashes[0] > _CRASH_SECONDS:
             crashes.popleft()

@@ -9,11 +9,9 @@ from contextlib import suppress
 from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, from_proto
 from logitport_proto import common_pb2
-from logitport_server.principal_process.relayed import ERROR, REPLY
+from logitport_server.principal_process.relayed import ERROR, MAX_JOINED_BYTES
 
 _RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
-# Larger messages are sent apart from their length: to join them would copy them.
-_MAX_JOINED_BYTES = 1 << 16
 
 
 class Relay:
@@ -33,8 +31,8 @@ class Relay:
         connection.setblocking(False)
         self._parts: list[bytes] = []
         self._size = 0
-        self._needed = REPLY.size
-        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
+        self._needed = LENGTH.size
+        self._reply: asyncio.Future[tuple[bool, bytes]] | None = None
         self._loop.add_reader(connection.fileno(), self._receive)
 
     async def exchange(self, message: bytes) -> bytes:
@@ -49,12 +47,12 @@ class Relay:
         self._reply = self._loop.create_future()
         try:
             await self._send(message)
-            kind, data = await self._reply
+            is_error, data = await self._reply
         except OSError:
             raise _gone() from None
         finally:
             self._reply = None
-        if kind == ERROR:
+        if is_error:
             raise from_proto(common_pb2.Error.FromString(data))
         return data
 
@@ -66,7 +64,7 @@ class Relay:
 
     async def _send(self, message: bytes) -> None:
         header = LENGTH.pack(len(message))
-        if len(message) <= _MAX_JOINED_BYTES:
+        if len(message) <= MAX_JOINED_BYTES:
             data = header + message
             with suppress(BlockingIOError):
                 if self._connection.send(data) == len(data):
@@ -85,28 +83,19 @@ class Relay:
         if not data:
             self._end()
             return
-        if not self._parts and len(data) >= REPLY.size:
-            length, kind = REPLY.unpack_from(data)
-            if len(data) == REPLY.size + length:  # the usual case: one system call
-                self._complete(kind, data[REPLY.size :])
-                return
         self._parts.append(data)
         self._size += len(data)
-        if self._size < REPLY.size:
+        if self._size < self._needed:
             return
-        if self._needed == REPLY.size:
-            joined = b"".join(self._parts)
+        joined = b"".join(self._parts)
+        (length,) = LENGTH.unpack_from(joined)
+        self._needed = LENGTH.size + (length & ~ERROR)
+        if self._size < self._needed:
             self._parts = [joined]
-            self._needed += REPLY.unpack_from(joined)[0]
-        if self._size >= self._needed:
-            joined = b"".join(self._parts)
-            _, kind = REPLY.unpack_from(joined)
-            self._parts, self._size, self._needed = [], 0, REPLY.size
-            self._complete(kind, joined[REPLY.size :])
-
-    def _complete(self, kind: int, data: bytes) -> None:
+            return
+        self._parts, self._size, self._needed = [], 0, LENGTH.size
         if self._reply is not None and not self._reply.done():
-            self._reply.set_result((kind, data))
+            self._reply.set_result((bool(length & ERROR), joined[LENGTH.size :]))
 
     def _end(self) -> None:
         self._loop.remove_reader(self._connection.fileno())

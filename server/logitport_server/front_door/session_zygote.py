@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 _FORK_SECONDS = 10.0
 _START_SECONDS = 180.0
-# A new one is prepared after it was requested; see `SessionZygote`.
 _END_SECONDS = 5.0
 
 
@@ -105,8 +104,8 @@ class SessionZygote:
         self._prepared: asyncio.Future[None] | None = None
         self._forking: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._processes: dict[int, RunningProcess] = {}
-        self._launching: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._launching: asyncio.TimerHandle | None = None
+        self._has_started = self._is_closed = False
 
     async def start(self) -> None:
         """Wait until processes can be forked. Raises StartupError."""
@@ -118,6 +117,7 @@ class SessionZygote:
             raise StartupError(
                 f"the process that forks sessions' processes was not ready within {_START_SECONDS:.0f} s"
             ) from None
+        self._has_started = True
 
     async def fork(self, principal: str) -> RunningProcess:
         """Fork a process.
@@ -184,7 +184,7 @@ class SessionZygote:
             logger.error("the process that forks sessions' processes has sent %s", error)
             received = None
         if received is None:
-            self._relaunch()
+            self._handle_end()
         else:
             self._handle(*received)
 
@@ -196,7 +196,7 @@ class SessionZygote:
                 self._prepared.set_result(None)
         elif isinstance(event, messages.Refused):
             if not self._prepared.done():
-                self._prepared.set_exception(StartupError(event.reason))
+                self._fail(event.reason)
         elif isinstance(event, messages.Forked):
             forked = self._forking.get(event.number)
             if forked is None or forked.done():
@@ -216,45 +216,47 @@ class SessionZygote:
         elif (process := self._processes.pop(event.number, None)) is not None:
             process.note_status(event.status)
 
-    def _relaunch(self) -> None:
+    def _handle_end(self) -> None:
         """Launch a zygote again, which has ended. Running processes go on."""
         self._end_launched()
         assert self._prepared is not None  # noqa: S101 - set before anything is received
         if not self._prepared.done():
-            status = self._launched.process.returncode
-            self._prepared.set_exception(
-                StartupError(f"the process that forks sessions' processes ended with status {status} at its start")
-            )
-            self._prepared.exception()  # it may have no reader
+            self._fail("the process that forks sessions' processes ended at its start; see the lines before")
         for process in self._processes.values():
             process.note_status(None)
         self._processes.clear()
         for forked in self._forking.values():
             if not forked.done():
                 forked.set_exception(ServerUnavailable("the process for the session could not be forked; try again"))
-        if self._is_closed:
+        if not self._has_started or self._is_closed:
             return
         delay = self._backoff.next()
         logger.error(
             "the process that forks sessions' processes has ended; it is started again%s",
             f" in {delay:g} s" if delay else "",
         )
-        self._prepared = asyncio.get_running_loop().create_future()
-        self._launching = asyncio.ensure_future(self._launch_later(delay, self._prepared))
+        loop = asyncio.get_running_loop()
+        self._prepared = loop.create_future()
+        self._launching = loop.call_later(delay, self._launch)
 
-    async def _launch_later(self, delay: float, prepared: asyncio.Future[None]) -> None:
-        await asyncio.sleep(delay)
+    def _launch(self) -> None:
         try:
-            self._launched = await asyncio.to_thread(launch, self._setup)
+            self._launched = launch(self._setup)
         except OSError as error:
             logger.error("the process that forks sessions' processes cannot be started: %s", error)
-            self._launching = asyncio.ensure_future(self._launch_later(max(1.0, self._backoff.next()), prepared))
+            self._launching = asyncio.get_running_loop().call_later(max(1.0, self._backoff.next()), self._launch)
             return
         self._channel = Channel(self._launched.control, messages.FROM_ZYGOTE)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._receive)
 
+    def _fail(self, reason: str) -> None:
+        assert self._prepared is not None  # noqa: S101 - set before anything is received
+        self._prepared.set_exception(StartupError(reason))
+        self._prepared.exception()  # nothing may wait for it
+
     def _end_launched(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._channel.fileno())
-        self._channel.close()
+        if self._channel.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._channel.close()
         self._launched.process.kill()
         self._launched.process.wait(_END_SECONDS)

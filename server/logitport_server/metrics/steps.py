@@ -109,7 +109,7 @@ class StepMetrics(Collector):
         )
         queued = HistogramMetricFamily(
             "logitport_step_queue_seconds",
-            "Seconds that a step, or a part of one, has waited for a thread and for the turn of its principal",
+            "Seconds that a step, or a part of one, has waited for a thread",
             labels=by_transport,
         )
         with self._lock:

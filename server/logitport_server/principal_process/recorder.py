@@ -209,8 +209,9 @@ class Recorder:
                     _times_of(counts.computed.setdefault(transport, {}), "edits").add(steps.computed)
                 if any(steps.queued.buckets):
                     _times_of(counts.queued, transport).add(steps.queued)
-                _increase(counts.received, transport, steps.received_bytes)
-                _increase(counts.sent, transport, steps.sent_bytes)
+                if transport == "local":  # the front door counts what it relays
+                    _increase(counts.received, transport, steps.received_bytes)
+                    _increase(counts.sent, transport, steps.sent_bytes)
             for name, rows, times in compiled.processors:
                 tally = self._tally_of(name)
                 tally.times.add(times)

@@ -1,24 +1,25 @@
 """Messages that the front door relays: frames of sessions, and calls of Apply.
 
-Each message has its length before it, and each reply its length and its kind.
+Each has its length before it, as on the local transport, so that the compiled core can answer frames. In the length of
+an error, the highest bit is set: no message has 2 GiB.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
-from logitport.core.local_frames import FrameReceiver
+from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import to_proto
 
 if TYPE_CHECKING:
     import socket
 
     from logitport.errors import LogitportError
+    from logitport_server.transports.local_connection import FrameHandler
 
-# Length of the reply, and its kind.
-REPLY = struct.Struct("<IB")
-ANSWER, ERROR = 0, 1
+ERROR = 1 << 31
+# Larger messages are sent apart from their length: to join them would copy them.
+MAX_JOINED_BYTES = 1 << 16
 
 
 class RelayedConnection:
@@ -39,9 +40,19 @@ class RelayedConnection:
         except OSError:
             return None
 
+    def receive_other(self, handler: FrameHandler, max_bytes: int) -> bytes | None:
+        """Let the compiled core answer frames of a session. Returns the first other one; None as `receive`.
+
+        Raises:
+            OSError: the front door has ended.
+        """
+        receiver = self._receiver
+        receiver.received = handler.answer_steps(self._connection.fileno(), receiver.received, max_bytes, "grpc")
+        return self.receive()
+
     def answer(self, reply: bytes) -> None:
         """Send a reply. Raises OSError if the front door has ended."""
-        self._send(reply, ANSWER)
+        self._send(reply)
 
     def fail(self, error: LogitportError) -> None:
         """Send an error, with which the call ends. Raises OSError as `answer`."""
@@ -51,9 +62,9 @@ class RelayedConnection:
         """Close the socket: nothing of the call is left."""
         self._connection.close()
 
-    def _send(self, data: bytes, kind: int) -> None:
-        header = REPLY.pack(len(data), kind)
-        if len(data) <= 1 << 16:
+    def _send(self, data: bytes, mark: int = 0) -> None:
+        header = LENGTH.pack(len(data) | mark)
+        if len(data) <= MAX_JOINED_BYTES:
             self._connection.sendall(header + data)
         else:
             self._connection.sendall(header)

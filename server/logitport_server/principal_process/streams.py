@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logitport.errors import LogitportError
+from logitport.errors import LimitExceeded, LogitportError
 from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection
 from logitport_server.transports.local_connection import serve_connection
@@ -90,10 +90,14 @@ class Streams:
             number=message.number,
         )
         self._sessions[message.number] = stream
-        release = held.hold()
-        threading.Thread(
-            target=self._serve_session, args=(stream, connection, release), name="logitport-session", daemon=True
-        ).start()
+        arguments = stream, connection, held.hold()
+        try:
+            threading.Thread(
+                target=self._serve_session, args=arguments, name="logitport-session", daemon=True
+            ).start()
+        except RuntimeError as error:
+            connection.fail(LimitExceeded(f"no thread can be started for the session: {error}; close other sessions"))
+            self._end(message.number, connection)
 
     def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
         """Serve a session on a connection of the local transport."""
@@ -112,7 +116,7 @@ class Streams:
 
     def _serve_session(self, stream: SessionStream, connection: RelayedConnection, release: Callable[[], None]) -> None:
         try:
-            while (frame := connection.receive()) is not None:
+            while (frame := connection.receive_other(stream, self._max_message_bytes)) is not None:
                 try:
                     reply = stream.reply(frame, "grpc")
                 except LogitportError as error:

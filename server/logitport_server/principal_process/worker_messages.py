@@ -52,11 +52,13 @@ class ForkWorker(Message):
     Attributes:
         worker: number of the worker; another one for each call.
         python: minor version of its Python.
+        wants_gpu: whether it should hold the GPU, which the front door decides.
     """
 
     worker: int
     python: str
     domain: Domain
+    wants_gpu: bool = False
 
 
 class WorkerForked(Message):
@@ -164,7 +166,7 @@ class RecordSlowCall(Message):
     seconds: float
 
 
-class Quarantined(msgspec.Struct, array_like=True):
+class QuarantinedProcessor(msgspec.Struct, array_like=True):
     """A processor in quarantine in one trust domain."""
 
     domain: Domain
@@ -180,7 +182,7 @@ class QuarantineSnapshot(Message):
         for_all: reasons of those for all callers, by digest.
     """
 
-    own: list[Quarantined]
+    own: list[QuarantinedProcessor]
     for_all: dict[str, str]
 
 
@@ -197,13 +199,13 @@ class RecordOutput(Message):
     text: str
 
 
-class FindGrant(Message):
-    """Find whether workers of this owner may hold the GPU. The answer is `Grant`."""
+class FindGpuGrant(Message):
+    """Find whether workers of this owner may hold the GPU. The answer is `GpuGrant`."""
 
     owner: str
 
 
-class Grant(Message):
+class GpuGrant(Message):
     """Whether workers of the owner may hold the GPU."""
 
     granted: bool
@@ -238,7 +240,7 @@ TO_PROCESS: tuple[type[Any], ...] = (
     CancelClaim,
     TakeIdleSlot,
     QuarantineSnapshot,
-    Grant,
+    GpuGrant,
     DescribeWorkers,
 )
 TO_FRONT_DOOR: tuple[type[Any], ...] = (
@@ -249,6 +251,6 @@ TO_FRONT_DOOR: tuple[type[Any], ...] = (
     RecordFailure,
     RecordSlowCall,
     RecordOutput,
-    FindGrant,
+    FindGpuGrant,
     WorkerDescriptions,
 )

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, PayloadError
@@ -19,7 +19,6 @@ from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
     from logitport_server.registry.change import Item
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
 # Values are read in batches, so that not all serialized payloads are in memory at the same time.
 _BATCH = 16
-# Payloads are parsed while they are read, each in turn with other work of its owner.
+# Payloads are parsed while they are read.
 _READ_SECONDS = 1.0
 
 
@@ -49,7 +48,6 @@ class Catalog:
         seal: seals and checks its values.
         accept: checks and parses a payload. Raises LogitportError.
         quarantine: follows the quarantines in the store.
-        turn_of: makes a context that is held while a payload of this principal is parsed.
         on_removed: called with the display name of a processor whose last registration is gone.
 
     Attributes:
@@ -65,7 +63,6 @@ class Catalog:
         seal: Seal,
         accept: Callable[[str], Payload],
         quarantine: Quarantine,
-        turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
         on_removed: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.view = View()
@@ -73,7 +70,6 @@ class Catalog:
         self._seal = seal
         self._accept = accept
         self._quarantine = quarantine
-        self._turn_of = turn_of
         self._on_removed = on_removed
         # Held while the store is read or written. Steps and look-ups use the view, so they never wait for it.
         self._changing = threading.Lock()
@@ -242,8 +238,7 @@ class Catalog:
             assert isinstance(record, (Binding, Quarantined))  # noqa: S101 - there are three kinds
             return record
         try:
-            with self._turn_of(record.owner):
-                shipped = self._accept(record.serialized)
+            shipped = self._accept(record.serialized)
             if shipped.digest != record.digest:
                 raise PayloadError(f"its digest is {shipped.digest}")
         except LogitportError as error:

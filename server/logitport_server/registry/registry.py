@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from logitport import payload
@@ -30,7 +29,6 @@ from logitport_session.source import names_no_processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from contextlib import AbstractContextManager
 
     from logitport.payload import Payload
     from logitport_server.registry.change import Change
@@ -70,7 +68,6 @@ class Registry:
         check_python: Callable[[Payload], None] = payload.check_python,
         store: Store | None = None,
         seal: Seal | None = None,
-        turn_of: Callable[[str], AbstractContextManager[object]] = nullcontext,
         installed: Mapping[str, Any] = BUILTINS,
         on_removed: Callable[[str], object] = lambda _: None,
     ) -> None:
@@ -81,9 +78,7 @@ class Registry:
         self._max_registered = max_registered
         self._max_owned = max_owned
         self._installed = Installed(installed)
-        self._catalog = Catalog(
-            store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, turn_of, on_removed
-        )
+        self._catalog = Catalog(store or MemoryStore(), seal or Seal(), self._accept, self._quarantine, on_removed)
 
     @property
     def id(self) -> str:
@@ -156,7 +151,6 @@ class Registry:
         *,
         replace: bool,
         shared: bool = False,
-        turn: AbstractContextManager[object] | None = None,
     ) -> registry_pb2.ProcessorInfo:
         """Register a payload, and bind a name to it if one is given. Does not unpickle. Verifies a program.
 
@@ -166,7 +160,6 @@ class Registry:
             principal: the caller, the owner of what it registers.
             replace: whether a name that is bound to another processor of the principal is bound again.
             shared: whether other principals may use the processor.
-            turn: held while the payload is parsed, and a program verified.
 
         Raises:
             PayloadError, LimitExceeded, InvalidArgument: the
@@ -177,8 +170,7 @@ class Registry:
         """
         if name:
             check_name(name)
-        with turn or nullcontext():
-            shipped = self._accept(serialized, name)
+        shipped = self._accept(serialized, name)
 
         def plan(view: View, change: Change) -> None:
             if name:

@@ -39,6 +39,7 @@ class LocalAttachment:
         self._hold = hold
         self._offered: processing_pb2.LocalTransport | None = None
         self._ended = False
+        self._is_served_by_grpc = False
         self._lock = threading.Lock()
 
     @property
@@ -51,10 +52,18 @@ class LocalAttachment:
         self._offered = None if self._offers is None else self._offers.offer(handler)
         return self._offered
 
-    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
-        """Attach a connection. Returns a function to call when it has ended; None if the stream has ended."""
+    def serve_by_grpc(self) -> bool:
+        """Refuse connections from now on. Returns False, and does nothing, if one is attached."""
         with self._lock:
-            if self._ended:
+            if self.connection is not None:
+                return False
+            self._is_served_by_grpc = True
+            return True
+
+    def attach(self, connection: LocalConnection) -> Callable[..., None] | None:
+        """Attach a connection. Returns a function to call when it has ended; None if none can be attached any more."""
+        with self._lock:
+            if self._ended or self._is_served_by_grpc:
                 return None
             self.connection = connection
             return self._hold()  # under the lock: the stream cannot end, and release the quota, before

@@ -26,8 +26,8 @@ class FrameHandler(Protocol):
     def descriptors(self) -> Sequence[int]:
         """File descriptors to send with the last reply."""
 
-    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
-        """Answer frames of the socket that need no Python.
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int, transport: str) -> bytes:
+        """Answer frames of the socket that need no Python. They arrive by `transport`.
 
         `received` was received before. Returns what was received and not answered. Raises OSError.
         """
@@ -127,7 +127,7 @@ class LocalConnection:
     def _next_frame(self) -> bytes | None:
         receiver = self._receiver
         descriptor = self._peer.fileno()
-        receiver.received = self._handler.answer_steps(descriptor, receiver.received, self._max_message_bytes)
+        receiver.received = self._handler.answer_steps(descriptor, receiver.received, self._max_message_bytes, "local")
         return receiver.receive()
 
     def _send(self, reply: bytes) -> None:

@@ -13,6 +13,7 @@ from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.session_observer import SessionObserver
 from logitport_server.version import VERSION
 from logitport_session.frames import SessionFrames
+from logitport_session.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from logitport_server.transports.local_attachment import LocalTransport
     from logitport_server.transports.local_connection import LocalConnection
     from logitport_session.session import EngineSession
-    from logitport_session.turns import Turns
 
 
 class SessionStream:
@@ -30,15 +30,11 @@ class SessionStream:
     Args:
         local_transport: the local transport, if the server offers it.
         refusals: the server's log of refused requests; by default the stream has one of its own.
-        turns: divides the server's computing between principals; by default the stream has its own.
         departures: the open sessions, and which of them should move to another server.
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
         hold: counts a resource of the session for the quotas; see `Call.hold`.
         number: of the stream, for operators; by default `departures` numbers the session.
-
-    Attributes:
-        parse: parses a frame; see `SessionFrames.parse`.
     """
 
     def __init__(
@@ -47,7 +43,6 @@ class SessionStream:
         metrics: SessionMetrics,
         local_transport: LocalTransport | None,
         refusals: Refusals | None = None,
-        turns: Turns | None = None,
         departures: Departures | None = None,
         peer: str = "",
         trace: object = None,
@@ -64,10 +59,9 @@ class SessionStream:
             peer,
             number,
         )
-        self._frames = SessionFrames(open_session, self._observer, turns, trace, self._offer)
-        self.parse = self._frames.parse
-        # Held while a frame is processed, and while the compiled core waits for frames of the local transport. A gRPC
-        # frame may still be processed when the local transport is attached.
+        self._frames = SessionFrames(open_session, self._observer, trace, self._offer)
+        # Held while a frame is processed, and while the compiled core waits for frames. A gRPC frame may still be
+        # processed when the local transport is attached.
         self._processing = threading.Lock()
 
     @property
@@ -75,45 +69,32 @@ class SessionStream:
         """The file descriptors to send with the last reply."""
         return self._frames.descriptors
 
-    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
-        """Answer frames of the local transport in the compiled core; see `SessionFrames.serve`."""
-        with self._processing:
-            return self._frames.serve(descriptor, received, max_bytes)
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int, transport: str) -> bytes:
+        """Answer frames in the compiled core, which waits for them; see `SessionFrames.serve`.
+
+        Nothing ends the wait but a frame, or the end of the socket. So if it is for frames of gRPC, a local connection
+        can no longer be attached.
+        """
+        if not self._acquire(transport):
+            return received
+        try:
+            if not self._frames.can_serve or not (transport == "local" or self._local.serve_by_grpc()):
+                return received
+            return self._frames.serve(descriptor, received, max_bytes, transport)
+        finally:
+            self._processing.release()
 
     def reply(self, data: bytes, transport: str) -> bytes:
         """Process a serialized frame that arrived by `transport`, and return its serialized reply.
 
         Raises InvalidArgument and LimitExceeded, as `SessionFrames.handle`.
         """
-        reply = self.reply_compiled(data, transport)
-        return reply if reply is not None else self.answer(self.parse(data), transport).SerializeToString()
-
-    def reply_compiled(
-        self, data: bytes, transport: str, *, may_wait: bool = True, queued_seconds: float = 0.0
-    ) -> bytes | None:
-        """Process a frame in the compiled core; see `SessionFrames.handle_compiled`.
-
-        Without `may_wait`, on the event loop, only a short step is processed.
-        """
-        if self._is_elsewhere(transport) or not self._processing.acquire(blocking=False):
-            return None
-        try:
-            return self._frames.handle_compiled(
-                data, transport, must_be_short=not may_wait, queued_seconds=queued_seconds
-            )
-        finally:
-            self._processing.release()
-
-    def answer(
-        self, frame: processing_pb2.SessionRequest, transport: str, *, arrived: float | None = None
-    ) -> processing_pb2.SessionResponse:
-        """Process one frame that arrived by `transport`, and return its reply; see `SessionFrames.answer`."""
-        # Only the thread of the local transport may block. A gRPC frame would be refused after the wait in any case.
-        if self._is_elsewhere(transport) or not self._processing.acquire(blocking=transport == "local"):
+        if not self._acquire(transport):
             error = InvalidArgument("this session uses its local transport; send the frame there")
-            return processing_pb2.SessionResponse(seq=frame.seq, error=to_proto(error))
+            seq = parse(processing_pb2.SessionRequest, data).seq
+            return processing_pb2.SessionResponse(seq=seq, error=to_proto(error)).SerializeToString()
         try:
-            return self._frames.answer(frame, transport, arrived=arrived)
+            return self._frames.handle(data, transport)
         finally:
             self._processing.release()
 
@@ -138,7 +119,8 @@ class SessionStream:
         """Accept frames by this local connection only, no longer by gRPC.
 
         Returns:
-            A function to call when the connection's thread and socket have ended; None if the session has ended.
+            A function to call when the connection's thread and socket have ended; None if the session has ended, or
+            the compiled core has waited for frames of gRPC.
         """
         return self._local.attach(connection)
 
@@ -153,9 +135,12 @@ class SessionStream:
         if self._local.detach():
             self._close_session()
 
-    def _is_elsewhere(self, transport: str) -> bool:
-        """Whether the session has a local connection, and the frame did not arrive there."""
-        return self._local.connection is not None and transport != "local"
+    def _acquire(self, transport: str) -> bool:
+        """Acquire the right to process frames. Returns False if the session has a connection of another transport."""
+        if self._local.connection is not None and transport != "local":
+            return False
+        # Only the thread of the local transport may wait. The wait of gRPC would last as long as the local connection.
+        return self._processing.acquire(blocking=transport == "local")
 
     def _offer(self, reply: processing_pb2.SessionOpened) -> None:
         """Write the server's version and its offer of a local connection into the reply to the first frame."""

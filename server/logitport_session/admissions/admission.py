@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,11 +18,9 @@ from logitport_session.dialects import RequestContext, failures
 from logitport_session.dialects.base import is_greedy
 from logitport_session.memory import begin_charge
 from logitport_session.steps.columns import too_many_tokens
-from logitport_session.turns import Aside, Released, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from contextlib import AbstractContextManager
 
     from logitport.core.memory_account import MemoryAccount
     from logitport.errors import LogitportError
@@ -44,9 +41,8 @@ _MAX_LABEL_LENGTH = 256  # longer than any valid name or digest
 _INLINE = "(shipped inline)"
 _ID_BYTES = 4  # of an id in a column
 _NO_IDS = np.empty(0, np.int32)
-# Reading longer parameters, which cannot pause, takes milliseconds.
+# Longer parameters are not kept for the other requests of a frame.
 _LARGE_PARAMS_BYTES = 1 << 16
-_NOTHING = nullcontext()
 
 
 class Admission:
@@ -179,13 +175,11 @@ class Admission:
             else:
                 _start(entry, found, self._context)
             self._chain.append(entry)
-            pause()
 
     def _check(self, call: common_pb2.ProcessorCall, place: int, host: Host) -> CheckedCall:
         """Find a processor of the chain, and check its parameters. Raises LogitportError."""
         label, params_bytes = _label(call.processor), len(call.params)
-        with Aside() if params_bytes > _LARGE_PARAMS_BYTES else _NOTHING:
-            params = json_object(call.params, f"params of processor {place} ({label})")
+        params = json_object(call.params, f"params of processor {place} ({label})")
         dialect = None
         with tracing.span("processor load", {"processor": label}) as span:
             try:
@@ -193,17 +187,14 @@ class Admission:
                 if _is_pinned(self._pinned, place, label):
                     dialect = self._pinned[place].dialect.on_server
                 else:
-                    with Released():  # it may wait for a worker or for the store
-                        dialect = host(call.processor, self.tenant, place)
+                    dialect = host(call.processor, self.tenant, place)
                 span.set("processor", dialect.name)
                 load_time.check()
-                with _turn(dialect, params_bytes):
-                    dialect.validate(params, self._sampling_params, self._context.caller)
+                dialect.validate(params, self._sampling_params, self._context.caller)
             except BaseException as error:
                 if dialect is None:
                     raise failures.of_processor(error, label) from error
                 raise _failure_of(error, dialect, label) from error
-        pause()
         return CheckedCall(dialect, label, params, params_bytes)
 
     def finish(self) -> ActiveRequest:
@@ -214,7 +205,6 @@ class Admission:
         """
         for entry, call in self._unstarted:
             _start(entry, call, self._context)
-            pause()
         return ActiveRequest(
             self.slot,
             self.generation,
@@ -304,11 +294,10 @@ def _start(entry: ChainEntry, call: CheckedCall, context: RequestContext) -> Non
         span = tracing.span("history replay", {"processor": dialect.name, "tokens": len(context.history)})
     with span:
         try:
-            with _turn(dialect, call.params_bytes):
-                if call.state is None:
-                    entry.state = dialect.start(context, call.params)
-                else:
-                    entry.state = dialect.start_like(call.state, context, call.params)
+            if call.state is None:
+                entry.state = dialect.start(context, call.params)
+            else:
+                entry.state = dialect.start_like(call.state, context, call.params)
         except BaseException as error:
             raise _failure_of(error, dialect, entry.label) from error
     call.state = entry.state
@@ -321,13 +310,6 @@ def _leave_programs_to_engine(chain: list[ChainEntry]) -> None:
     if len(dialects) == len(readers):
         for entry, dialect in zip(readers, dialects, strict=True):
             entry.dialect = dialect
-
-
-def _turn(dialect: Dialect, params_bytes: int) -> AbstractContextManager[None]:
-    """The turn for methods of the dialect with such parameters: none if they may wait, or run for long."""
-    if dialect.isolated or dialect.shipped or dialect.takes_long:
-        return Released()
-    return Aside() if params_bytes > _LARGE_PARAMS_BYTES else _NOTHING
 
 
 def _failure_of(error: BaseException, dialect: Dialect, label: str) -> LogitportError:

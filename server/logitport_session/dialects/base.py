@@ -109,7 +109,7 @@ class Dialect(ABC):
         name: the processor's name in messages: a built-in's name, or `Payload.display_name`.
         key: the processor's identity: a built-in's name, or a digest.
         shipped: whether a client sent the processor's code.
-        takes_long: whether a call may take milliseconds; the thread then releases its turn.
+        takes_long: whether a call may take milliseconds. Its requests are then admitted in the background.
         domain: the trust domain of the worker that runs the processor; None if it runs in this process.
         failed: exceptions of single states in the last call, by their index in it; the other states were served.
         bytes_per_id: memory of a state in this process for each id of its history, at most.

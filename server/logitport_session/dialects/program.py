@@ -16,7 +16,6 @@ from logitport.programs.parameters import Columns, check_params
 from logitport.programs.request_tokens import RequestTokens
 from logitport_session.dialects.base import Dialect, RequestContext
 from logitport_session.dialects.shared_runner import SharedRunner
-from logitport_session.principals import Party
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -37,14 +36,11 @@ _BYTES_PER_COUNTED_ID = 200
 class _State:
     """State of a request: its checked parameters, and its ids if the program reads them."""
 
-    __slots__ = ("history", "principal", "tokens", "values")
+    __slots__ = ("history", "tokens", "values")
 
-    def __init__(
-        self, values: tuple[Checked, ...], history: History, principal: str, tokens: RequestTokens | None
-    ) -> None:
+    def __init__(self, values: tuple[Checked, ...], history: History, tokens: RequestTokens | None) -> None:
         self.values = values
         self.history = history
-        self.principal = principal
         self.tokens = tokens
 
 
@@ -65,7 +61,7 @@ class ProgramDialect(Dialect):
         self, verified: Verified, name: str, signature: Signature | None = None, limit_ms: float = DEFAULT_LIMIT_MS
     ) -> None:
         super().__init__(None, name, shipped=False)
-        self.takes_long = False  # in a step's first frame; logits are processed on a thread in any case
+        self.takes_long = False  # to start; see `installed.Installed`
         self.verified = verified
         self.signature = signature
         self._reads_history = verified.reads_history
@@ -109,9 +105,8 @@ class ProgramDialect(Dialect):
         self.check_width(context.vocab_size)
         self._check_cost(context.vocab_size)
         values = check_params(self.verified.program.parameters, params)
-        principal = context.caller.principal if isinstance(context.caller, Party) else ""
         tokens = RequestTokens(context.history) if self._reads_history else None
-        return _State(values, context.history, principal, tokens)
+        return _State(values, context.history, tokens)
 
     def _check_cost(self, vocab_size: int) -> None:
         """Check that the program may take as long as it needs here. Raises LimitExceeded."""
@@ -133,9 +128,7 @@ class ProgramDialect(Dialect):
 
     def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
         tokens = [state.tokens for state in states if state.tokens is not None]
-        self.failed = _RUNNER.apply(
-            self.verified, logits, self._parameters(states), tokens, states[0].principal, self.seconds
-        )
+        self.failed = _RUNNER.apply(self.verified, logits, self._parameters(states), tokens, self.seconds)
         return logits
 
     def _parameters(self, states: Sequence[_State]) -> Callable[[int, int], Columns]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ import torch
 
 from logitport.errors import LimitExceeded, ProcessorFailed
 from logitport.programs.runtime.runner import Runner
-from logitport_session.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,14 +32,13 @@ _SORT = 128
 class SharedRunner:
     """Runs programs, a few rows at a time. Thread-safe.
 
-    Between such parts, principals take turns: the one that has used the least time comes next. So a principal waits
-    for at most one part of each other principal.
+    Between such parts, a thread releases the memory to others.
     """
 
     def __init__(self, *, max_work: int = _MAX_WORK, max_bytes: int = _MAX_BYTES) -> None:
         self._runner = Runner(max_bytes=max_bytes)
         self._max_work = max_work
-        self._turns = Turns()
+        self._lock = threading.Lock()
 
     def apply(
         self,
@@ -47,7 +46,6 @@ class SharedRunner:
         logits: torch.Tensor,
         columns: Callable[[int, int], Columns],
         histories: Sequence[RequestTokens],
-        principal: str,
         seconds: float = math.inf,
     ) -> dict[int, ProcessorFailed]:
         """Run a program on all rows of the logits, in place.
@@ -57,8 +55,7 @@ class SharedRunner:
             logits: float[rows, vocab_size].
             columns: returns the parameters of the rows from one place to another.
             histories: the ids of each row; empty if the program does not read them.
-            principal: name of the principal that the time is charged to.
-            seconds: after this time, with what others compute in between, the rows that are left are not processed.
+            seconds: after this time, with what other threads compute in between, the rows that are left are not processed.
 
         Returns:
             The failed rows, as `Runner.apply`, and those that were not processed.
@@ -75,20 +72,16 @@ class SharedRunner:
             if begin and time.monotonic() > deadline:
                 return failed | dict.fromkeys(range(begin, height), _timed_out(verified.program.name))
             end = min(begin + rows, height)
-            turn = self._turns.of(principal)
-            turn.acquire()
+            parameters = columns(begin, end)
             try:
-                failed |= self._runner.apply(
-                    verified, logits, slice(begin, end), columns(begin, end), histories[begin:end]
-                )
+                with self._lock:
+                    failed |= self._runner.apply(verified, logits, slice(begin, end), parameters, histories[begin:end])
             except LimitExceeded:  # no row has run
                 if end - begin == 1:
                     raise
                 rows = (end - begin) // 2
             else:
                 begin = end
-            finally:
-                turn.release()
         return failed
 
     def _rows_at_once(self, verified: Verified, width: int, device: torch.device) -> int:

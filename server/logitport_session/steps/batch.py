@@ -10,7 +10,6 @@ from logitport.errors import LimitExceeded, LogitportError, NotFound
 from logitport_session.steps.columns import StepLayout
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import Failed
-from logitport_session.turns import pausing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,9 +117,7 @@ class StepBatch:
             columns.draft_token_ids,
             strict=True,
         )
-        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in pausing(
-            per_request, len(self._requests)
-        ):
+        for request, invalid, base_length, history_crc, new_token_ids, draft_token_ids in per_request:
             if request is None:
                 continue
             try:
@@ -150,13 +147,11 @@ class PersistentBatch:
 
     Attributes:
         requests: the requests by slot. Only `put` and `drop` change it.
-        longest_chain: length of the longest chain since the batch was last empty.
     """
 
     def __init__(self, compiled: CompiledBatch | None, max_draft_tokens: int, limits: SessionLimits) -> None:
         self.requests: dict[int, ActiveRequest] = {}
         self.compiled = compiled
-        self.longest_chain = 0
         self._max_draft_tokens = max_draft_tokens
         self._limits = limits
         # The batch of the last step; None after a change that makes it stale.
@@ -174,7 +169,6 @@ class PersistentBatch:
         self.requests[request.slot] = request
         if self.compiled is not None:
             self.compiled.add(request)
-        self.longest_chain = max(self.longest_chain, len(request.chain))
         self._step = None
 
     def drop(self, slot: int) -> None:
@@ -182,8 +176,6 @@ class PersistentBatch:
         del self.requests[slot]
         if self.compiled is not None:
             self.compiled.remove(slot)
-        if not self.requests:
-            self.longest_chain = 0
         self._step = None
 
     def of_step(self, frame: processing_pb2.Step) -> StepBatch:

@@ -8,10 +8,9 @@ import numpy as np
 
 from logitport.compiled import core
 from logitport.core.edits import Edits
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
-    from logitport_core._core import PrincipalLock, State
+    from logitport_core._core import State
     from logitport_proto import processing_pb2
     from logitport_session.active_request import ActiveRequest
     from logitport_session.limits import SessionLimits
@@ -27,10 +26,10 @@ TRANSPORTS = (
     else {"grpc": core.Transport.GRPC, "local": core.Transport.LOCAL, "embedded": core.Transport.LOCAL}
 )
 _INT64_MAX = (1 << 63) - 1
-# Rows times processors of one call, which cannot pause for other principals. Python computes larger steps, in slices:
-# in the core, many sessions with such steps at once took 4 GB for their replies.
+# Rows times processors of one call. Python computes larger steps: in the core, many sessions with such steps at once took
+# 4 GB for their replies.
 _MAX_WORK = 16_384
-# How long the core serves a socket before Python looks whether something has changed, such as the number of principals.
+# How long the core serves a socket before Python looks whether something has changed, such as whether the session should move.
 _SERVE_SECONDS = 0.1
 # Upper bounds of the buckets, in seconds: from a fast logits-free step to a batch of logits sent inline.
 STEP_BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -129,21 +128,19 @@ class CompiledBatch:
         received: bytes,
         max_bytes: int,
         last_seq: int,
+        transport: str,
         *,
         should_move: bool,
         max_steps: int,
-        lock: PrincipalLock | None,
     ) -> Served:
         """Answer the frames of a socket while they are steps of compiled requests, for a tenth of a second.
 
         Returns after a reply of over 1 MiB, too: the core then frees its copy, however long the next frame takes.
 
-        At most `max_steps` are answered. `received` holds bytes that were read earlier and not processed. `lock` is
-        held while a step is computed.
+        At most `max_steps` are answered. `received` holds bytes that were read earlier and not processed.
         """
-        return Served(
-            *self.core.serve(descriptor, received, max_bytes, last_seq, should_move, _SERVE_SECONDS, lock, max_steps)
-        )
+        terms = should_move, TRANSPORTS[transport], _SERVE_SECONDS, max_steps
+        return Served(*self.core.serve(descriptor, received, max_bytes, last_seq, *terms))
 
     @property
     def activity(self) -> tuple[int, float]:
@@ -170,8 +167,7 @@ class CompiledBatch:
 
         Returns None if it is refused; without an attempt if the core has just refused the whole step.
         """
-        with Released():
-            result = self.core.step_partly(frame.SerializeToString())
+        result = self.core.step_partly(frame.SerializeToString())
         if result is None:
             return None
         (rows, kinds, offsets, ids, values), denied_rows, applied = result

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_session.dialects.base import States
-from logitport_session.turns import pausing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ class Rows(tuple[Row, ...]):
     @property
     def groups(self) -> list[list[Group]]:
         """Groups by place in the chain, for steps without a failed request; for others use `group_rows`."""
-        if self._groups is None:  # not a `cached_property`, which has a lock: another principal's step may come next
+        if self._groups is None:  # not a `cached_property`: before Python 3.12, all sessions would share its lock
             self._groups = [group_rows(self, place) for place in range(longest_chain(self))]
         return self._groups
 
@@ -75,7 +74,7 @@ def group_rows(rows: Rows, place: int) -> list[Group]:
     all later ones are argmax-invariant. Rows are in ascending order within each group.
     """
     groups: dict[int, Group] = {}
-    for row in pausing(rows, len(rows)):
+    for row in rows:
         request = row.request
         if request.failure is not None or place >= _effective_length(request, greedy=rows.greedy):
             continue

@@ -11,7 +11,6 @@ from logitport.core.edits import Edits, RowEdits, bitmask_words
 from logitport_session.dialects.base import by_row
 from logitport_session.dialects.failures import of_dialect
 from logitport_session.steps.step_time import Spending
-from logitport_session.turns import ITEMS_PER_PAUSE, pausing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from logitport_session.dialects.base import EditsResult
     from logitport_session.steps.grouping import Group, Row
     from logitport_session.steps.step_trace import StepTrace
-
-
-_MANY_GROUPS = 64
 
 
 class Failed(NamedTuple):
@@ -78,7 +74,7 @@ class StepOutcome:
     def applied(self) -> Counter[str]:
         """Number of rows by processor key."""
         applied: Counter[str] = Counter()
-        for group, _ in self._groups():
+        for group, _ in self.succeeded:
             rows = sum(self._not_failed(group)) if self.failures else len(group.rows)
             if rows:
                 applied[group.dialect.key] += rows
@@ -89,13 +85,13 @@ class StepOutcome:
     @property
     def names(self) -> dict[str, str]:
         """Display names of the processors that were applied, by key."""
-        names = {group.dialect.key: group.dialect.name for group, _ in self._groups()}
+        names = {group.dialect.key: group.dialect.name for group, _ in self.succeeded}
         return names | {key: name for key, name, _, _ in self.compiled}
 
     @property
     def edits(self) -> dict[int, RowEdits]:
         """The edits of each row that has any. Read it only after all groups were called: the value is kept."""
-        # Not a `cached_property`, which has a lock: a step of another principal may be computed before this one ends.
+        # Not a `cached_property`: before Python 3.12, the steps of all sessions would share its lock.
         if self._edits is None:
             (self._edits,) = self._joined_edits(around_programs=False)
         return self._edits
@@ -127,31 +123,26 @@ class StepOutcome:
         return [row for row, edits in self._rows_with_edits() if edits.denies_all(vocab_size)]
 
     def _rows_with_edits(self) -> Iterable[tuple[int, RowEdits]]:
-        return self._ascending(self.edits)
-
-    def _ascending(self, edits: dict[int, RowEdits]) -> Iterable[tuple[int, RowEdits]]:
-        """The edits by row, ascending, with pauses: after each row if there are many groups, as it has many edits."""
-        every = 1 if len(self.succeeded) > _MANY_GROUPS else ITEMS_PER_PAUSE
-        return pausing(sorted(edits.items()), len(edits), every)
+        return sorted(self.edits.items())
 
     def _fail_invalid(self, vocab_size: int) -> None:
         """Fail the requests with invalid edits."""
-        for group, group_edits in self._groups():
-            for row, edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+        for group, group_edits in self.succeeded:
+            for row, edits in self._by_row(group, group_edits):
                 try:
                     edits.check(vocab_size)
                 except Exception as error:  # noqa: BLE001 - as above
                     self.fail(row.request, of_dialect(error, group.dialect))
 
     def _pack_parts(self, vocab_size: int) -> list[Edits]:
-        return [Edits.pack(self._ascending(part), vocab_size) for part in self._joined_edits(around_programs=True)]
+        return [Edits.pack(sorted(part.items()), vocab_size) for part in self._joined_edits(around_programs=True)]
 
     def _joined_edits(self, *, around_programs: bool) -> list[dict[int, RowEdits]]:
         """Join the edits of each row: all of them, or apart by the number of programs before them."""
         parts: list[dict[int, RowEdits]] = [{}]
         copied: set[tuple[int, int]] = set()  # parts and rows whose edits are a copy, to which more are added
-        for group, group_edits in self._groups():
-            for row, row_edits in pausing(self._by_row(group, group_edits), len(group.rows)):
+        for group, group_edits in self.succeeded:
+            for row, row_edits in self._by_row(group, group_edits):
                 if not row_edits:
                     continue
                 before = row.request.programs_before
@@ -167,10 +158,6 @@ class StepOutcome:
                     copied.add((part, index))
                 edits[index].extend(row_edits)
         return parts
-
-    def _groups(self) -> Iterable[tuple[Group, EditsResult]]:
-        """The groups that succeeded, with pauses: chains of 64 processors with 127 drafts make 8,000 small groups."""
-        return pausing(self.succeeded, len(self.succeeded))
 
     def _packed(self, vocab_size: int) -> Edits | None:
         """The edits of all rows, if they all come from one group, in columns that need no smaller form; else None."""

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import ProcessorFailed
 from logitport.ops import apply_edits
-from logitport_session.dialects.base import States, by_row
+from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import is_retryable, of_dialect
 from logitport_session.dialects.results import check_result
 from logitport_session.isolation import NotStarted, RemoteCall
 from logitport_session.steps.grouping import Group, Row, Rows
 from logitport_session.steps.ordering import in_order
 from logitport_session.steps.outcome import StepOutcome
-from logitport_session.turns import Released, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.core.edits import RowEdits
     from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects.base import EditsResult
     from logitport_session.isolation import Flight
     from logitport_session.steps.step_time import StepTime
 
     Observe: TypeAlias = Callable[[Sequence[Group]], None]
-
-# A call of a processor of this process has at most this many rows, so that other principals do not wait for more.
-_MAX_ROWS_PER_CALL = 256
 
 
 def run(
@@ -63,8 +58,7 @@ def run(
         while called:
             called = calls.call_all(called)
         if logits is not None:
-            with Released():
-                calls.fail_nan_rows(groups, logits)
+            calls.fail_nan_rows(groups, logits)
         if observe is not None:
             observe(groups)
     for row in rows if originals else ():
@@ -118,14 +112,12 @@ class _Calls:
             for group in groups:
                 if not group.dialect.isolated:
                     again += self._call(group)
-                    pause()
             if flight is not None:
                 flight.wait()
                 self._time.spend(flight.waited)
                 self._outcome.spending.add_worker_queue(flight.queued)
         for call, group in calls.items():
             again += self._conclude(group, call)
-            pause()
         return again
 
     def _flight(self, calls: Sequence[RemoteCall]) -> Flight:
@@ -162,35 +154,16 @@ class _Calls:
             group.dialect.seconds = self._time.for_calls()
         import torch
 
-        with Released(), torch.no_grad(), _Timed(group, self._outcome, len(group.rows)) as timed:
+        with torch.no_grad(), _Timed(group, self._outcome, len(group.rows)) as timed:
             result = group.dialect.process(group.states, _select(group, logits))
         if is_program:
             self._time.spend(timed.seconds)
         return result
 
     def _edit(self, group: Group) -> tuple[EditsResult, Mapping[int, BaseException]]:
-        """Call a logits-free processor of this process, in parts if it is fast and has many rows.
-
-        Returns:
-            The edits, and the errors of single rows, by index.
-        """
-        dialect, states = group.dialect, group.states
-        if dialect.shipped or dialect.takes_long:
-            # It may wait, or run for long; then other principals must not wait for its turn to end.
-            with Released(), _Timed(group, self._outcome, len(states)):
-                return dialect.edit(states), dialect.failed
-        if len(states) <= _MAX_ROWS_PER_CALL or dialect.takes_drafts:  # `drafts` belong to the rows of the whole call
-            with _Timed(group, self._outcome, len(states)):
-                return dialect.edit(states), dialect.failed
-        edits: list[RowEdits] = []
-        failed: dict[int, BaseException] = {}
-        for begin in range(0, len(states), _MAX_ROWS_PER_CALL):
-            part = States(states[begin : begin + _MAX_ROWS_PER_CALL])
-            with _Timed(group, self._outcome, len(part)):
-                edits += by_row(dialect.edit(part), len(part))
-            failed |= {begin + index: error for index, error in dialect.failed.items()}
-            pause()
-        return edits, failed
+        """Call a logits-free processor of this process. Returns the edits, and the errors of single rows, by index."""
+        with _Timed(group, self._outcome, len(group.states)):
+            return group.dialect.edit(group.states), group.dialect.failed
 
     def _conclude(self, group: Group, call: RemoteCall) -> list[Group]:
         """Record the result of a call in a worker. Returns the groups to call again."""
@@ -246,7 +219,7 @@ class _Calls:
             packed = StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size)
             import torch
 
-            with Released(), torch.no_grad():  # a processor of this process may have enabled gradients of its rows
+            with torch.no_grad():  # a processor of this process may have enabled gradients of its rows
                 apply_edits(packed, self._logits)
 
     def _fail_not_called(self, groups: Iterable[Group]) -> None:
@@ -323,7 +296,7 @@ def _write_back(group: Group, result: Any, logits: torch.Tensor) -> None:
     indices = [row.index for row in group.rows]
     check_result(result, torch.Size([len(indices), logits.shape[1]]), group.dialect.name)
     if not result.is_set_to(logits[indices[0] : indices[-1] + 1]):
-        with Released(), torch.no_grad():
+        with torch.no_grad():
             put_rows(logits, indices, result)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 
 import pytest
 
 from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
-from logitport_server.access.messages import Unparsed, parsed
+from logitport_server.access.messages import SMALL_BYTES, Unparsed, parsed
 from logitport_session import parsing
-from logitport_session.parsing import SMALL_BYTES, parse
+from logitport_session.parsing import parse
 
 FRAME = processing_pb2.SessionRequest
 
@@ -30,8 +29,8 @@ def test_small_messages_are_parsed_at_once_and_large_ones_later() -> None:
     assert read(small) == FRAME.FromString(small)
     unparsed = read(large)
     assert isinstance(unparsed, Unparsed)
-    assert parsed(FRAME, unparsed, nullcontext()) == FRAME.FromString(large)
-    assert parsed(FRAME, read(small), nullcontext()) == FRAME.FromString(small)
+    assert parsed(FRAME, unparsed) == FRAME.FromString(large)
+    assert parsed(FRAME, read(small)) == FRAME.FromString(small)
 
 
 def test_frames_of_sessions_are_parsed_by_the_session() -> None:
@@ -78,13 +77,6 @@ def test_the_number_of_fields_is_limited_before_the_message_is_parsed(max_fields
         parse(FRAME, frame(max_fields // 2 + 1))
     with pytest.raises(LimitExceeded):
         parse(FRAME, b"\x7a\0" * 2 * max_fields)  # fields of no known number
-
-
-def test_counting_fields_hands_the_turn_over(monkeypatch: pytest.MonkeyPatch, max_fields: int) -> None:
-    pauses: list[int] = []
-    monkeypatch.setattr(parsing, "pause", lambda: pauses.append(1))
-    parse(FRAME, frame(max_fields // 2 - 10, 100 * max_fields))
-    assert pauses
 
 
 @pytest.mark.parametrize("size", [100, 10_000])

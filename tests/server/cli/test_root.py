@@ -51,18 +51,18 @@ for command in root.COMMANDS:
     assert done.stdout.count("Usage: logitport ") >= len(COMMANDS)
 
 
-def test_serve_starts_the_zygote_before_it_imports_torch() -> None:
+def test_serve_launches_the_zygotes_before_it_imports_the_rest() -> None:
     code = """
 import sys
 from logitport_server.cli import root
 from logitport_server.processes import single
 def start(config):
-    sys.exit(f"torch imported: {'torch' in sys.modules}")
-single.start_first_zygote = start
+    sys.exit(f"imported: {sys.modules.keys() & {'grpc', 'torch'}}")
+single.launch = start
 root.run(["serve"])
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=200)
-    assert done.stderr == "torch imported: False\n"
+    assert done.stderr == "imported: set()\n"
 
 
 def test_the_number_of_commands() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from logitport_session.dialects.program import ProgramDialect
 from logitport_session.dialects.shared_runner import SharedRunner
 from tests.client.programs.runtime import build
 from tests.client.programs.runtime.memory import plan_of
-from tests.waiting import wait_until
 
 VOCAB = 50
 
@@ -170,7 +168,7 @@ def test_rows_run_in_parts_with_equal_results() -> None:
     verified, params = build.top_p(), [{"top_p": row / 20} for row in range(20)]
     logits, expected = random_logits(20), random_logits(20)
     Runner().apply(verified, expected, slice(None), params)
-    failed = SharedRunner(max_work=1).apply(verified, logits, Columns.checked(verified, params).part, (), "")
+    failed = SharedRunner(max_work=1).apply(verified, logits, Columns.checked(verified, params).part, ())
     assert not failed
     assert torch.equal(logits, expected)
 
@@ -180,7 +178,7 @@ def test_failed_rows_of_parts_have_the_numbers_of_the_call() -> None:
     write("divide", write("logits"), write.parameter("by"))
     verified = write.verified(Parameter("by", Element.FLOAT32, 1.0, 0.0, 9.0))
     columns = Columns.checked(verified, [{"by": row % 3} for row in range(1, 8)])
-    failed = SharedRunner(max_work=1).apply(verified, torch.zeros(7, VOCAB), columns.part, (), "")
+    failed = SharedRunner(max_work=1).apply(verified, torch.zeros(7, VOCAB), columns.part, ())
     assert list(failed) == [2, 5]
 
 
@@ -189,16 +187,16 @@ def test_fewer_rows_run_at_once_if_the_memory_is_limited() -> None:
     needed = plan_of(Runner(), verified, range(64), random_logits(64)).bytes
     logits, expected = random_logits(64), random_logits(64)
     Runner().apply(verified, expected, slice(None), params)
-    SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params).part, (), "")
+    SharedRunner(max_bytes=needed // 8).apply(verified, logits, Columns.checked(verified, params).part, ())
     assert torch.equal(logits, expected)
     with pytest.raises(LimitExceeded):
-        SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params).part, (), "")
+        SharedRunner(max_bytes=16).apply(verified, logits, Columns.checked(verified, params).part, ())
 
 
 def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
     verified, logits = build.top_k(), random_logits(5)
     shared = SharedRunner(max_work=1)
-    failed = shared.apply(verified, logits, Columns(verified, [()] * 5).part, (), "", seconds=0.0)
+    failed = shared.apply(verified, logits, Columns(verified, [()] * 5).part, (), seconds=0.0)
     assert list(failed)[-1] == 4
     assert {type(error) for error in failed.values()} == {ProcessorFailed}
     first = min(failed)
@@ -207,37 +205,24 @@ def test_rows_that_are_left_when_the_time_is_up_fail() -> None:
     assert (logits[0] == -torch.inf).sum() == VOCAB - build.K
 
 
-def test_principals_take_turns_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one principal runs many rows, another one runs as soon as the present part has ended."""
-    order: list[tuple[str, int]] = []
-    begun, other_waits = threading.Event(), threading.Event()
+def test_other_threads_run_programs_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a program runs on many rows, the memory of the runner is free after each part."""
     shared = SharedRunner(max_work=1)
-    verified = build.top_k()
-    apply = Runner.apply
+    verified, apply, order = build.top_k(), Runner.apply, []
 
     def recorded(self: Runner, verified: Any, logits: torch.Tensor, rows: slice, *rest: Any) -> Any:
-        order.append((threading.current_thread().name, rows.start))
-        begun.set()
-        assert other_waits.wait(60)
+        assert shared._lock.locked()
+        order.append(rows.start)
         return apply(self, verified, logits, rows, *rest)
+
+    def columns(begin: int, end: int) -> Columns:
+        assert not shared._lock.locked()
+        return Columns(verified, [()] * (end - begin))
 
     monkeypatch.setattr(Runner, "apply", recorded)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-
-    def run(rows: int) -> None:
-        columns = Columns(verified, [()] * rows)
-        shared.apply(verified, random_logits(rows), columns.part, (), threading.current_thread().name)
-
-    many, one = (threading.Thread(target=run, args=(rows,), name=name) for name, rows in (("many", 6), ("one", 1)))
-    many.start()
-    assert begun.wait(60)
-    one.start()
-    wait_until(lambda: shared._turns.waiting)
-    other_waits.set()
-    many.join()
-    one.join()
-    assert order[:2] == [("many", 0), ("one", 0)]
-    assert len(order) == 7
+    shared.apply(verified, random_logits(6), columns, ())
+    assert order == [*range(6)]
 
 
 def test_a_program_that_may_take_too_long_is_refused_at_its_start() -> None:

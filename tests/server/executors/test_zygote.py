@@ -6,6 +6,9 @@ import errno
 import gc
 import os
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -20,9 +23,13 @@ from logitport_server.sandbox import Limits, WorkerForker
 from logitport_server.worker import messages, start
 from logitport_server.worker import zygote as zygote_process
 from logitport_server.worker.start import StartedZygote
+from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from logitport_server.executors.worker_process import WorkerProcess
 
 
 @pytest.fixture
@@ -135,3 +142,18 @@ def test_a_zygote_ends_without_an_error_when_its_server_has_ended(monkeypatch: p
     with ours:
         theirs.close()
         zygote_process.run(ours)
+
+
+def test_a_zygote_that_does_not_read_delays_no_fork() -> None:
+    """The thread that receives its messages needs the lock, under which a fork is requested."""
+    own_end, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ended = threading.Event()
+    process: Any = SimpleNamespace(poll=lambda: None, kill=ended.set, wait=lambda: 0)
+    zygote = Zygote("3.11", SimpleNamespace(control=own_end, process=process), Limits())  # type: ignore[arg-type]
+    requested: list[Future[WorkerProcess]] = []
+    with zygote_end, ThreadPoolExecutor(1) as pool:
+        while not (requested and requested[-1].done()):
+            requested.append(pool.submit(zygote.fork).result(SECONDS))
+        zygote.close()
+    assert "could not be forked" in str(requested[-1].exception())
+    wait_until(lambda: all(each.done() for each in requested))

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class PlayedProcess:
     """A process with a number of idle workers, which meets claims only if the test does."""
 
-    def __init__(self, slots: PrincipalSlots, principal: str, idle: int = 0, *, fails: bool = False) -> None:
+    def __init__(self, slots: Any, principal: str, idle: int = 0, *, fails: bool = False) -> None:
         self.principal, self.idle, self.fails = principal, idle, fails
         self.process_id = 1
         self.posted: list[type[Any]] = []
-        self._slots: Any = slots
+        self._slots = slots
         self._slots.add(self)
 
     def post(self, message: Any) -> None:

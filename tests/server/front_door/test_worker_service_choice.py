@@ -49,7 +49,7 @@ def test_without_workers_the_service_is_empty(options: dict[str, Any]) -> None:
     service.quarantine.check(None, "digest", "name")
     service.ready()
     service.close()
-    executor = executor_of(service.settings, Mock(), "alice")
+    executor = executor_of(service.settings, Mock(), "alice", "cpu")
     assert isinstance(executor, InlineExecutor)
     assert executor.program_milliseconds == config.program_milliseconds
 
@@ -64,7 +64,10 @@ def test_workers_are_lent_by_the_options(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("logitport_server.front_door.worker_service.worker_service_choice.WorkerZygotes", make)
     config = ServerConfig(
-        enable_custom_logit_processor=True, worker_python=["3.12=/python3.12"], processor_timeout_seconds=3.0, device="cpu"
+        enable_custom_logit_processor=True,
+        worker_python=["3.12=/python3.12"],
+        processor_timeout_seconds=3.0,
+        device="cpu",
     )
     first: Any = Mock(without=frozenset({"bubblewrap"}))
     service = worker_service_of(config, first, refused)
@@ -73,7 +76,7 @@ def test_workers_are_lent_by_the_options(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (arguments["pythons"], arguments["without"]) == ({"3.12": "/python3.12"}, {"bubblewrap"})
     assert arguments["limits"].threads == config.worker_threads
     assert (arguments["nodes"], arguments["first"]) == ((), first)
-    executor = executor_of(service.settings, Mock(), "alice")
+    executor = executor_of(service.settings, Mock(), "alice", "cpu")
     assert isinstance(executor, LentExecutor)
     assert executor.pythons >= {"3.11", "3.12"}
     assert executor._deadlines.call == 3.0

@@ -11,13 +11,13 @@ import pytest
 
 from logitport import PayloadError, compiled, payload
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.executors import Gpu
 from logitport_server.metrics import Metrics
+from logitport_server.metrics.counts import Counts
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
-from tests.recorded_cuda import RecordedCuda, RecordedGpu
+
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -146,12 +146,12 @@ def test_hits_and_misses_of_the_loader() -> None:
 
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
-    gpu = Gpu(RecordedCuda(RecordedGpu(), "server"), ["/dev/nvidia0"], lambda _: True)  # type: ignore[arg-type]
-    workers: Any = SimpleNamespace(running=1, workers=list, quarantine=Quarantine(1, 1.0), gpu=gpu)
+    settings = SimpleNamespace(isolated=True, nodes=["/dev/nvidia0"])
+    workers: Any = SimpleNamespace(
+        running=1, resident_bytes=lambda: 0, quarantine=Quarantine(1, 1.0), settings=settings
+    )
     metrics.watch_workers(workers)
-    gpu.record_call("device")
-    gpu.record_call("device")
-    gpu.disable(None, SimpleNamespace(uses_gpu=True), "no driver")  # type: ignore[arg-type]
+    metrics.add_report("alice", Counts(worker_logits={"device": 2}, worker_gpus_refused=1))
     assert value(metrics, "logitport_worker_logits_total", memory="device") == 2
     assert value(metrics, "logitport_worker_logits_total", memory="host") == 0
     assert value(metrics, "logitport_worker_gpus_refused_total") == 1

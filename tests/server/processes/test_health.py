@@ -49,7 +49,7 @@ def test_the_health_of_a_server(responsive: bool, ready: bool, draining: bool, h
     server = SimpleNamespace(
         _heartbeat=SimpleNamespace(is_responsive=lambda: responsive),
         _is_ready=ready,
-        _departures=SimpleNamespace(is_draining=draining),
+        _sessions=SimpleNamespace(is_draining=draining),
     )
     assert Server._present_health(server) is health  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.steps.step_time import ReplyDeadlines, StepTime
+from tests.session_streams import answer
 from tests.toy_processors import AddOne
 
 NONE = ReplyDeadlines(0.0, 0.0)
@@ -45,7 +46,7 @@ def test_the_reply_to_open(open_engine: Any) -> None:
     session.reply_deadlines = ReplyDeadlines(2.5, 10.0)
     opening = processing_pb2.OpenSession(vocab_size=10, datatype="FP32")
     stream = SessionStream(lambda _: session, Metrics(Loader(1)), None)
-    opened = stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc").opened
+    opened = answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc").opened
     assert (opened.step_deadline_seconds, opened.add_deadline_seconds) == (2.5, 10.0)
 
 

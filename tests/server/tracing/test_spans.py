@@ -26,6 +26,7 @@ from logitport_server.transports.stream import SessionStream
 from logitport_session import tracing
 from logitport_session.apply import apply
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted
+from tests.session_streams import answer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -61,7 +62,7 @@ class Stream:
 
     def send(self, **frame: Any) -> processing_pb2.SessionResponse:
         self._seq += 1
-        reply = self._stream.answer(processing_pb2.SessionRequest(seq=self._seq, **frame), "grpc")
+        reply = answer(self._stream, processing_pb2.SessionRequest(seq=self._seq, **frame), "grpc")
         self._stream.record()
         return reply
 

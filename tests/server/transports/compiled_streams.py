@@ -13,7 +13,6 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
-from logitport_session.turns import Turns
 from tests.server.conftest import DenyHistory, int32
 
 if TYPE_CHECKING:
@@ -35,17 +34,12 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def turns() -> Turns:
-    return Turns()
-
-
-@pytest.fixture
-def open_stream(open_engine: Any, metrics: Metrics, turns: Turns) -> Callable[..., SessionStream]:
+def open_stream(open_engine: Any, metrics: Metrics) -> Callable[..., SessionStream]:
     """Opens a session with a request with this prompt, whose chain is a ban list, or these processors."""
 
     def opened(*processors: str, prompt: Sequence[int] = (1,)) -> SessionStream:
         session = open_engine(VOCAB, DisallowedTokens, DenyHistory, FrequencyPenalty).session
-        stream = SessionStream(lambda _: session, metrics, None, turns=turns)
+        stream = SessionStream(lambda _: session, metrics, None)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
         assert Reply.FromString(stream.reply(Frame(seq=1, open=opening).SerializeToString(), "local")).HasField(
             "opened"
@@ -64,6 +58,16 @@ def open_stream(open_engine: Any, metrics: Metrics, turns: Turns) -> Callable[..
         return stream
 
     return opened
+
+
+def computed(stream: SessionStream, data: bytes, transport: str = "local") -> bytes | None:
+    """The reply of the compiled core; None if it leaves the frame to Python."""
+    return stream._frames.handle_compiled(data, transport)
+
+
+def in_python(stream: SessionStream, data: bytes) -> Reply:
+    """The reply of Python."""
+    return stream._frames._answer(Frame.FromString(data), "local", 0.0)
 
 
 def step(

@@ -12,16 +12,15 @@ from logitport.errors import LimitExceeded, LogitportError, from_proto
 from logitport_proto import processing_pb2
 from logitport_session import session_steps, tracing
 from tests.server.conftest import int32
-from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
+from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
-    from logitport_session.turns import Turns
 
-__all__ = ["metrics", "open_stream", "turns"]  # fixtures
+__all__ = ["metrics", "open_stream"]  # fixtures
 
 pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
 
@@ -29,20 +28,20 @@ pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled cor
 def test_the_reply_is_that_of_python(open_stream: Callable[..., SessionStream]) -> None:
     stream, reference = open_stream(), open_stream()
     for seq, base in ((3, 1), (4, 2), (5, 1)):
-        data = stream.reply_compiled(step(seq, base=base), "local")
+        data = computed(stream, step(seq, base=base))
         assert data is not None
-        expected = reference.answer(reference.parse(step(seq, base=base)), "local")
+        expected = in_python(reference, step(seq, base=base))
         assert Reply.FromString(data) == expected
         assert data == expected.SerializeToString(deterministic=True)
 
 
 def test_both_ways_number_the_frames_of_one_stream(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream()
-    first = stream.reply_compiled(step(3), "local")
+    first = computed(stream, step(3))
     assert stream.reply(step(3), "local") == first  # sent again: no second effect
     assert Reply.FromString(stream.reply(step(5, base=2), "local")).HasField("error")
-    assert stream.answer(stream.parse(step(4, base=2)), "local").HasField("edits")
-    assert stream.reply_compiled(step(5, base=3), "local") is not None
+    assert in_python(stream, step(4, base=2)).HasField("edits")
+    assert computed(stream, step(5, base=3)) is not None
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 3, 4, 8])
@@ -56,7 +55,7 @@ def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionSt
     assert len(columns) < 128
     # A longer tag is one that no serializer makes: the core leaves it to protobuf.
     tag = b"\x08\x03" + longer(5 << 3 | 2) + bytes([len(columns)]) + columns
-    assert open_stream().reply_compiled(tag, "local") is None
+    assert computed(open_stream(), tag) is None
     for data in (
         b"\x08\x03\x2a" + longer(len(columns)) + columns,  # the length
         b"\x08" + longer(3) + b"\x2a" + bytes([len(columns)]) + columns,  # another number
@@ -66,7 +65,7 @@ def test_long_numbers_are_those_of_protobuf(open_stream: Callable[..., SessionSt
             accepts = True
         except DecodeError:
             accepts = False
-        assert (open_stream().reply_compiled(data, "local") is not None) == accepts
+        assert (computed(open_stream(), data) is not None) == accepts
 
 
 def test_no_frame_follows_that_with_the_last_number(open_stream: Callable[..., SessionStream]) -> None:
@@ -81,7 +80,7 @@ def test_no_frame_follows_that_with_the_last_number(open_stream: Callable[..., S
 
 def test_a_session_with_other_requests_is_left_to_python(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream("DisallowedTokens", "DenyHistory")
-    assert stream.reply_compiled(step(3), "local") is None
+    assert computed(stream, step(3)) is None
     assert Reply.FromString(stream.reply(step(3), "local")).edits.edits.ids == int32(7, 8, 1, 5)
 
 
@@ -90,7 +89,7 @@ def test_metrics_of_a_step(open_stream: Callable[..., SessionStream], metrics: M
         return metrics.registry.get_sample_value(name, labels)
 
     stream = open_stream()
-    assert stream.reply_compiled(step(3), "grpc") is not None
+    assert computed(stream, step(3), "grpc") is not None
     stream.record()
     assert value("logitport_steps_total", transport="grpc") == 1
     stream.close()  # the counts of closed sessions stay
@@ -109,62 +108,12 @@ def test_a_sampled_step_is_left_to_python(
     drawn = iter([1, 5])
     monkeypatch.setattr(tracing, "unsampled_steps", lambda: next(drawn))
     stream._frames._spans._unsampled = None
-    assert stream.reply_compiled(step(3), "local") is not None
-    assert stream.reply_compiled(step(4, base=2), "local") is None
-    assert stream.reply_compiled(step(4, base=2), "local") is None
+    assert computed(stream, step(3)) is not None
+    assert computed(stream, step(4, base=2)) is None
+    assert computed(stream, step(4, base=2)) is None
     assert Reply.FromString(stream.reply(step(4, base=2), "local")).HasField("edits")
     assert stream._frames._spans.is_due
-    assert stream.reply_compiled(step(5, base=3), "local") is not None
-
-
-def test_threads_of_several_principals_take_locks(
-    open_stream: Callable[..., SessionStream], turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, taken = open_stream(), []
-    step_lock = turns.step_lock
-    monkeypatch.setattr(turns, "step_lock", lambda principal: taken.append(step_lock(principal)) or taken[-1])
-    assert stream.reply_compiled(step(3), "local") is not None
-    assert taken == [None]
-    turns.join("another")
-    assert stream.reply_compiled(step(4, base=2), "local") is not None
-    assert taken[1:] == [turns._step_locks[stream._frames.session.principal.name]]  # type: ignore[union-attr]
-    assert stream.reply_compiled(step(5, base=3), "local", may_wait=False) is not None  # on the event loop
-    assert len(taken) == 2
-    turns.leave("another")
-    assert stream.reply_compiled(step(6, base=4), "local") is not None
-    assert taken[2:] == [None]
-    stream.close()
-    assert not turns._present
-    assert not turns._step_locks
-
-
-def test_much_work_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
-    stream = open_stream()
-    much = Frame(seq=3, step=processing_pb2.Step(new_token_ids=bytes(1 << 17))).SerializeToString()
-    assert stream._frames.session is not None
-    assert not stream._frames.session.is_short(much)
-    assert stream._frames.session.is_short(step(3))
-    stream._frames.session.batch.longest_chain = 1 << 14
-    assert stream.reply_compiled(step(3), "grpc", may_wait=False) is None
-    assert stream.reply_compiled(step(3), "grpc") is not None
-
-
-def test_a_step_over_a_long_history_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
-    """Its frame is small; its edits follow from all ids."""
-    stream = open_stream("FrequencyPenalty", prompt=[1] * 100_000)
-    assert stream.reply_compiled(step(3, history=[1] * 100_000), "grpc", may_wait=False) is None
-    data = stream.reply_compiled(step(3, history=[1] * 100_000), "grpc")
-    assert data is not None
-    assert Reply.FromString(data).edits.edits.ids == int32(5)
-
-
-def test_a_rewind_is_left_to_a_thread(open_stream: Callable[..., SessionStream]) -> None:
-    """A state may need as long for it as for its history, even in a step without a row."""
-    stream = open_stream()
-    assert stream.reply_compiled(step(3), "grpc", may_wait=False) is not None
-    assert stream.reply_compiled(step(4), "grpc", may_wait=False) is None
-    assert stream.reply_compiled(step(4), "grpc") is not None
-    assert stream.reply_compiled(step(5, base=2), "grpc", may_wait=False) is not None
+    assert computed(stream, step(5, base=3)) is not None
 
 
 def test_a_defect_fails_the_frame(
@@ -179,19 +128,19 @@ def test_a_defect_fails_the_frame(
         reply = Reply.FromString(stream.reply(step(3), "local"))
     assert type(from_proto(reply.error)) is LogitportError
     assert "MemoryError" in caplog.text
-    assert stream.reply_compiled(step(4), "local") is not None
+    assert computed(stream, step(4)) is not None
 
 
 def test_a_step_over_the_memory_limit_is_left_to_python(open_stream: Callable[..., SessionStream]) -> None:
     stream = open_stream()
-    assert stream.reply_compiled(step(3), "local") is not None
+    assert computed(stream, step(3)) is not None
     assert stream._frames.session is not None
     session = stream._frames.session
     account, (request,) = session.account, session.batch.requests.values()
     rest = account.limit - account.held
     assert account.add(rest)
     seq = 4
-    while (reply := stream.reply_compiled(step(seq, base=seq - 2), "local")) is not None:
+    while (reply := computed(stream, step(seq, base=seq - 2))) is not None:
         assert Reply.FromString(reply).HasField("edits")
         seq += 1
     length = len(request.history)

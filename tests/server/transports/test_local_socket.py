@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport.core.local_frames import LENGTH
-from logitport_server.transports.local_connection import LocalConnection, serve_connection
+from logitport_server.transports.local_connection import serve_connection
 from logitport_server.transports.local_socket import LocalSocketListener
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from logitport_server.transports.local_connection import LocalConnection
+
 # More than the buffers of a socket hold.
 _REPLY = bytes(64 << 20)
-_STALL_SECONDS = 3600.0
+_MAX_BYTES, _STALL_SECONDS = 1 << 20, 3600.0
 
 
 class LargeReplies:
@@ -35,7 +37,7 @@ class LargeReplies:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int) -> bytes:
+    def answer_steps(self, descriptor: int, received: bytes, max_bytes: int, transport: str) -> bytes:
         return received
 
     def reply(self, data: bytes, transport: str) -> bytes:
@@ -57,7 +59,7 @@ class LargeReplies:
 
 @pytest.fixture
 def listener() -> Iterator[LocalSocketListener]:
-    one = LocalSocketListener(1 << 20)
+    one = LocalSocketListener(_MAX_BYTES)
     yield one
     one.close(SECONDS)
 
@@ -66,7 +68,7 @@ def listener() -> Iterator[LocalSocketListener]:
 def connected(listener: LocalSocketListener) -> Iterator[tuple[LargeReplies, socket.socket]]:
     """A session, and its engine's end of a connection on which a large reply is being sent."""
     handler = LargeReplies()
-    offered = listener.issue_token(lambda peer: serve_connection(peer, handler, 1 << 20, _STALL_SECONDS))
+    offered = listener.issue_token(lambda peer: serve_connection(peer, handler, _MAX_BYTES, _STALL_SECONDS))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
         engine.settimeout(SECONDS)
         engine.connect(offered.socket_path)

@@ -16,6 +16,7 @@ from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.session import EngineSession
+from tests.session_streams import answer
 from tests.smuggling import FRAMES, VOCAB, frame_places, frames_before, place_name, plant, set_traps
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def open_stream() -> SessionStream:
         None,
     )
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-    assert stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc").HasField("opened")
+    assert answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc").HasField("opened")
     return stream
 
 
@@ -61,9 +62,9 @@ def test_a_payload_in_any_field_of_any_frame_is_not_unpickled(
         for name in frames_before(kind):
             seq += 1
             before = processing_pb2.SessionRequest(seq=seq, **{name: FRAMES[name]})
-            assert stream.answer(before, transport).WhichOneof("frame") != "error"
+            assert answer(stream, before, transport).WhichOneof("frame") != "error"
         frame.seq = seq + 1
-        reply = stream.answer(frame, transport)
+        reply = answer(stream, frame, transport)
         errors: list[Any] = (
             [reply.error] if reply.HasField("error") else [failure.error for failure in reply.added.failures]
         )

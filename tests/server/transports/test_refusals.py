@@ -14,6 +14,7 @@ from logitport_server.registry.loader import Loader
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 from logitport_session.principals import Principal
+from tests.session_streams import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,14 +97,14 @@ def test_sessions_record_what_they_refuse(
 ) -> None:
     stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, metrics, None)
     opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
-    stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
+    answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
     calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="none"))]
     requests = [
         processing_pb2.SlottedRequest(slot=0, request=common_pb2.Request()),
         processing_pb2.SlottedRequest(slot=1, request=common_pb2.Request(processors=calls)),
     ]
     addition = processing_pb2.AddRequests(requests=requests)
-    reply = stream.answer(processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
+    reply = answer(stream, processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
     assert len(reply.added.failures) == 1
     assert count(metrics, "NOT_FOUND") == 1
     assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
@@ -119,7 +120,7 @@ def test_refusals_in_the_background_are_recorded_once(
     engine = open_engine(8, submit=submitted)
     stream = SessionStream(lambda _: engine.session, metrics, None)
     opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
-    stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
+    answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
     calls = [
         [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin=name)) for name in ("AddOutputs", *more)]
         for more in ([], ["none"])
@@ -129,13 +130,13 @@ def test_refusals_in_the_background_are_recorded_once(
         for slot, chain in enumerate(calls)
     ]
     addition = processing_pb2.AddRequests(requests=requests, in_background=True)
-    stream.answer(processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
+    answer(stream, processing_pb2.SessionRequest(seq=2, add=addition), "grpc")
     submitted.run()
     submitted.run()
     assert count(metrics, "NOT_FOUND") == 0
     collecting = processing_pb2.SessionRequest(seq=3, add=processing_pb2.AddRequests(in_background=True))
     for _ in range(2):
-        stream.answer(collecting, "grpc")
+        answer(stream, collecting, "grpc")
     assert count(metrics, "NOT_FOUND") == 1
     assert [message for message in caplog.messages if "refused 1 of 2 requests of the caller" in message]
 

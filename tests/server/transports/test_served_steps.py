@@ -12,10 +12,11 @@ import pytest
 from logitport import LogitportError, compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
-from logitport_server.transports.local_connection import LocalConnection
+from logitport_server.principal_process.relayed import RelayedConnection
+from logitport_server.transports.local_connection import LocalConnection, serve_connection
 from logitport_session import frames as session_frames
 from logitport_session.steps import compiled_batch
-from tests.server.transports.compiled_streams import Frame, Reply, metrics, open_stream, step, turns
+from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
 
-__all__ = ["metrics", "open_stream", "turns"]  # fixtures
+__all__ = ["metrics", "open_stream"]  # fixtures
 
 pytestmark = pytest.mark.skipif(compiled.core is None, reason=f"the compiled core does not run: {compiled.REASON}")
 
@@ -110,7 +111,7 @@ def test_the_replies_are_those_of_python(
     frames = [step(seq, base=base) for seq, base in ((3, 1), (4, 2), (5, 1))]
     engine.send(*frames, part_bytes=part_bytes)
     for frame in frames:
-        assert engine.receive() == reference.answer(reference.parse(frame), "local")
+        assert engine.receive() == in_python(reference, frame)
     assert not engine.in_python
 
 
@@ -219,18 +220,107 @@ def test_an_engine_that_does_not_receive_its_replies(stream: SessionStream) -> N
     engine.wait()
     assert type(engine.error) is BlockingIOError
     last = stream._frames._last_seq
-    assert stream.answer(stream.parse(step(last)), "grpc").seq == last  # the stream goes on without the connection
-    assert stream.reply_compiled(step(last + 1), "grpc") is not None
+    assert Reply.FromString(stream.reply(step(last), "grpc")).seq == last  # the stream goes on without the connection
+    assert computed(stream, step(last + 1), "grpc") is not None
     engine.close()
 
 
 def test_grpc_is_refused_while_the_core_waits_for_frames(engine: Engine, stream: SessionStream) -> None:
     engine.exchange(step(3))
     engine.exchange(step(4, base=2))
-    refusal = stream.answer(stream.parse(step(5, base=3)), "grpc")
+    refusal = Reply.FromString(stream.reply(step(5, base=3), "grpc"))
     assert type(from_proto(refusal.error)) is InvalidArgument
     assert "local transport" in refusal.error.message
     assert engine.exchange(step(5, base=3)).HasField("edits")
+
+
+def test_frames_of_grpc_are_left_to_python_while_the_core_waits_for_local_ones(
+    engine: Engine, stream: SessionStream
+) -> None:
+    engine.exchange(step(3))
+    assert stream.answer_steps(-1, b"received", 1 << 20, "grpc") == b"received"
+    assert engine.exchange(step(4, base=2)).HasField("edits")
+
+
+class RelayedEngine:
+    """An engine whose frames of gRPC are relayed to the process of its session.
+
+    Attributes:
+        in_python: the frames that are left to Python.
+    """
+
+    def __init__(self, stream: SessionStream) -> None:
+        self.stream = stream
+        self.in_python: list[bytes] = []
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(SECONDS)
+        self._replies = self._socket.makefile("rb")
+        self._connection = RelayedConnection(theirs)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (frame := self._connection.receive_other(self.stream, 1 << 20)) is not None:
+            self.in_python.append(frame)
+            self._connection.answer(self.stream.reply(frame, "grpc"))
+            self.stream.record()
+        self._connection.close()
+
+    def exchange(self, frame: bytes) -> Reply:
+        self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+        (length,) = _LENGTH.unpack(self._replies.read(_LENGTH.size))
+        return Reply.FromString(self._replies.read(length))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+        assert self._replies.read() == b""
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+        self._replies.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def relayed(stream: SessionStream) -> Iterator[RelayedEngine]:
+    engine = RelayedEngine(stream)
+    yield engine
+    engine.close()
+
+
+def test_relayed_frames(relayed: RelayedEngine, open_stream: Callable[..., SessionStream], metrics: Metrics) -> None:
+    reference = open_stream()
+    for frame in (step(3), step(4, base=2)):
+        assert relayed.exchange(frame) == in_python(reference, frame)
+    add = Frame(seq=5, add=processing_pb2.AddRequests()).SerializeToString()
+    assert relayed.exchange(add).HasField("added")
+    assert relayed.exchange(step(6, base=3)).HasField("edits")
+    assert relayed.in_python == [add]
+    value = metrics.registry.get_sample_value
+    assert value("logitport_steps_total", {"transport": "grpc"}) == 3
+    assert value("logitport_received_bytes_total", {"transport": "grpc"}) == 0, "the front door counts them"
+
+
+def test_no_connection_is_attached_while_the_core_waits_for_relayed_frames(relayed: RelayedEngine) -> None:
+    """The frames of the connection would wait, too, until a relayed frame arrives."""
+    relayed.exchange(step(3))
+    relayed.exchange(step(4, base=2))
+    ours, theirs = socket.socketpair()
+    with ours:
+        serve_connection(theirs, relayed.stream, 1 << 20, SECONDS)
+        assert ours.recv(1) == b"", "closed without a welcome: the engine goes on by gRPC"
+    assert relayed.exchange(step(5, base=3)).HasField("edits")
+
+
+def test_relayed_frames_after_a_connection_was_attached(stream: SessionStream) -> None:
+    local = Engine(stream)
+    relayed = RelayedEngine(stream)
+    assert "local transport" in relayed.exchange(step(3)).error.message
+    assert local.exchange(step(3)).HasField("edits")
+    assert "local transport" in relayed.exchange(step(4, base=2)).error.message
+    assert local.exchange(step(4, base=2)).HasField("edits")
+    local.close()
+    assert relayed.exchange(step(5, base=3)).HasField("edits")
+    relayed.close()
 
 
 def test_a_stream_that_closes_ends_its_connection(stream: SessionStream) -> None:

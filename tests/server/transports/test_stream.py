@@ -22,9 +22,9 @@ from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
 from logitport_session import session_steps
 from logitport_session.principals import ANONYMOUS
-from logitport_session.turns import Turns
 from tests.client.programs.runtime.build import min_p
 from tests.server.conftest import DenyHistory
+from tests.session_streams import answer as reply_to
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def stream(open_engine: Any) -> Iterator[SessionStream]:
 
 
 def answer(stream: SessionStream, seq: int, **frame: Any) -> Reply:
-    reply = stream.answer(Frame(seq=seq, **frame), "grpc")
+    reply = reply_to(stream, Frame(seq=seq, **frame), "grpc")
     assert reply.seq == seq
     return reply
 
@@ -141,7 +141,7 @@ def test_steps_are_answered_while_a_request_is_validated(open_engine: Any, block
         seq = iter(range(1, 1000))
 
         def send(**frame: Any) -> Reply:
-            return stream.answer(Frame(seq=next(seq), **frame), transport)
+            return reply_to(stream, Frame(seq=next(seq), **frame), transport)
 
         send(**OPEN)
         send(**add("DenyHistory"))
@@ -153,9 +153,9 @@ def test_steps_are_answered_while_a_request_is_validated(open_engine: Any, block
         blocking.released.set()
         wait_until(lambda: send(**step(base=3)).edits.ended_admissions == 1)
         frame = Frame(seq=next(seq), **add_in_background())
-        first = stream.answer(frame, transport)
+        first = reply_to(stream, frame, transport)
         assert [(one.slot, one.generation) for one in first.added.ended] == [(1, 0)]
-        assert stream.answer(frame, transport) == first, "a repeated frame gets the same report"
+        assert reply_to(stream, frame, transport) == first, "a repeated frame gets the same report"
         assert not send(**add_in_background()).added.ended
 
 
@@ -226,10 +226,10 @@ def test_repeated_logits_are_not_processed_twice(stream: SessionStream) -> None:
 def test_a_repeated_reply_has_its_descriptors(stream: SessionStream) -> None:
     answer(stream, 1, **OPEN)
     request = Frame(seq=2, open_region=processing_pb2.OpenRegion(size_bytes=8))
-    first = stream.answer(request, "local"), list(stream.descriptors)
+    first = reply_to(stream, request, "local"), list(stream.descriptors)
     assert len(first[1]) == 1
-    assert (stream.answer(request, "local"), list(stream.descriptors)) == first
-    stream.answer(Frame(seq=3, **add("DenyHistory")), "local")
+    assert (reply_to(stream, request, "local"), list(stream.descriptors)) == first
+    reply_to(stream, Frame(seq=3, **add("DenyHistory")), "local")
     assert stream.descriptors == []
 
 
@@ -258,34 +258,6 @@ def test_a_defect_fails_only_one_frame(stream: SessionStream, monkeypatch: pytes
 
 def broken(*_: Any) -> None:
     raise ZeroDivisionError("\ud800")
-
-
-def test_frames_take_turns(open_engine: Any) -> None:
-    turns = Turns()
-    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, METRICS, None, turns=turns)
-    answer(stream, 1, **OPEN)
-    answer(stream, 2, **add("DenyHistory"))
-    with ThreadPoolExecutor(1) as pool:
-        with turns.of("other"):
-            later = pool.submit(stream.answer, Frame(seq=3, **step(2)), "local")
-            wait_until(lambda: turns.waiting)
-            assert not later.done()
-        assert later.result(SECONDS).HasField("edits")
-
-
-def test_large_frames_are_parsed_one_at_a_time(open_engine: Any) -> None:
-    """Counting the fields of a message of a megabyte takes a fifth of a second."""
-    turns = Turns()
-    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, METRICS, None, turns=turns)
-    answer(stream, 1, **OPEN)
-    small, large = (Frame(seq=2, step={"new_token_ids": bytes(size)}) for size in (4, 1 << 17))
-    with ThreadPoolExecutor(1) as pool:
-        with turns.aside("other"):
-            assert stream.parse(small.SerializeToString()) == small
-            later = pool.submit(stream.parse, large.SerializeToString())
-            wait_until(lambda: turns.waiting_aside)
-            assert not later.done()
-        assert later.result(SECONDS) == large
 
 
 class LocalConnection:
@@ -378,11 +350,11 @@ def test_a_frame_of_the_local_transport_waits_for_the_frame_in_progress(
     monkeypatch.setattr(session_steps, "step", slow)
     frame = Frame(seq=3, **step(2))
     with ThreadPoolExecutor(2) as threads:
-        by_grpc = threads.submit(stream.answer, frame, "grpc")
+        by_grpc = threads.submit(reply_to, stream, frame, "grpc")
         assert begun.wait(60)
-        by_local_transport = threads.submit(stream.answer, frame, "local")
+        by_local_transport = threads.submit(reply_to, stream, frame, "local")
         # The event loop must not wait for it.
-        assert type(refusal(stream.answer(frame, "grpc"))) is InvalidArgument
+        assert type(refusal(reply_to(stream, frame, "grpc"))) is InvalidArgument
         assert not by_local_transport.done()
         finish.set()
         assert by_grpc.result(60) == by_local_transport.result(60)

@@ -14,6 +14,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
 from tests.server.conftest import Submitted
+from tests.session_streams import answer
 
 VOCAB = 10
 SMALL = st.integers(-1, 4)
@@ -143,7 +144,7 @@ def test_no_frame_causes_an_internal_error(
     engine = open_engine(VOCAB, max_draft_tokens=2, submit=submitted)
     stream = SessionStream(lambda _: engine.session, Metrics(Loader(1)), None)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
-    stream.answer(processing_pb2.SessionRequest(seq=1, open=opening), transport)
+    answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), transport)
     seq, requested = 1, 0
     try:
         for frame in [added(first), *frames]:
@@ -153,7 +154,7 @@ def test_no_frame_causes_an_internal_error(
             if frame == {"logits": None}:
                 fitting = common_pb2.Tensor(datatype="FP32", shape=[requested, VOCAB], raw=bytes(4 * VOCAB * requested))
                 frame = {"logits": processing_pb2.StepLogits(logits=fitting)}  # noqa: PLW2901
-            reply = stream.answer(processing_pb2.SessionRequest(seq=seq, **frame), transport)
+            reply = answer(stream, processing_pb2.SessionRequest(seq=seq, **frame), transport)
             assert reply.seq == seq
             kind = reply.WhichOneof("frame")
             assert kind is not None

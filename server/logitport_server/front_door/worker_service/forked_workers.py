@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from logitport_server.executors.worker_zygotes import WorkerZygotes
@@ -40,7 +40,7 @@ _END_SECONDS = 5.0
 
 
 @dataclass(eq=False)
-class _Worker:
+class _LentWorker:
     """A worker that runs.
 
     Attributes:
@@ -57,20 +57,33 @@ class _Worker:
 
 
 @dataclass(eq=False)
-class _Workers:
+class _LentWorkers:
     """The workers of one process.
 
     Attributes:
         running: by the number that the process has given them.
         forking: numbers of those that are requested.
+        starting: how many of these have a slot.
         ended: set when a worker ends, and then replaced.
     """
 
-    running: dict[int, _Worker] = field(default_factory=dict)
+    running: dict[int, _LentWorker] = field(default_factory=dict)
     forking: set[int] = field(default_factory=set)
+    starting: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @contextmanager
+    def starts(self) -> Iterator[None]:
+        """Count a worker that has a slot and does not run yet."""
+        self.starting += 1
+        try:
+            yield
+        finally:
+            self.starting -= 1
+            self.signal()
+
     def signal(self) -> None:
+        """Let those that wait for a slot look again."""
         self.ended.set()
         self.ended = asyncio.Event()
 
@@ -98,9 +111,9 @@ class ForkedWorkers:
         self._slots = slots
         self._may_hold_gpu = may_hold_gpu
         self._max_workers = max_workers
-        self._of: dict[RunningProcess, _Workers] = {}
+        self._of: dict[RunningProcess, _LentWorkers] = {}
         # All workers that have not ended, also those of ended processes.
-        self._alive: dict[_Worker, int] = {}
+        self._alive: dict[_LentWorker, int] = {}
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -116,7 +129,7 @@ class ForkedWorkers:
 
     def add(self, process: RunningProcess) -> None:
         """Fork workers for a process from now on."""
-        self._of[process] = _Workers()
+        self._of[process] = _LentWorkers()
 
     def remove(self, process: RunningProcess) -> None:
         """Kill the workers of a process that has ended."""
@@ -142,40 +155,41 @@ class ForkedWorkers:
             raise InvalidArgument("a process has requested a worker twice, or too many workers")
         workers.forking.add(number)
         try:
-            started = await self._started(process, workers, request)
+            await self._wait_for_slot(process, workers)
+            with workers.starts(), descriptors.reported():
+                return self._lend(process, workers, number, await self._started(request))
         except WorkerGone as gone:
             return WorkerNotForked(reason=str(gone), zygote_gone=isinstance(gone, ZygoteGone))
-        except OSError as error:
-            if not descriptors.is_shortage(error):
-                raise
-            raise descriptors.shortage() from error
         finally:
             workers.forking.discard(number)
-        return self._lend(process, workers, number, started)
 
-    async def _started(self, process: RunningProcess, workers: _Workers, request: ForkWorker) -> StartedWorker:
+    async def _started(self, request: ForkWorker) -> StartedWorker:
         """Fork a worker. Raises WorkerGone, LimitExceeded, OSError."""
-        await self._wait_for_slot(process, workers, request.worker)
-        launched = self._zygotes.launched(request.python, holds_gpu=self._may_hold_gpu(request.domain.owner))
+        holds_gpu = request.wants_gpu and self._may_hold_gpu(request.domain.owner)
+        launched = self._zygotes.launched(request.python, holds_gpu=holds_gpu)
         try:
-            # Shielded, because a launch serves all, and a cancelled fork would leave its worker without an owner.
-            zygote = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(launched)), _LAUNCH_SECONDS)
-        except asyncio.TimeoutError:
-            raise WorkerGone("could not be forked: the process that forks workers is being launched") from None
-        except SandboxError as error:
+            # Not `wait_for`: it would cancel the launch, which serves all.
+            done, _ = await asyncio.wait([asyncio.wrap_future(launched)], timeout=_LAUNCH_SECONDS)
+            if not done:
+                raise WorkerGone("could not be forked: the process that forks workers is being launched")
+            zygote = done.pop().result()
+        except (SandboxError, OSError) as error:
+            if descriptors.is_shortage(error):
+                raise
             raise WorkerGone(f"could not be forked: {error}") from error
         forking = zygote.start_worker()
         try:
+            # Shielded, because a cancelled fork would leave its worker without an owner.
             return await asyncio.shield(asyncio.wrap_future(forking))
         except asyncio.CancelledError:
             forking.add_done_callback(_discard)
             raise
 
-    async def _wait_for_slot(self, process: RunningProcess, workers: _Workers, number: int) -> None:
+    async def _wait_for_slot(self, process: RunningProcess, workers: _LentWorkers) -> None:
         """Wait until the process has a slot for a further worker. The previous worker in it may be about to end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _END_SECONDS
-        while len(workers.running) + len(workers.forking - {number}) >= self._slots(process):
+        while len(workers.running) + workers.starting >= self._slots(process):
             try:
                 await asyncio.wait_for(workers.ended.wait(), deadline - loop.time())
             except asyncio.TimeoutError:
@@ -183,14 +197,16 @@ class ForkedWorkers:
                 raise WorkerGone("could not be forked: no slot is free for it") from None
 
     def _lend(
-        self, process: RunningProcess, workers: _Workers, number: int, started: StartedWorker
+        self, process: RunningProcess, workers: _LentWorkers, number: int, started: StartedWorker
     ) -> tuple[WorkerForked, list[int]]:
         """Record a worker, and return it as the answer. `RunningProcess` closes the descriptors."""
         try:
-            worker = _Worker(os.dup(started.pidfd), process_id_of(started.pidfd))
-        except OSError as error:
-            _end(started)
-            raise descriptors.shortage() from error
+            if self._of.get(process) is not workers:
+                raise WorkerGone("could not be forked: its process has ended")
+            worker = _LentWorker(os.dup(started.pidfd), process_id_of(started.pidfd))
+        except BaseException:
+            _end_started(started)
+            raise
         workers.running[number] = worker
         self._alive[worker] = worker.process_id
         loop = asyncio.get_running_loop()
@@ -202,7 +218,7 @@ class ForkedWorkers:
         started.ended.add_done_callback(ended)
         return WorkerForked(holds_gpu=started.holds_gpu), [started.connection.detach(), started.pidfd]
 
-    def _end(self, process: RunningProcess, workers: _Workers, number: int, status: int | None) -> None:
+    def _end(self, process: RunningProcess, workers: _LentWorkers, number: int, status: int | None) -> None:
         worker = workers.running.pop(number)
         del self._alive[worker]
         os.close(worker.pidfd)
@@ -212,10 +228,10 @@ class ForkedWorkers:
 
 def _discard(forking: Future[StartedWorker]) -> None:
     if forking.exception() is None:
-        _end(forking.result())
+        _end_started(forking.result())
 
 
-def _end(started: StartedWorker) -> None:
+def _end_started(started: StartedWorker) -> None:
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
     started.connection.close()

@@ -16,9 +16,9 @@ from logitport_server.front_door.worker_service.quarantine_snapshots import Quar
 from logitport_server.front_door.worker_service.worker_service import WorkerService
 from logitport_server.principal_process.worker_messages import (
     DescribeWorkers,
-    FindGrant,
+    FindGpuGrant,
     ForkWorker,
-    Grant,
+    GpuGrant,
     RecordFailure,
     RecordOutput,
     RecordSlowCall,
@@ -89,7 +89,7 @@ class LendingService(WorkerService):
             RecordFailure: self._snapshots.record_failure,
             RecordSlowCall: self._snapshots.record_slow_call,
             RecordOutput: self._record_output,
-            FindGrant: self._find_grant,
+            FindGpuGrant: self._find_grant,
         }
 
     @property
@@ -132,8 +132,8 @@ class LendingService(WorkerService):
     def _may_hold_gpu(self, owner: str) -> bool:
         return bool(self.settings.nodes) and self._grants(owner, CUDA)
 
-    def _find_grant(self, _process: RunningProcess, question: FindGrant, _descriptors: list[int]) -> Grant:
-        return Grant(granted=self._may_hold_gpu(question.owner))
+    def _find_grant(self, _process: RunningProcess, question: FindGpuGrant, _descriptors: list[int]) -> GpuGrant:
+        return GpuGrant(granted=self._may_hold_gpu(question.owner))
 
     def _record_output(self, process: RunningProcess, output: RecordOutput, _descriptors: list[int]) -> None:
         if output.text:

@@ -213,6 +213,4 @@ class PrincipalSlots:
         return max(above, key=lambda process: (counts[process.principal], left[process]), default=None)
 
     def _refused(self, principal: str, *, is_due: bool = False) -> SlotRefused:
-        return SlotRefused(
-            total=self._count, held=self._counts()[principal], share=self._share(), is_due=is_due
-        )
+        return SlotRefused(total=self._count, held=self._counts()[principal], share=self._share(), is_due=is_due)

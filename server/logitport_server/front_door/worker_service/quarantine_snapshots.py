@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from logitport_server.principal_process.worker_messages import Domain, Quarantined, QuarantineSnapshot
+from logitport_server.principal_process.worker_messages import Domain, QuarantinedProcessor, QuarantineSnapshot
 
 if TYPE_CHECKING:
     from logitport_server.front_door.running_process import RunningProcess
@@ -72,10 +72,10 @@ class QuarantineSnapshots:
     def _post(self) -> None:
         """Post the snapshots that have changed."""
         self._is_scheduled = False
-        own: defaultdict[str, list[Quarantined]] = defaultdict(list)
+        own: defaultdict[str, list[QuarantinedProcessor]] = defaultdict(list)
         for domain, digest, reason in self._quarantine.entries():
             if domain is not None:
-                own[domain.party.principal].append(Quarantined(Domain.of(domain), digest, reason))
+                own[domain.party.principal].append(QuarantinedProcessor(Domain.of(domain), digest, reason))
         for_all = self._quarantine.reasons_for_all()
         for process, last in list(self._sent.items()):
             quarantined = own.get(process.principal, [])

@@ -30,6 +30,7 @@ def worker_service_of(
     """Create the service for these options. Its zygotes start in the background.
 
     Args:
+        config: the options.
         first: the result of `start_first_zygote`, if it was called already.
         grants: returns whether the principal of a name has a scope.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
-from logitport_server.principal_process.worker_messages import FindGrant, Grant
-from logitport_session.turns import Released
+from logitport_server.principal_process.worker_messages import FindGpuGrant, GpuGrant
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Link
@@ -25,14 +25,15 @@ class FoundGrants:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._lock = threading.Lock()
         # By owner: when it was found, in time.monotonic() seconds, and the answer.
         self._found: BoundedTable[str, tuple[float, bool]] = BoundedTable(_MAX_OWNERS)
 
     def __call__(self, owner: str) -> bool:
         found = self._found.get(owner)
         if found is None or time.monotonic() - found[0] > _KEPT_SECONDS:
-            with Released():
-                answer = self._link.call(FindGrant(owner=owner)).message
-            found = time.monotonic(), isinstance(answer, Grant) and answer.granted
-            self._found[owner] = found
+            answer = self._link.call(FindGpuGrant(owner=owner)).message
+            found = time.monotonic(), isinstance(answer, GpuGrant) and answer.granted
+            with self._lock:
+                self._found[owner] = found
         return found[1]

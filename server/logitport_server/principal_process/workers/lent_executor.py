@@ -61,7 +61,8 @@ class LentExecutor(WorkerExecutor):
 
     def _zygote(self, domain: TrustDomain | None, python: str, seconds: float) -> LentZygote:  # noqa: ARG002
         # The front door waits for a zygote that is being launched, so the future of `fork` may take longer.
-        return LentZygote(self._zygotes, domain, python)
+        wants_gpu = self.gpu is not None and self.gpu.granted(domain)
+        return LentZygote(self._zygotes, domain, python, wants_gpu)
 
     def _describe(self, _message: DescribeWorkers, _descriptors: list[int]) -> WorkerDescriptions:
         return WorkerDescriptions(workers=[_description(report) for report in self.workers()])

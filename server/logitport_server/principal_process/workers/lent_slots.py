@@ -17,7 +17,6 @@ from logitport_server.principal_process.worker_messages import (
     SlotTaken,
     TakeIdleSlot,
 )
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from logitport.errors import LimitExceeded
@@ -77,14 +76,13 @@ class LentSlots(WorkerSlots):
         self._request(worker, path, max(0.0, deadline - time.monotonic()), counts_share=True)
 
     def _request(self, worker: HoldsSlot, path: Path, seconds: float, *, counts_share: bool) -> None:
-        """Request a slot of the front door, which answers within these seconds. The worker then has it, if it lacks one."""
+        """Request a slot of the front door for a worker that has none. The answer comes within these seconds."""
         with self._lock:
             if worker in self._held or len(self._held) < self._count:
                 return
             has_idle = any(not one.in_use and not one.lock.locked() for one in self._held)
-        with Released():
-            request = RequestSlot(seconds=seconds, has_idle=has_idle, counts_share=counts_share)
-            answer = self._link.call(request).message
+        request = RequestSlot(seconds=seconds, has_idle=has_idle, counts_share=counts_share)
+        answer = self._link.call(request).message
         with self._lock:
             if isinstance(answer, SlotGranted):
                 self._count += 1

@@ -38,12 +38,12 @@ class LentZygotes:
         self._ended: dict[int, Future[int | None]] = {}
         link.handle(WorkerEnded, self._end)
 
-    def fork(self, domain: TrustDomain | None, python: str) -> Future[WorkerProcess]:
+    def fork(self, domain: TrustDomain | None, python: str, *, wants_gpu: bool) -> Future[WorkerProcess]:
         """Request a worker of this Python for a trust domain. The future may raise WorkerGone, LimitExceeded."""
         number = next(self._numbers)
         self._ended[number] = Future()
         forked: Future[WorkerProcess] = Future()
-        request = ForkWorker(worker=number, python=python, domain=Domain.of(domain))
+        request = ForkWorker(worker=number, python=python, domain=Domain.of(domain), wants_gpu=wants_gpu)
         self._link.begin(request).add_done_callback(partial(self._complete, number, forked))
         return forked
 
@@ -79,10 +79,11 @@ class LentZygote(NamedTuple):
     zygotes: LentZygotes
     domain: TrustDomain | None
     python: str
+    wants_gpu: bool
 
     def fork(self) -> Future[WorkerProcess]:
         """Request a worker without waiting for it. The future may raise WorkerGone, LimitExceeded."""
-        return self.zygotes.fork(self.domain, self.python)
+        return self.zygotes.fork(self.domain, self.python, wants_gpu=self.wants_gpu)
 
 
 def _gone(message: object) -> WorkerGone:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
+from logitport.errors import LogitportError
 from logitport_server.principal_process.worker_messages import (
     Domain,
     QuarantineSnapshot,
@@ -12,12 +14,13 @@ from logitport_server.principal_process.worker_messages import (
     RecordSlowCall,
 )
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.turns import Released
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Link
     from logitport_server.principal_process.message import Message
     from logitport_session.principals import TrustDomain
+
+logger = logging.getLogger(__name__)
 
 
 class QuarantineMirror(Quarantine):
@@ -60,12 +63,13 @@ class QuarantineMirror(Quarantine):
         return self._own.get((domain, digest)) or self._for_all.get(digest, "")
 
     def _call(self, message: Message) -> None:
-        with Released():
+        try:
             self._link.call(message)
+        except (LogitportError, OSError) as error:
+            # The step goes on: the call that is charged has an error, or a result, of its own.
+            logger.warning("the front door has not recorded a failure or a slow call: %s", error)
 
     def _adopt_all(self, snapshot: QuarantineSnapshot, _descriptors: list[int]) -> None:
         # Replaced as a whole: `check` needs no lock.
         self._for_all = snapshot.for_all
-        self._own = {
-            (one.domain.trust_domain(self._principal), one.digest): one.reason for one in snapshot.own
-        }
+        self._own = {(one.domain.trust_domain(self._principal), one.digest): one.reason for one in snapshot.own}

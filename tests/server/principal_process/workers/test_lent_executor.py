@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
-from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure
+from logitport_server.executors.worker_zygotes import WorkerZygotes
 from logitport_server.principal_process.worker_messages import Domain as DomainMessage
+from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure, WorkerForked
 from logitport_session.dialects.failures import WorkerLost
-from tests.server.lent_workers import Held, source_of
+from tests.server.lent_workers import Held, Lender, missing_layers, source_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest, RowEdits
-    from tests.server.lent_workers import Lender
 
     LenderOf = Callable[..., Lender]
 
@@ -33,20 +34,13 @@ class CountsTokens(EditProcessor):
 
 class Prints(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        print("seen", len(request.history))
+        sys.stdout.write(f"seen {len(request.history)}\n")
         edits.bias([0], [1.0])
 
 
 class Exits(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         os._exit(7)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_shipped_class_runs_in_a_worker(lender_of: LenderOf) -> None:
@@ -85,6 +79,46 @@ def test_the_exit_status_arrives(lender_of: LenderOf) -> None:
         Held(executor, "alice", Exits).step()
 
 
+def test_workers_end_with_their_zygote() -> None:
+    zygotes = WorkerZygotes(without=missing_layers())
+    lender = Lender(zygotes, processor_timeout_seconds=300.0, quarantine_after=1)
+    try:
+        lender.service.ready()
+        _, executor = lender.principal("alice")
+        held = Held(executor, "alice", CountsTokens)
+        process = held.dialect.worker.process(60.0)
+        for zygote in zygotes.current().values():
+            zygote._process.kill()
+        wait_until(lambda: not process.alive)
+        assert held.step() == 2.0  # waits for the zygote that is launched
+        assert lender.service.quarantine.failures == 0
+        wait_until(lambda: lender.service.running == 1)
+    finally:
+        lender.close()
+        zygotes.close()
+
+
+def test_forks_without_a_free_slot_wait_for_the_end_of_a_worker(lender_of: LenderOf) -> None:
+    lender = lender_of()
+    principal, executor = lender.principal("alice")
+    held = Held(executor, "alice", CountsTokens)
+    process = held.dialect.worker.process(60.0)
+    (python, *_) = lender.service.settings.pythons
+    domain = DomainMessage("alice", "", "")
+    first, second = (
+        principal.link.begin(ForkWorker(worker=number, python=python, domain=domain)) for number in (98, 99)
+    )
+    for expected in (first, second):
+        assert not expected.done()
+        process.kill()
+        forked = expected.result(60.0)
+        assert (type(forked.message), len(forked.descriptors)) == (WorkerForked, 2)
+        connection, pidfd = forked.descriptors
+        os.close(connection)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+
+
 def test_quarantines_are_known_at_once_and_lifted(lender_of: LenderOf) -> None:
     lender = lender_of(quarantine_after=1)
     _, alice = lender.principal("alice")
@@ -93,7 +127,9 @@ def test_quarantines_are_known_at_once_and_lifted(lender_of: LenderOf) -> None:
     source = source_of(Exits, "alice")
     with pytest.raises(WorkerLost):
         Held(alice, "alice", Exits).step()
-    with pytest.raises(ProcessorFailed, match=r"processor Exits \(.*\) is quarantined: 1 failures or slow calls") as caught:
+    with pytest.raises(
+        ProcessorFailed, match=r"processor Exits \(.*\) is quarantined: 1 failures or slow calls"
+    ) as caught:
         alice.host(source)
     assert caught.value.code == ProcessorFailed.QUARANTINED
     assert lender.service.quarantine.failures == 1
@@ -175,12 +211,12 @@ def test_the_end_of_a_process_ends_its_workers(lender_of: LenderOf) -> None:
 def test_a_process_has_no_more_workers_than_slots(lender_of: LenderOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitport_server.front_door.worker_service.forked_workers._END_SECONDS", 0.1)
     lender = lender_of()
-    principal, executor = lender.principal("alice")
+    principal, _ = lender.principal("alice")
     domain = DomainMessage("alice", "", "")
     (python, *_) = lender.service.settings.pythons
     refused = principal.link.call(ForkWorker(worker=99, python=python, domain=domain)).message
     assert refused.reason == "could not be forked: no slot is free for it"
-    with pytest.raises(LogitportError, match="no worker of Python '0.0' can be forked"):
+    with pytest.raises(LogitportError, match=r"no worker of Python '0\.0' can be forked"):
         principal.link.call(ForkWorker(worker=99, python="0.0", domain=domain))
     assert lender.service.running == 0
 
@@ -188,7 +224,9 @@ def test_a_process_has_no_more_workers_than_slots(lender_of: LenderOf, monkeypat
 def test_failures_are_charged_in_trust_domains_of_the_principal(lender_of: LenderOf) -> None:
     lender = lender_of(quarantine_after=1)
     principal, _ = lender.principal("mallory")
-    failure = RecordFailure(domain=DomainMessage("bob", "t", "d" * 9999), digest="d", reason="r" * 9999, seconds=float("nan"))
+    failure = RecordFailure(
+        domain=DomainMessage("bob", "t", "d" * 9999), digest="d", reason="r" * 9999, seconds=float("nan")
+    )
     principal.link.call(failure)
     ((domain, digest, reason),) = lender.service.quarantine.entries()
     assert domain is not None

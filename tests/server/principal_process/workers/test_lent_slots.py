@@ -11,6 +11,7 @@ import pytest
 
 from logitport import EditProcessor, LimitExceeded
 from tests.server.lent_workers import Held, started
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,9 @@ def test_a_principal_below_its_share_gets_the_slot_of_another(lender_of: LenderO
     late = Held(bob, "bob", CountsTokens)
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2, "bob": 1}
-    with pytest.raises(LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"):
+    with pytest.raises(
+        LimitExceeded, match=r"3 workers are in use, 1 of them by this principal \(its share: 1\), 0 of"
+    ):
         Held(bob, "bob", CountsTokens, "2")
     text = "3 workers are in use, 2 of them by this principal (its share: 1), 0 of them by this tenant (its share: 1)"
     with pytest.raises(LimitExceeded, match=re.escape(text)):
@@ -109,8 +112,8 @@ def test_a_principals_slots_are_divided_among_its_tenants(lender_of: LenderOf) -
     assert late.step() == 2.0
     assert slots_of(lender) == {"alice": 2}
     text = (
-        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 of "
-        "them by this processor (its share: 1)"
+        "2 workers are in use, 2 of them by this principal (its share: 2), 1 of them by this tenant (its share: 1), 0 "
+        "of them by this processor (its share: 1)"
     )
     with pytest.raises(LimitExceeded, match=re.escape(text)):
         greedy[0].step()
@@ -123,7 +126,7 @@ def test_a_busy_worker_gives_way_after_its_call(lender_of: LenderOf) -> None:
     _, bob = lender.principal("bob")
     busy = [Held(alice, "alice", Sleeps, str(number)) for number in range(2)]
     stepping = [started(held.step) for held in busy]
-    time.sleep(0.1)
+    wait_until(lambda: all(held.dialect.worker.called_processor() for held in busy))
     assert Held(bob, "bob", CountsTokens).step() == 2.0
     assert [step.result(60) for step in stepping] == [1.0, 1.0]
     assert slots_of(lender) == {"alice": 1, "bob": 1}
@@ -139,7 +142,10 @@ def test_a_worker_that_stays_in_calls_is_waited_for(lender_of: LenderOf) -> None
         held.dialect.worker.lock.acquire()
     slots = bob._slots
     worker = bob._new_worker(busy[0].source.domain, next(iter(bob.pythons)))
-    with worker.lock, pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"):
+    with (
+        worker.lock,
+        pytest.raises(LimitExceeded, match="2 workers are in use, and those above their share are in calls"),
+    ):
         slots.acquire(worker, 0.2)
     for held in busy:
         held.dialect.worker.lock.release()
@@ -158,7 +164,4 @@ def test_slots_return_when_workers_end(lender_of: LenderOf) -> None:
     gc.collect()
     worker.idle_since = time.monotonic() - 100.0
     alice._slots.end_idle()
-    deadline = time.monotonic() + 60.0
-    while slots_of(lender) or lender.service.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not (slots_of(lender) or lender.service.running))
