@@ -42,7 +42,9 @@ class Server:
         children: dict[int, list[int]] = {}
         for file in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has ended meanwhile
-                children.setdefault(int(file.read_text().rpartition(")")[2].split()[1]), []).append(int(file.parent.name))
+                children.setdefault(int(file.read_text().rpartition(")")[2].split()[1]), []).append(
+                    int(file.parent.name)
+                )
         forks = [child for child in children.get(self.pid, []) if _is_of_sessions(child)]
         return [self.pid, *forks, *(process for fork in forks for process in children.get(fork, []))]
 

@@ -33,6 +33,7 @@ from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
+from logitport_server.front_door.admin import AdminService, Status
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.processes import Processes
 from logitport_server.front_door.reports import Reports
@@ -51,7 +52,6 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
-from logitport_server.transports.admin import AdminService, Status
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import Ready, report
@@ -130,7 +130,8 @@ class Server:
         self._workers = worker_service_of(config, launched.workers, authenticator.grants)
         when_failed.callback(self._workers.close)
         self._metrics = Metrics(_NoLoads(), known)
-        self._metrics.watch_workers(self._workers)
+        if config.has_workers:
+            self._metrics.watch_workers(self._workers, hold_gpu=bool(self._workers.settings.nodes))
         self._store, seal = open_store(config)
         when_failed.callback(self._store.close)
         self._trusted_keys = TrustedKeys(config.trusted_keys) if config.trusted_keys is not None else None
@@ -208,7 +209,7 @@ class Server:
 
     @property
     def device(self) -> str:
-        """torch's name of the device for logits, once the server has started."""
+        """Torch's name of the device for logits, once the server has started."""
         return self._zygote.device
 
     @property

@@ -33,8 +33,7 @@ def histogram(name: str, seconds: float, labels: str = LABELS, count: int = 10) 
     """Series of a histogram whose observations, `count` a minute, take longer than all buckets below `seconds`."""
     bounds = (0.001, 0.1, 0.25, 0.5, 1.0)
     buckets = {
-        f'{name}_bucket{{{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60"
-        for bound in bounds
+        f'{name}_bucket{{{labels},le="{bound}"}}': f"0+{count}x60" if bound >= seconds else "0+0x60" for bound in bounds
     }
     return {
         **buckets,

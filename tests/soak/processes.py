@@ -60,9 +60,7 @@ class Usage:
                 usage.threads + threads,
                 usage.regions + regions,
             )
-        return cls(
-            usage.resident_bytes, usage.descriptors - of_workers, usage.workers, usage.threads, usage.regions
-        )
+        return cls(usage.resident_bytes, usage.descriptors - of_workers, usage.workers, usage.threads, usage.regions)
 
 
 def principal_processes(pid: int) -> list[int]:

@@ -105,9 +105,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 if frame is grpc.aio.EOF:
                     return
                 if stream is None:
-                    stream = await self._open(
-                        call, is_session=True, trace=_headers_of(context), peer=context.peer()
-                    )
+                    stream = await self._open(call, is_session=True, trace=_headers_of(context), peer=context.peer())
                 reply = await stream.relay.exchange(frame.data)
                 with stall_limit:
                     await context.write(reply)

@@ -42,9 +42,7 @@ class SessionsOfProcesses:
         is_draining: whether all sessions should move, and none is to be opened.
     """
 
-    def __init__(
-        self, metrics: Metrics, reports: Reports, processes: Callable[[], Iterable[RunningProcess]]
-    ) -> None:
+    def __init__(self, metrics: Metrics, reports: Reports, processes: Callable[[], Iterable[RunningProcess]]) -> None:
         self.is_draining = False
         self._metrics = metrics
         self._reports = reports

@@ -21,7 +21,7 @@ from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_session import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from logitport_server.front_door.running_process import Handler
     from logitport_server.principal_process.message import Message
@@ -47,9 +47,7 @@ class LaunchedZygote(NamedTuple):
 def launch(setup: Setup) -> LaunchedZygote:
     """Start a zygote. It ends when the socket is closed. Raises OSError."""
     ours, theirs = Channel.pair()
-    environment = {
-        name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS}
     environment |= {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # the same modules as here
         "PYTHONSAFEPATH": "1",
@@ -169,7 +167,9 @@ class SessionZygote:
                 assert self._prepared is not None  # noqa: S101 - `start` has begun
                 await asyncio.wait_for(asyncio.shield(self._prepared), _FORK_SECONDS)
             except asyncio.TimeoutError:
-                raise ServerUnavailable("the process that forks sessions' processes is being started; try again") from None
+                raise ServerUnavailable(
+                    "the process that forks sessions' processes is being started; try again"
+                ) from None
 
     def _listen(self) -> None:
         self._prepared = asyncio.get_running_loop().create_future()

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
@@ -26,10 +26,19 @@ if TYPE_CHECKING:
 
     from logitport_proto import processing_pb2
     from logitport_server.executors import Executor
-    from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics.counts import SessionLoads
+    from logitport_server.registry.quarantine import Quarantine
     from logitport_session.session import EngineSession
     from logitport_session.session_admissions import Admitted
+
+    class Workers(Protocol):
+        """The workers of a server; see `WorkerService`."""
+
+        @property
+        def quarantine(self) -> Quarantine: ...
+        @property
+        def running(self) -> int: ...
+        def resident_bytes(self) -> int: ...
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 
@@ -107,10 +116,8 @@ class Metrics:
         """Add a gauge that reads its value when the metrics are read."""
         Gauge(name, documentation, registry=self.registry).set_function(value)
 
-    def watch_workers(self, workers: WorkerService) -> None:
-        """Add the metrics of worker processes, and of the GPU that they may use."""
-        if not workers.settings.isolated:
-            return
+    def watch_workers(self, workers: Workers, *, hold_gpu: bool) -> None:
+        """Add the metrics of worker processes, and of the GPU that some may hold."""
         self.gauge(
             "logitport_workers", "Worker processes, one per trust domain and Python version", lambda: workers.running
         )
@@ -129,7 +136,7 @@ class Metrics:
             "Processors in quarantine, not called",
             lambda: len(workers.quarantine),
         )
-        if not workers.settings.nodes:
+        if not hold_gpu:
             return
         self._counter(
             "logitport_worker_logits",

@@ -88,7 +88,10 @@ class Channel:
         except OSError:
             return None
         descriptors = [
-            number for _, kind, rights in ancillary if kind == socket.SCM_RIGHTS for (number,) in struct.iter_unpack("i", rights)
+            number
+            for _, kind, rights in ancillary
+            if kind == socket.SCM_RIGHTS
+            for (number,) in struct.iter_unpack("i", rights)
         ]
         if not data:
             return None

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport_proto import processing_pb2
-    from logitport_server.principal_process.preload import Preloaded
-    from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.setup import Preloaded, Setup
     from logitport_server.principal_process.zygote_messages import Fork
     from logitport_session.principals import Principal
 
@@ -90,9 +89,7 @@ class _Process:
         self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         departures = Departures(setup.max_session_age)
-        recorder = Recorder(
-            self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting
-        )
+        recorder = Recorder(self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting)
         self._reporter = Reporter(link, recorder, departures, tracing.configure_queue())
         streams = Streams(
             principal,

@@ -39,9 +39,7 @@ class Reporter:
         spans: the spans that have ended; None while traces are off.
     """
 
-    def __init__(
-        self, link: Link, recorder: Recorder, departures: Departures, spans: SpanQueue | None = None
-    ) -> None:
+    def __init__(self, link: Link, recorder: Recorder, departures: Departures, spans: SpanQueue | None = None) -> None:
         self._link = link
         self._recorder = recorder
         self._departures = departures

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from logitport_session.limits import SessionLimits
+
+if TYPE_CHECKING:
+    from logitport_session.installed import Installed
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -37,3 +40,15 @@ class Setup(msgspec.Struct, frozen=True):
     def session_limits(self) -> SessionLimits:
         """Limits of a session."""
         return SessionLimits(**self.limits)
+
+
+class Preloaded(NamedTuple):
+    """What all processes have.
+
+    Attributes:
+        device: torch's name of the device for logits.
+        installed: the installed processors.
+    """
+
+    device: str
+    installed: Installed

@@ -92,9 +92,7 @@ class Streams:
         self._sessions[message.number] = stream
         arguments = stream, connection, held.hold()
         try:
-            threading.Thread(
-                target=self._serve_session, args=arguments, name="logitport-session", daemon=True
-            ).start()
+            threading.Thread(target=self._serve_session, args=arguments, name="logitport-session", daemon=True).start()
         except RuntimeError as error:
             connection.fail(LimitExceeded(f"no thread can be started for the session: {error}; close other sessions"))
             self._end(message.number, connection)

@@ -17,8 +17,7 @@ from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.preload import preload
 
 if TYPE_CHECKING:
-    from logitport_server.principal_process.preload import Preloaded
-    from logitport_server.principal_process.setup import Setup
+    from logitport_server.principal_process.setup import Preloaded, Setup
 
 
 def run(control: socket.socket) -> None:
@@ -98,7 +97,7 @@ class _Zygote:
 
             process.run(request, socket.socket(fileno=connection), lifeline, self._setup, self._preloaded)
             status = 0
-        except BaseException:  # noqa: BLE001 - it must not return into the zygote's code
+        except BaseException:
             import logging
 
             logging.getLogger(__name__).exception("a principal's process ends")

@@ -148,7 +148,7 @@ def test_names_of_a_process_are_limited_as_those_of_its_principal(metrics: Metri
 
 def test_a_negative_load_counts_as_none(metrics: Metrics) -> None:
     async def test() -> None:
-        reports = Reports(metrics, lambda: [])
+        reports = Reports(metrics, list)
         async with joined(reports.handlers) as parts:
             loads = SessionLoads(sessions=-5, requests=3, pending=-1, movable_sessions=2)
             reports.handlers[MetricsReport](parts.process, MetricsReport(counts=Counts(), loads=loads), [])

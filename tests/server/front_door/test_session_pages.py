@@ -13,13 +13,13 @@ from logitport.core.fair_threads import FairThreads
 from logitport_proto import admin_pb2
 from logitport_server.access.guard import Call, current_call
 from logitport_server.front_door import session_pages
+from logitport_server.front_door.admin import AdminService
 from logitport_server.front_door.reports import Reports
 from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
 from logitport_server.registry.loader import Loader
-from logitport_server.transports.admin import AdminService
 from logitport_session.principals import ANONYMOUS
 from tests.server.front_door.joined import Joined, joined
 

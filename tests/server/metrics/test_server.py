@@ -18,7 +18,6 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
 
-
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -146,11 +145,8 @@ def test_hits_and_misses_of_the_loader() -> None:
 
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
-    settings = SimpleNamespace(isolated=True, nodes=["/dev/nvidia0"])
-    workers: Any = SimpleNamespace(
-        running=1, resident_bytes=lambda: 0, quarantine=Quarantine(1, 1.0), settings=settings
-    )
-    metrics.watch_workers(workers)
+    workers: Any = SimpleNamespace(running=1, resident_bytes=lambda: 0, quarantine=Quarantine(1, 1.0))
+    metrics.watch_workers(workers, hold_gpu=True)
     metrics.add_report("alice", Counts(worker_logits={"device": 2}, worker_gpus_refused=1))
     assert value(metrics, "logitport_worker_logits_total", memory="device") == 2
     assert value(metrics, "logitport_worker_logits_total", memory="host") == 0

@@ -23,9 +23,7 @@ logger = logging.getLogger(__name__)
 _LOADER_CACHE_SIZE = 128
 
 
-def executor_of(
-    settings: WorkerSettings, link: Link, principal: str, device: str
-) -> Executor:
+def executor_of(settings: WorkerSettings, link: Link, principal: str, device: str) -> Executor:
     """Create the executor of a process, before `Link.run`.
 
     Args:
