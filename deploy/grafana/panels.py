@@ -224,8 +224,8 @@ QUEUES = Row(
     (
         Panel(
             "Before a step",
-            "Time for a thread, and for the turn of its principal. If it grows, the server has too much work: add "
-            "servers.",
+            "Time from the receipt of a step in its process until it is computed. If it grows, the process of one "
+            "principal, or the host, has too much work: add servers.",
             "s",
             quantiles("logitport_step_queue_seconds"),
             limits=((0.005, "orange"), (0.05, "red")),
@@ -363,17 +363,28 @@ PROCESSES = Row(
     "Processes and versions",
     (
         Panel(
+            "Processes of principals",
+            "They have the sessions. If the number falls and rises again without a change of the engines, processes "
+            "end: the log has process_lost with the principal and the cause.",
+            "none",
+            ((total("logitport_processes"), SERVER_LEGEND),),
+            width=6,
+        ),
+        Panel(
             "CPU",
-            "CPU time of the server's process, without its workers. At 100 %, the interpreter is busy: add servers.",
+            "CPU time of the front door, which relays frames of gRPC; without processes of principals and workers. At "
+            "100 %, its event loop is busy: let engines of the same host use the local transport, or add servers.",
             "percentunit",
             ((rate("process_cpu_seconds_total", SERVER), SERVER_LEGEND),),
             limits=((0.7, "orange"), (0.9, "red")),
+            width=6,
         ),
         Panel(
             "Memory",
-            "Resident memory of the server's process, without its workers.",
+            "Resident memory of the front door, without processes of principals and workers.",
             "bytes",
             ((total("process_resident_memory_bytes"), SERVER_LEGEND),),
+            width=6,
         ),
         Panel(
             "Open files",
@@ -386,6 +397,7 @@ PROCESSES = Row(
                 ),
             ),
             limits=((0.7, "orange"), (0.9, "red")),
+            width=6,
         ),
         number(
             "Versions",

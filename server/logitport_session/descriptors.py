@@ -1,4 +1,4 @@
-"""File descriptors of the server's process: their limit, and the error when there are no more."""
+"""File descriptors of this process: their limit, and the error when there are no more."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Source:
         installed: the processor; None for a payload.
         payload: the payload, not unpickled; None for an installed processor.
         domain: trust domain of the code; None for an installed processor, and for a program, which is no code.
-        program: the program, if the processor is one. It runs in the server's process.
+        program: the program, if the processor is one. It runs in the process of its session.
     """
 
     key: str

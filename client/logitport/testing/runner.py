@@ -162,7 +162,7 @@ class Backend(Protocol):
         """
 
     def serve_in_thread(self, options: Mapping[str, Any] | None = None) -> RunningServer:
-        """Start a server on a thread of this process."""
+        """Start a server whose front door is a thread of this process."""
 
 
 def with_tokenizer(

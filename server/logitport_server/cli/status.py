@@ -119,5 +119,5 @@ def _access(status: ServerStatus) -> str:
 def _code(status: ServerStatus) -> str:
     if not status.accepts_code:
         return "refused"
-    where = "sandboxed processes" if status.isolation == "process" else "the server's process"
+    where = "sandboxed processes" if status.isolation == "process" else "the processes of their callers"
     return f"accepted{' if it is signed' if status.requires_signatures else ''}, and run in {where}"

@@ -25,7 +25,7 @@ class Processors(OptionGroup):
     logits_processors: list[ProcessorPath] = Field(
         default=[],
         description="module.path:Class of an installed processor; requests name it by the same text; it is "
-        "trusted and runs in the server's own process",
+        "trusted and runs in the process of its caller's sessions, without a sandbox",
     )
     entry_points: bool = Field(
         True, description="load the processors of installed packages (entry-point group logitport.processors)"

@@ -49,7 +49,7 @@ class Sandbox(Layers):
     isolation: Literal["process", "none"] = Field(
         "process",
         description="where shipped processors run: process (one sandboxed process for each author) or none (in the "
-        "server's own process: only for code that you would run yourself)",
+        "process of its caller's sessions, as the server's user: only for code that you would run yourself)",
     )
     worker_python: list[WorkerPython] = Field(
         default=[],

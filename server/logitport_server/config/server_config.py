@@ -92,7 +92,7 @@ class ServerConfig(
 
     @property
     def runs_shipped_code(self) -> bool:
-        """Whether shipped processors run in the server's own process."""
+        """Whether shipped processors run in the process of their caller's sessions."""
         return self.enable_custom_logit_processor and self.isolation == "none"
 
     @property

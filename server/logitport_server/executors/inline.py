@@ -1,4 +1,4 @@
-"""Runs shipped processors in the server's own process, for operators that trust all authors."""
+"""Runs shipped processors in the process of their session, for operators that trust all authors."""
 
 from __future__ import annotations
 

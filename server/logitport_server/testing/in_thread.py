@@ -1,4 +1,4 @@
-"""A server on a thread of this process."""
+"""A server whose front door is a thread of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _DEFAULTS = {"listen": "127.0.0.1:0", "isolation": "none", "stop_seconds": 1.0}
 
 
 class ThreadServer:
-    """A server, started; it accepts shipped processors, and runs them in this process by default.
+    """A server, started. Its front door is a thread; sessions have processes of their own.
+
+    By default it accepts shipped processors, and runs them in these processes, without a sandbox.
 
     Args:
         options: options of the server, by the names of `ServerConfig`.

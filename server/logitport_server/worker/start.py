@@ -1,7 +1,6 @@
-"""Starts zygotes from the server's process.
+"""Starts zygotes of workers from the server's process, the front door.
 
-This module needs no torch: `logitport serve` starts the first zygote before it imports torch itself, so that both
-import it at the same time.
+This module needs no torch: `logitport serve` starts the zygotes before it imports the rest.
 """
 
 from __future__ import annotations
@@ -97,6 +96,6 @@ def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
         message = f"shipped processors cannot be isolated on this machine: {error}"
         if isinstance(error, NotContained):
             message += (
-                "\n--isolation none runs them in the server's own process: only for code that you would run yourself"
+                "\n--isolation none runs them in the processes of their callers: only for code that you would run yourself"
             )
         raise StartupError(message) from error

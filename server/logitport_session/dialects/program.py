@@ -1,4 +1,4 @@
-"""Programs: verified data instead of code, run in the server's process, or by the engine.
+"""Programs: verified data instead of code, run in the process of their session, or by the engine.
 
 A program needs no isolation. Its rows do not affect each other, so that one call may have rows of several tenants.
 """

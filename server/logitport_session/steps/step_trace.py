@@ -20,7 +20,7 @@ class TracedCall:
 
     Attributes:
         rows: number of rows.
-        where: "worker", or "server" for a call in the server's process.
+        where: "worker", or "server" for a call in the process of the session.
         times: begin and end, in nanoseconds since the epoch.
         error: why the call, or one of its rows, has failed.
     """
