@@ -178,6 +178,7 @@ class Server:
             self._metrics.load,
             quotas.accepts_session,
             lambda: self._sessions.is_draining,
+            config.max_message_bytes,
         )
         status = Status(
             config, lambda: self._zygote.device, self._workers, self._registry, self._metrics, self._sessions

@@ -168,7 +168,7 @@ def test_bytes_that_are_not_a_message(server: Any, client: Client) -> None:
     with grpc.insecure_channel(server.target) as channel:
         for method in ("LogitProcessing/Apply", "ProcessorRegistry/Register"):
             call = channel.unary_unary(f"/logitport.v1.{method}")
-            with pytest.raises(grpc.RpcError, match="3 bytes are not a valid (Apply|Register)Request") as refused:
+            with pytest.raises(grpc.RpcError, match=r"3 bytes are not a valid (Apply|Register)Request") as refused:
                 call(b"\xff\xff\xff", timeout=SECONDS)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         stream = channel.stream_stream("/logitport.v1.LogitProcessing/Session")

@@ -11,8 +11,8 @@ processes of another principal that compute without end. Times until the answer 
 | no division | 0.1 / 8.5 / 11 | 47 / 80 / 80 |
 
 The machine had other load. Autogroups, and the process alone in the first column, shared the CPU with it; the others
-had precedence over it. Cgroups were of v1. With 2 busy processes, cgroups and no division are about the same (p99: 2 and
-4 ms for the short answer, 13 and 11 ms for the long one).
+had precedence over it. Cgroups were of v1. With 2 busy processes, cgroups and no division are about the same (p99: 2
+and 4 ms for the short answer, 13 and 11 ms for the long one).
 
 What was tried without a division and lost, with 16 busy processes and the short answer: SCHED_BATCH for them (13 ms at
 p99), slices of 100 ms for them (11 ms), and slices of 0.1 ms for the other process (5 ms, within the noise).

@@ -54,6 +54,7 @@ def process_limit(limits: SessionLimits, machine: int) -> int:
     It is half of the machine's memory, or more where the other limits permit one principal to need more.
 
     Args:
+        limits: of a session.
         machine: memory in bytes.
     """
     return max(int(machine * _PART_OF_MACHINE), principal_bytes(limits) + _MAX_THREADS * _STACK_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from contextlib import suppress
 
@@ -10,6 +11,8 @@ from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, from_proto
 from logitport_proto import common_pb2
 from logitport_server.principal_process.relayed import ERROR, MAX_JOINED_BYTES
+
+logger = logging.getLogger(__name__)
 
 _RECEIVED_BYTES, _MAX_RECEIVED_BYTES = 1 << 16, 1 << 20
 
@@ -19,12 +22,14 @@ class Relay:
 
     Args:
         connection: the socket, which this object then owns.
+        max_reply_bytes: the size limit of a reply. A longer one ends the stream.
 
     Attributes:
         ended: done when the process has closed its end: nothing of the stream is left there.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_reply_bytes: int) -> None:
+        self._max_reply_bytes = max_reply_bytes
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._connection = connection
@@ -90,6 +95,10 @@ class Relay:
         joined = b"".join(self._parts)
         (length,) = LENGTH.unpack_from(joined)
         self._needed = LENGTH.size + (length & ~ERROR)
+        if self._needed > LENGTH.size + self._max_reply_bytes:
+            logger.error("a process has sent a reply of %d bytes, and its stream ends", length & ~ERROR)
+            self._end()
+            return
         if self._size < self._needed:
             self._parts = [joined]
             return

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What the answer to a check of a payload has in addition to its bytes.
+_CHECKED_BYTES = 1 << 16
+
 
 class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     """The calls of LogitProcessing. All methods belong to the event loop.
@@ -42,6 +45,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         load: returns the number of open sessions, and of the requests that they hold or expect.
         accepts_session: whether the quotas allow another session of a principal.
         is_leaving: whether the server accepts no more sessions, because it drains.
+        max_message_bytes: the size limit of a message.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         load: Callable[[], tuple[int, int]],
         accepts_session: Callable[[Principal], bool],
         is_leaving: Callable[[], bool],
+        max_message_bytes: int,
     ) -> None:
         self._processes = processes
         self._local_socket = local_socket
         self._load = load
         self._accepts_session = accepts_session
         self._is_leaving = is_leaving
+        self._max_reply_bytes = max_message_bytes + _CHECKED_BYTES
         self._numbers = itertools.count(1)
         self._idle: set[asyncio.Task[None]] = set()
         self._num_sessions = 0
@@ -164,7 +170,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 message.socket_path, message.access_token = offered.socket_path, offered.access_token
             process.post(message, [theirs.fileno()])
         self._processes.begin_stream(process)
-        return _Stream(process, Relay(ours), message.access_token)
+        return _Stream(process, Relay(ours, self._max_reply_bytes), message.access_token)
 
     def _end(self, stream: _Stream, release: Callable[..., None]) -> None:
         """End a stream. It counts for the quotas until its process has closed its end."""

@@ -92,7 +92,7 @@ class Registered:
         self._payloads: BoundedTable[bytes, Payload] = BoundedTable(_MAX_PAYLOADS)
         self._lock = threading.Lock()
 
-    def find(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: ARG002, FBT001
+    def find(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: ARG002
         """Return the owner and the payload of a processor that this process's principal may use. Raises NotFound."""
         resolved: messages.Resolved = self._link.call(messages.Resolve(text=text, is_name=is_name)).message
         with self._lock:

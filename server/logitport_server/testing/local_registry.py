@@ -62,6 +62,6 @@ class LocalRegistry(Registry):
         shipped = self._checks.check(serialized, name)
         return self.register_checked(shipped, serialized, name, principal, replace=replace, shared=shared)
 
-    def _find_registered(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:  # noqa: FBT001
+    def _find_registered(self, text: str, principal: Principal, is_name: bool) -> tuple[str, Payload]:
         entry = self.find(text, principal.name, is_name=is_name)
         return entry.owner, entry.payload

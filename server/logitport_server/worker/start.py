@@ -96,6 +96,7 @@ def start_first_zygote(config: ServerConfig) -> StartedZygote | None:
         message = f"shipped processors cannot be isolated on this machine: {error}"
         if isinstance(error, NotContained):
             message += (
-                "\n--isolation none runs them in the processes of their callers: only for code that you would run yourself"
+                "\n--isolation none runs them in the processes of their callers: only for code that you would run "
+                "yourself"
             )
         raise StartupError(message) from error

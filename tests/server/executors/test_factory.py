@@ -105,7 +105,9 @@ def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(start, "contain", contain)
     config = ServerConfig(enable_custom_logit_processor=True, layers=["limits=off", "seccomp=required"])
-    with pytest.raises(StartupError, match=r"(?s)host's files.*--isolation none runs them in the processes of their callers"):
+    with pytest.raises(
+        StartupError, match=r"(?s)host's files.*--isolation none runs them in the processes of their callers"
+    ):
         factory.choose_executor(config)
 
 

@@ -36,11 +36,23 @@ def echo(connection: RelayedConnection) -> None:
 
 def test_messages_of_any_size() -> None:
     async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours)
+        stream = Relay(ours, 1 << 26)
         for size in (0, 1, 4, 65_530, 65_531, 65_536, 65_537, 1 << 20, 40_000_001):
             message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
             assert await stream.exchange(message) == message[::-1]
         stream.finish()
+        await stream.ended
+
+    with process(echo) as ours:
+        asyncio.run(relay(ours))
+
+
+def test_a_reply_over_the_limit_ends_the_stream() -> None:
+    async def relay(ours: socket.socket) -> None:
+        stream = Relay(ours, 999)
+        assert len(await stream.exchange(b"x" * 999)) == 999
+        with pytest.raises(ServerUnavailable):
+            await stream.exchange(b"x" * 1000)
         await stream.ended
 
     with process(echo) as ours:
@@ -54,7 +66,7 @@ def test_an_error_of_the_process() -> None:
         connection.close()
 
     async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours)
+        stream = Relay(ours, 1 << 26)
         with pytest.raises(LimitExceeded, match="too many"):
             await stream.exchange(b"frame")
         await stream.ended
@@ -71,7 +83,7 @@ def test_a_process_that_ends(receives: bool) -> None:
         connection.close()
 
     async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours)
+        stream = Relay(ours, 1 << 26)
         with pytest.raises(ServerUnavailable, match="open a session again"):
             await stream.exchange(b"frame")
         await stream.ended
@@ -95,7 +107,7 @@ def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
         connection.close()
 
     async def relay(ours: socket.socket) -> None:
-        stream = Relay(ours)
+        stream = Relay(ours, 1 << 26)
         exchange = asyncio.ensure_future(stream.exchange(b"frame"))
         await asyncio.sleep(0)
         exchange.cancel()

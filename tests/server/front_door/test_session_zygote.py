@@ -46,7 +46,7 @@ async def fork() -> None:
     channel = Channel(theirs, messages.TO_ZYGOTE)
     nothing: Any = None
     forks = threading.Thread(target=zygote._Zygote(channel, nothing, nothing).run, daemon=True)
-    sleeper = subprocess.Popen(["sleep", "600"])  # `close` kills it
+    sleeper = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - `close` kills it
     requested = SessionZygote(nothing, LaunchedZygote(sleeper, ours), _SETTINGS, {})
     channel.send(messages.Prepared(device="cpu"))
     forks.start()
