@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.processes import principal_processes
 
 if TYPE_CHECKING:
     import subprocess
@@ -25,7 +28,22 @@ def wait_until(
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Stop a process by SIGSTOP. Returns when all its threads have stopped: one that still runs could answer."""
+    """Stop a server, or another process, by SIGSTOP, with the processes of principals.
+
+    Returns when all threads have stopped: one that still runs could answer.
+    """
     process.send_signal(signal.SIGSTOP)
-    threads = Path(f"/proc/{process.pid}/task")
-    wait_until(lambda: {file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")} == {"T"})
+    for each in (process.pid, *principal_processes(process.pid)):
+        os.kill(each, signal.SIGSTOP)
+        threads = Path(f"/proc/{each}/task")
+        wait_until(lambda threads=threads: {_state(file) for file in threads.glob("*/stat")} == {"T"})  # type: ignore[misc]
+
+
+def resume(process: subprocess.Popen[Any]) -> None:
+    """Let a stopped server go on, with the processes of principals."""
+    for each in (*principal_processes(process.pid), process.pid):
+        os.kill(each, signal.SIGCONT)
+
+
+def _state(file: Path) -> str:
+    return file.read_text().rpartition(")")[2].split()[0]

@@ -19,7 +19,7 @@ from logitport import CustomLogitProcessor
 from logitport_server.testing.in_thread import ThreadServer
 from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
-from tests.soak.processes import principal_processes
+from tests.processes import principal_processes
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:

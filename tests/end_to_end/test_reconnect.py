@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from logitport import Client, NotFound, Request, ServerUnavailable, StateLost
 from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
 from tests.toy_processors import HalveInPlace
-from tests.waiting import stop
+from tests.waiting import resume, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,7 +146,7 @@ def test_a_server_that_stops_for_a_while(
         logits = torch.zeros(1, VOCAB)
         stop(server.process)
         pending = opened.step({handle: []})
-        threading.Timer(4.0, lambda: server.process.send_signal(signal.SIGCONT)).start()
+        threading.Timer(4.0, lambda: resume(server.process)).start()
         pending.apply(logits)
         assert logits[0, 3] == -torch.inf
         assert opened.reconnects >= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import threading
 import time
@@ -19,7 +18,7 @@ from logitport_proto import processing_pb2, processing_pb2_grpc
 from tests.conftest import COMMAND, free_address, run_server
 from tests.end_to_end.engines import VOCAB, Engine, kill
 from tests.fleet.balancers import run_envoy
-from tests.waiting import stop, wait_until
+from tests.waiting import resume, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +87,7 @@ class Cluster:
     def repair(self) -> None:
         """Continue or replace the servers that a test has stopped, and wait for the end of its sessions."""
         for place, server in enumerate(self.servers):
-            server.process.send_signal(signal.SIGCONT)
+            resume(server.process)
             if server.process.poll() is not None:
                 self.servers[place] = self._start(server.target)
         wait_until(lambda: not sum(self.sessions()))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 from logitport import Client
 from tests.end_to_end.engines import Engine, busiest, run, sessions_of, start_together, targets
-from tests.waiting import stop
+from tests.waiting import resume, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,5 +29,5 @@ def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure:
         assert [engine.wrong for engine in engines] == [0] * 8
         assert sum(engine.session.reconnects for engine in engines) == moving
         assert sum(sessions_of(server)[0] for server in cluster if server is not stopped) == 8
-        stopped.process.send_signal(signal.SIGCONT)
+        resume(stopped.process)
         assert longest < MAX_STEP_SECONDS

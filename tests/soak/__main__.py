@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 
 from tests.conftest import RunningServer, free_address, run_server
-from tests.soak.processes import Usage, descendants, workers
+from tests.processes import Usage, descendants, workers
 
 _TICK_SECONDS = 0.25
 _ENGINE_SECONDS, _WORKER_SECONDS, _DRAIN_SECONDS = 6.0, 2.0, 8.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from functools import cache
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from logitport.integrations import transformers as plain
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.shipped_processors import CountsCalls, ForcesLengths, RaisesAfter, Tilt
-from tests.waiting import stop
+from tests.waiting import resume, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -296,7 +295,7 @@ def test_a_server_that_hung_is_used_again_once_it_answers(start_server: Any, sta
         stop(server.process)
         manager.add_request(PROMPTS[0], "meanwhile", 3, logitport=chained)
         assert "ServerUnavailable" in results(manager, 1)["meanwhile"].error
-        server.process.send_signal(signal.SIGCONT)
+        resume(server.process)
         deadline, error = time.monotonic() + 60, "never called"
         while error is not None and time.monotonic() < deadline:
             time.sleep(0.2)

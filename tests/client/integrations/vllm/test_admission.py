@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from logitport.integrations.vllm import admission
 from logitport.request import Request
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
-from tests.waiting import stop, wait_until
+from tests.waiting import resume, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +69,7 @@ def test_a_hanging_server_blocks_admission_only_once_in_a_while(
         assert sum(wait > 1.5 for wait in waits) <= 2
         assert max(waits) < 20
     finally:
-        server.process.send_signal(signal.SIGCONT)
+        resume(server.process)
 
 
 def test_its_timeout_is_the_step_timeout(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
