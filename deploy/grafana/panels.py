@@ -367,7 +367,10 @@ PROCESSES = Row(
             "They have the sessions. If the number falls and rises again without a change of the engines, processes "
             "end: the log has process_lost with the principal and the cause.",
             "none",
-            ((total("logitport_processes"), SERVER_LEGEND),),
+            (
+                (total("logitport_processes"), SERVER_LEGEND),
+                (rate("logitport_processes_lost_total", SERVER), f"lost {SERVER_LEGEND}"),
+            ),
             width=6,
         ),
         Panel(

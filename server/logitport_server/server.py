@@ -213,6 +213,11 @@ class Server:
             lambda: self._registry.has_store,
         )
         gauge("logitport_processes", "Processes of principals that run", lambda: len(self._processes))
+        self._metrics.counter(
+            "logitport_processes_lost",
+            "Processes of principals that have ended by themselves, or were killed",
+            {"": lambda: self._processes.lost},
+        )
 
     @property
     def device(self) -> str:

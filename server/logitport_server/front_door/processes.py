@@ -43,6 +43,9 @@ class Processes:
     Args:
         started: called with each process before its first stream.
         max_of_principal: processes of one principal; by default the number of cores.
+
+    Attributes:
+        lost: number of processes that have ended by themselves.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Processes:
         self._forks: deque[float] = deque(maxlen=_FORKS_PER_SECOND)
         self._watching: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self.lost = 0
 
     def __iter__(self) -> Iterator[RunningProcess]:
         return chain.from_iterable(map(list, list(self._running.values())))
@@ -176,6 +180,7 @@ class Processes:
         while crashes and now - crashes[0] > _CRASH_SECONDS:
             crashes.popleft()
         crashes.append(now)
+        self.lost += 1
         logger.error(
             "the process %d of principal %r %s; its %d streams have ended",
             process.process_id,

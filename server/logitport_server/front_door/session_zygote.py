@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 _FORK_SECONDS = 10.0
 _START_SECONDS = 180.0
-_END_SECONDS = 5.0
+_END_SECONDS = 0.5
 
 
 class LaunchedZygote(NamedTuple):
@@ -254,7 +255,8 @@ class SessionZygote:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
             self._channel.close()
         self._launched.process.kill()
-        self._launched.process.wait(_END_SECONDS)
+        with suppress(subprocess.TimeoutExpired):  # it blocks the event loop
+            self._launched.process.wait(_END_SECONDS)
 
 
 def _refused(event: messages.ForkFailed) -> LimitExceeded:

@@ -107,8 +107,8 @@ class Metrics:
         )
         self.received = {transport: partial(self._steps.received, transport) for transport in TRANSPORTS}
         self.sent = {transport: partial(self._steps.sent, transport) for transport in TRANSPORTS}
-        self._counter("logitport_loader_hits", "Loads from the cache of classes", {"": lambda: self.loader_hits})
-        self._counter("logitport_loader_misses", "Loads that unpickled", {"": lambda: self.loader_misses})
+        self.counter("logitport_loader_hits", "Loads from the cache of classes", {"": lambda: self.loader_hits})
+        self.counter("logitport_loader_misses", "Loads that unpickled", {"": lambda: self.loader_misses})
         labels = {
             "version": VERSION,
             "python": platform.python_version(),
@@ -133,7 +133,7 @@ class Metrics:
             "Resident memory of all workers, in which pages that they share count once for each",
             workers.resident_bytes,
         )
-        self._counter(
+        self.counter(
             "logitport_workers_lost",
             "Workers terminated because of a processor",
             {"": lambda: workers.quarantine.failures},
@@ -145,13 +145,13 @@ class Metrics:
         )
         if not hold_gpu:
             return
-        self._counter(
+        self.counter(
             "logitport_worker_logits",
             "Calls of workers with logits on the GPU, by the memory they were passed in: host or device",
             {memory: partial(self._reported.worker_logits.__getitem__, memory) for memory in MEMORIES},
             "memory",
         )
-        self._counter(
+        self.counter(
             "logitport_worker_gpus_refused",
             "Workers that have access to the GPU but failed to use it; their rows are passed in host memory",
             {"": lambda: self._reported.worker_gpus_refused},
@@ -290,7 +290,8 @@ class Metrics:
         self._steps.add_counts(counts.steps)
         self.processors.add_counts(session.principal.name, counts.processors)
 
-    def _counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+    def counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
+        """Add a counter that reads its values, by the value of its label, when the metrics are read."""
         self.registry.register(FunctionCounter(name, documentation, values, label))
 
     def _add_waits(self) -> None:

@@ -13,6 +13,7 @@ import logitport_builtins
 from logitport.errors import InvalidArgument, LogitportError
 from logitport_server import logs
 from logitport_server.principal_process.setup import Preloaded
+from logitport_server.worker.malloc import keep_large_blocks
 from logitport_session import installed
 from logitport_session.installed import Installed
 
@@ -29,6 +30,7 @@ def preload(setup: Setup) -> Preloaded:
         InvalidArgument: an option cannot be used.
         LogitportError: a tokenizer or a processor cannot be used, or an installed program breaks a rule.
     """
+    keep_large_blocks()
     logs.configure(setup.log_level, setup.log_format)
     _import()
     given: list[Any] = dill.loads(setup.processors) if setup.processors else []  # noqa: S301 - the front door's own

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport_server.front_door.launched import launch
 from logitport_server.worker.malloc import keep_large_blocks
+from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     keep_large_blocks()
     prevent_core_files()
     config.start_logging()
+    descriptors.raise_limit()  # before the zygotes, which inherit it
     launched = launch(config)
     from logitport_server.server import run  # after the zygotes have started: its imports take a while, too
 
