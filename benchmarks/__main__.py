@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import axes, bar, costs, isolation, programs, publish, report, step, suite, throughput
+from benchmarks import axes, bar, costs, isolation, principals, programs, publish, report, step, suite, throughput
 from benchmarks.fleet import replay
 from benchmarks.records import Records
 from benchmarks.servers import connected
@@ -30,6 +30,7 @@ _BAR = (
     costs.server_memory,
     replay,
     throughput.row_steps,
+    principals.principals,
 )
 _AXES = (axes.forward_passes, axes.axes, axes.engines)
 

@@ -103,5 +103,5 @@ def round_trips(_: Server, client: Client) -> Iterator[BarLine]:
         contestants = [Echo(server.target, workload, grpc), bare, local, grpc]
         raced = race(contestants, workload, forwards.none, steps=400, refill=False)
         close_all(contestants)
-    limits = {"local": 0.35, "grpc": 1.2, bare.name: None}
+    limits = {"local": 0.35, "grpc": 1.45, bare.name: None}
     yield from ratios("round trip of 8 rows, ", raced, Echo.name, limits, label="gRPC echo")
