@@ -43,8 +43,8 @@ class StepTimes(NamedTuple):
 class ProcessorMetrics(Collector):
     """The metrics with the label `processor`. Thread-safe.
 
-    Not counters of prometheus_client: their children would have to be looked up at every step, or kept in step with
-    the labels that leave.
+    Not counters of prometheus_client: their children would have to follow the labels that leave, and its histograms
+    cannot add those of a report.
 
     Args:
         installed: names of the installed processors. Each has a label of its own.

@@ -25,8 +25,8 @@ _LE = bucket_labels(STEP_BOUNDS)
 class StepMetrics(Collector):
     """The metrics with the label `transport`. Thread-safe.
 
-    Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them. Its
-    counters take several times as long for each message.
+    Not metrics of prometheus_client: its counters take several times as long for each message, and its histograms
+    cannot add those of a report.
     """
 
     def __init__(self) -> None:
