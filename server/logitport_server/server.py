@@ -130,7 +130,7 @@ class Server:
         authenticator = Authenticator(tokens, certificates=config.tls_client_ca is not None)
         self._workers = worker_service_of(config, launched.workers, authenticator.grants)
         when_failed.callback(self._workers.close)
-        self._metrics = Metrics(_NoLoads(), known)
+        self._metrics = Metrics(known)
         if config.has_workers:
             self._metrics.watch_workers(self._workers, hold_gpu=bool(self._workers.settings.nodes))
         self._store, seal = open_store(config)
@@ -370,10 +370,6 @@ class Server:
         self._store.close()
         await asyncio.to_thread(tracing.shut_down, _EXPORT_SECONDS)
         return running
-
-
-class _NoLoads:
-    hits = misses = 0
 
 
 def open_local_socket(config: ServerConfig) -> LocalSocketListener:

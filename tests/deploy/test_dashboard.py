@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 
 pytest.importorskip("grafana_foundation_sdk")  # needs Python 3.11
 
@@ -33,7 +32,7 @@ def exported() -> set[str]:
     files = [*source.glob("metrics/*.py"), source / "server.py", source / "status_pages.py"]
     code = "".join(file.read_text() for file in files)
     found = set(re.findall(r'"(logitport_\w+)"', code))
-    found |= {sample.name for family in Metrics(Loader(1)).registry.collect() for sample in family.samples}
+    found |= {sample.name for family in Metrics().registry.collect() for sample in family.samples}
     return found | {f"{name}{suffix}" for name in found for suffix in ("_total", "_bucket", "_sum", "_count")}
 
 

@@ -20,12 +20,11 @@ from logitport.session.device_memory import DeviceMemory, PinnedMemory
 from logitport.session.session import Session
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
 from logitport_session.shared_memory import device_regions
 from logitport_session.shared_memory.regions import Regions
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
+from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import Engine
 from tests.session_streams import answer
 from tests.toy_processors import RaisesAfterWriting
@@ -106,7 +105,7 @@ class SharedGpu:
     gpu: RecordedGpu
     engine: Any
     server: Any
-    metrics: Metrics = field(default_factory=lambda: Metrics(Loader(1)))
+    metrics: RecordedMetrics = field(default_factory=RecordedMetrics)
     max_region_bytes: int = 1 << 20
     local_socket: list[LocalTransportInMemory] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
@@ -120,7 +119,7 @@ class SharedGpu:
     def memory_counted(self) -> dict[str, float]:
         """Count the steps by the memory that their logits were read from, according to the metrics."""
         return {
-            memory: self.metrics.registry.get_sample_value("logitport_logits_read_total", {"memory": memory}) or 0.0
+            memory: self.metrics.value("logitport_logits_read_total", memory=memory) or 0.0
             for memory in ("device", "host", "inline")
         }
 
@@ -131,9 +130,8 @@ class SharedGpu:
             session.regions = session.lending._regions = regions
             return session
 
-        self.local_socket.append(
-            LocalTransportInMemory(SessionStream(open_session, self.metrics, ConnectedTransport()), self.gpu.record)
-        )  # type: ignore[arg-type]
+        stream = SessionStream(open_session, self.metrics.counts, ConnectedTransport())  # type: ignore[arg-type]
+        self.local_socket.append(LocalTransportInMemory(stream, self.gpu.record))
         return self.local_socket[-1]
 
     @property

@@ -36,7 +36,7 @@ from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import Received, WorkerGone
-from logitport_server.metrics import Metrics
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import Loader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
@@ -58,7 +58,6 @@ ROWS, VOCAB = 4, 100
 _CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12, max_requests_per_session=8)
 _REGISTRY = LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
 _EXECUTOR = InlineExecutor(Loader(1))
-_METRICS = Metrics(Loader(1))
 _SOURCE = Source("digest", payload=payload.Payload(b"", "digest"))
 _DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
 _LENGTH = struct.Struct("<I")
@@ -69,7 +68,9 @@ _READER = None if core is None else core.ReplyReader(VOCAB, core.Datatype.FP32)
 def frames(data: bytes) -> None:
     """Frames of a local transport: each reply has the number of its frame, and no frame reveals a defect."""
     stream = SessionStream(
-        lambda opening: EngineSession(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG), _METRICS, None
+        lambda opening: EngineSession(opening, _REGISTRY, _EXECUTOR, torch.device("cpu"), _CONFIG),
+        SessionCounts(),
+        None,
     )
     try:
         for frame in _frames_in(data):

@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from logitport_proto import common_pb2, processing_pb2
+from logitport_proto import common_pb2
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
 TRANSPORTS = ("unary", "grpc", "local")
 PARTS = ("edits", "logits", "apply")
-# The part of a step that a reply answers.
-PART_OF = {
-    processing_pb2.StepEdits: "edits",
-    processing_pb2.StepLogitsEdited: "logits",
-    processing_pb2.ApplyResponse: "apply",
-}
 # Memories of the logits that a step has read.
 MEMORIES = ("inline", "host", "device")
 # Seconds that an admission may wait, behind classes that load slowly.
@@ -107,9 +101,9 @@ class Counts(msgspec.Struct, omit_defaults=True):
     """What the sessions and calls of a principal have counted since the last report.
 
     Attributes:
-        computed: the times to compute steps, by transport and part; see `StepMetrics.step`.
+        computed: the times to compute steps, by transport and part; see `SessionCounts.step`.
         queued: the times that steps have waited, by transport.
-        received, sent: bytes of messages, by transport.
+        received_bytes, sent_bytes: of frames of the local transport. The front door counts those that it relays.
         worker_queue: the times that the calls of steps have waited for busy workers; None for no time.
         admission_queue: the times that admissions have waited; None for no time.
         logits_read: steps that read logits, by the memory of the logits.
@@ -123,8 +117,8 @@ class Counts(msgspec.Struct, omit_defaults=True):
 
     computed: dict[str, dict[str, Times]] = {}
     queued: dict[str, Times] = {}
-    received: dict[str, int] = {}
-    sent: dict[str, int] = {}
+    received_bytes: int = 0
+    sent_bytes: int = 0
     worker_queue: Times | None = None
     admission_queue: Times | None = None
     logits_read: dict[str, int] = {}
@@ -160,31 +154,6 @@ class SessionLoads(msgspec.Struct, omit_defaults=True, frozen=True):
     def checked(self) -> SessionLoads:
         """Return the loads of another process, with 0 for a number that is negative."""
         return SessionLoads(*(max(0, number) for number in msgspec.structs.astuple(self)))
-
-
-def tally_step(
-    tally_of: Callable[[str], ProcessorTally],
-    applied: Iterable[common_pb2.RowsApplied],
-    failures: Iterable[common_pb2.Failure],
-    seconds: Mapping[str, float],
-) -> None:
-    """Count a step, or a part of one, by processor.
-
-    Args:
-        tally_of: returns the counts of a processor, by its display name.
-        applied: the rows by processor.
-        failures: the requests that failed.
-        seconds: how long the step has taken in each processor, by its display name.
-    """
-    for name, elapsed in seconds.items():
-        tally_of(name).times.observe(PROCESSOR_BOUNDS, elapsed)
-    for rows in applied:
-        tally_of(rows.display_name or rows.processor).rows += rows.rows
-    for failure in failures:
-        code = failure.error.code
-        # The name of an unknown processor is not used: clients can send any number of such names.
-        failed = tally_of("" if code == common_pb2.ERROR_CODE_NOT_FOUND else failure.error.processor).failed
-        failed[code] = failed.get(code, 0) + 1
 
 
 def add_by_code(counts: dict[int, int], others: Mapping[int, int]) -> None:

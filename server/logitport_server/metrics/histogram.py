@@ -33,11 +33,6 @@ class SecondsHistogram(Collector):
         self._lock = threading.Lock()
         self._times = Times.over(bounds)
 
-    def observe(self, seconds: float) -> None:
-        """Count a time."""
-        with self._lock:
-            self._times.observe(self._bounds, seconds)
-
     def add_report(self, times: Times | None) -> None:
         """Add the times that another process has reported, if they are valid."""
         if times is not None and self._times.accepts(times):

@@ -10,17 +10,14 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from logitport_server.metrics.bounded_labels import BoundedLabels
-from logitport_server.metrics.counts import MAX_REPORTED_NAMES, ProcessorTally, code_label, tally_step
+from logitport_server.metrics.counts import MAX_REPORTED_NAMES, ProcessorTally, code_label
 from logitport_server.metrics.histogram import bucket_labels, samples
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
-
-    from logitport_proto import common_pb2
-    from logitport_session.steps.compiled_batch import ProcessorCounts
 
 _LE = bucket_labels(PROCESSOR_BOUNDS)
 
@@ -46,12 +43,11 @@ class StepTimes(NamedTuple):
 class ProcessorMetrics(Collector):
     """The metrics with the label `processor`. Thread-safe.
 
-    Not counters of prometheus_client: their children would have to be looked up at every step, or kept in step with
-    the labels that leave.
+    Not counters of prometheus_client: their children would have to follow the labels that leave, and its histograms
+    cannot add those of a report.
 
     Args:
         installed: names of the installed processors. Each has a label of its own.
-        refresh: called before the metrics are read, or a label is dropped; it calls `add_counts`.
 
     Attributes:
         bounds: upper bounds of the buckets of `snapshot`, in seconds, without the infinite one.
@@ -59,37 +55,10 @@ class ProcessorMetrics(Collector):
 
     bounds = PROCESSOR_BOUNDS
 
-    def __init__(self, installed: Collection[str] = (), refresh: Callable[[], object] = lambda: None) -> None:
-        self._refresh = refresh
+    def __init__(self, installed: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
         self._max_reported = MAX_REPORTED_NAMES + 2 + len(installed)  # with "" and that of all others
         self._labels = BoundedLabels(ProcessorTally, ("", *installed), max_own=_MAX_OWN_LABELS, max_all=_MAX_LABELS)
-
-    def step(
-        self,
-        principal: str,
-        applied: Iterable[common_pb2.RowsApplied],
-        failures: Iterable[common_pb2.Failure],
-        seconds: Mapping[str, float],
-    ) -> None:
-        """Record a step, or a part of one.
-
-        Args:
-            principal: name of the calling principal.
-            applied: the rows by processor.
-            failures: the requests that failed.
-            seconds: how long the step has taken in each processor, by its display name.
-        """
-        with self._lock:
-            tally_step(lambda name: self._labels.get(name, principal), applied, failures, seconds)
-
-    def add_counts(self, principal: str, processors: Iterable[ProcessorCounts]) -> None:
-        """Add counts of the processors of a principal."""
-        with self._lock:
-            for name, rows, times in processors:
-                processor = self._labels.get(name, principal)
-                processor.times.add(times)
-                processor.rows += rows
 
     def add_report(self, principal: str, processors: Mapping[str, ProcessorTally]) -> None:
         """Add counts by display name, which a process of this principal has reported. Leaves out invalid ones."""
@@ -99,13 +68,11 @@ class ProcessorMetrics(Collector):
 
     def forget(self, display_name: str) -> None:
         """Drop a processor that was deleted. It returns if a request still uses it, for an hour after the last use."""
-        self._refresh()
         with self._lock:
             self._labels.forget(display_name)
 
     def snapshot(self) -> dict[str, StepTimes]:
         """Return the times of the processors that have taken part in steps, by label."""
-        self._refresh()
         with self._lock:
             return {
                 label: StepTimes(tuple(accumulate(processor.times.buckets)), processor.times.seconds, processor.rows)
@@ -115,7 +82,6 @@ class ProcessorMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
-        self._refresh()
         rows = CounterMetricFamily("logitport_rows_applied", "Rows by processor", labels=["processor"])
         failed = CounterMetricFamily(
             "logitport_requests_failed",

@@ -51,11 +51,6 @@ class RefusalMetrics(Collector):
         with self._lock:
             self._labels.get(principal, principal).calls[to_proto(error).code] += 1
 
-    def requests(self, failures: Iterable[common_pb2.Failure], principal: str) -> None:
-        """Count requests that a session, or a call of Apply, refused to add."""
-        with self._lock:
-            self._labels.get(principal, principal).requests.update(failure.error.code for failure in failures)
-
     def add_report(self, principal: str, requests: Mapping[int, int]) -> None:
         """Add refused requests by error code, which a process of this principal has reported."""
         if requests:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
 from logitport import compiled
-from logitport_server.metrics.counts import ADMISSION_BOUNDS, MEMORIES, PART_OF, TRANSPORTS, Counts
+from logitport_server.metrics.counts import ADMISSION_BOUNDS, MEMORIES, TRANSPORTS, Counts
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.histogram import SecondsHistogram
 from logitport_server.metrics.processors import ProcessorMetrics
@@ -19,24 +19,12 @@ from logitport_server.metrics.refusals import RefusalMetrics
 from logitport_server.metrics.steps import StepMetrics
 from logitport_server.version import VERSION
 from logitport_session.steps.compiled_batch import STEP_BOUNDS
-from logitport_session.steps.step_time import Spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from logitport_proto import processing_pb2
     from logitport_server.metrics.counts import SessionLoads
     from logitport_server.registry.quarantine import Quarantine
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
-
-    class Loads(Protocol):
-        """Counts loads of shipped processors in this process; see `Executor`."""
-
-        @property
-        def hits(self) -> int: ...
-        @property
-        def misses(self) -> int: ...
 
     class Workers(Protocol):
         """The workers of a server; see `WorkerService`."""
@@ -47,14 +35,11 @@ if TYPE_CHECKING:
         def running(self) -> int: ...
         def resident_bytes(self) -> int: ...
 
-    StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
-
 
 class Metrics:
     """The metrics of one server.
 
     Args:
-        executor: counts the loads of shipped processors.
         installed: names of the installed processors. Each has a label of its own.
 
     Attributes:
@@ -65,15 +50,12 @@ class Metrics:
         received, sent: functions that count bytes of messages, by transport.
     """
 
-    def __init__(self, executor: Loads, installed: Collection[str] = ()) -> None:
+    def __init__(self, installed: Collection[str] = ()) -> None:
         # With auto_describe, the names of a collector are those of its first collection: a second one is refused.
         self.registry = registry = CollectorRegistry(auto_describe=True)
-        self._sessions: set[EngineSession] = set()
-        self._adding = threading.Lock()
         self.loads: dict[object, SessionLoads] = {}
-        self._executor = executor
         self._adding_reports = threading.Lock()
-        # What processes have reported of the counters that read their values from objects of this process.
+        # Sums of the reports, for the counters that read their values from here.
         self._reported = Counts(worker_logits=dict.fromkeys(MEMORIES, 0))
         self.gauge("logitport_sessions", "Sessions that are open", lambda: self.load()[0])
         self.gauge("logitport_requests", "Requests that open sessions hold", lambda: self.load()[1])
@@ -85,14 +67,11 @@ class Metrics:
         self.gauge(
             "logitport_requests_waiting",
             "Requests whose admission in the background has not begun",
-            lambda: (
-                sum(session.pending_admissions.waiting for session in tuple(self._sessions))
-                + sum(loads.waiting for loads in tuple(self.loads.values()))
-            ),
+            lambda: sum(loads.waiting for loads in self._loads()),
         )
-        self.processors = ProcessorMetrics(installed, self._add_compiled_steps)
+        self.processors = ProcessorMetrics(installed)
         self.refusals = RefusalMetrics()
-        self._steps = StepMetrics(self._add_compiled_steps)
+        self._steps = StepMetrics()
         registry.register(self._steps)
         registry.register(self.processors)
         registry.register(self.refusals)
@@ -157,103 +136,35 @@ class Metrics:
             {"": lambda: self._reported.worker_gpus_refused},
         )
 
-    def session_opened(self, session: EngineSession) -> None:
-        """Add an open session."""
-        self._sessions.add(session)
-
-    def session_closed(self, session: EngineSession) -> None:
-        """Remove a session that was closed."""
-        with self._adding:
-            self._sessions.discard(session)
-            self._add_compiled_steps_of(session)
-
     @property
     def num_pending(self) -> int:
         """Number of requests that are being admitted in the background."""
-        reported = sum(loads.pending for loads in tuple(self.loads.values()))
-        return reported + sum(session.pending for session in tuple(self._sessions))
+        return sum(loads.pending for loads in self._loads())
 
     def load(self) -> tuple[int, int]:
         """Return the number of open sessions, and of the requests that they hold or expect."""
-        sessions, reported = tuple(self._sessions), tuple(self.loads.values())
-        return (
-            len(sessions) + sum(loads.sessions for loads in reported),
-            sum(session.load for session in sessions) + sum(loads.requests for loads in reported),
-        )
+        reported = self._loads()
+        return sum(loads.sessions for loads in reported), sum(loads.requests for loads in reported)
 
     @property
     def waiting_calls(self) -> int:
         """Number of calls, frames and admissions that wait for a thread of a principal's process."""
-        return sum(loads.waiting_calls for loads in tuple(self.loads.values()))
+        return sum(loads.waiting_calls for loads in self._loads())
 
     @property
     def loader_hits(self) -> int:
-        """Loads of shipped processors from the cache of classes, with those of the processes of principals."""
-        return self._executor.hits + self._reported.loader_hits
+        """Loads of shipped processors from the cache of classes."""
+        return self._reported.loader_hits
 
     @property
     def loader_misses(self) -> int:
-        """Loads of shipped processors that unpickled, with those of the processes of principals."""
-        return self._executor.misses + self._reported.loader_misses
+        """Loads of shipped processors that unpickled."""
+        return self._reported.loader_misses
 
     @property
     def num_steps(self) -> int:
         """Number of steps answered since the start, with the calls of Apply."""
         return self._steps.num_steps
-
-    def step(
-        self,
-        reply: StepReply,
-        seconds: float,
-        transport: str,
-        principal: str,
-        spending: Spending | None = None,
-        queue_seconds: float = 0.0,
-        *,
-        refused: int = 0,
-    ) -> None:
-        """Record a step, or the part of it that processes logits.
-
-        Args:
-            reply: its reply.
-            seconds: how long it took.
-            transport: how its frame arrived: "unary", "grpc" or "local".
-            principal: name of the calling principal.
-            spending: what it has spent its time on.
-            queue_seconds: how long it has waited before it was computed.
-            refused: how many of its failures are refused requests, which `refusals` counts. They come first.
-        """
-        spending = spending or Spending()
-        self._steps.step(transport, PART_OF[type(reply)], seconds, queue_seconds)
-        if spending.worker_queue is not None:
-            self._worker_queue.observe(spending.worker_queue)
-        failures = reply.failures[refused:] if refused else reply.failures
-        self.processors.step(principal, reply.applied, failures, spending.processors)
-
-    def logits_read(self, memory: str) -> None:
-        """Count a step that read logits; `memory` is "inline", "host" or "device"."""
-        self._read_in[memory].inc()
-
-    def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
-        """Record a frame of admissions.
-
-        Args:
-            admitted: what its session has admitted since the frame before.
-            queue_seconds: how long the frame has waited before its admissions began, or were queued.
-        """
-        self._admission_queue.observe(queue_seconds)
-        for seconds in admitted.queue_seconds:
-            self._admission_queue.observe(seconds)
-        self._replayed_requests.inc(admitted.replayed_requests)
-        self._replayed_tokens.inc(admitted.replayed_tokens)
-
-    def local_frame(self, received_bytes: int, sent_bytes: int) -> None:
-        """Count the bytes of a frame of the local transport, and of its reply."""
-        self.received["local"](received_bytes)
-        self.sent["local"](sent_bytes)
-
-    def requests_removed(self) -> None:
-        """Record that a session has dropped requests. Nothing is to be done: `load` counts those of its sessions."""
 
     def add_report(self, principal: str, counts: Counts) -> None:
         """Add what a process of this principal has counted since its last report.
@@ -277,18 +188,9 @@ class Metrics:
             for memory in MEMORIES:
                 self._reported.worker_logits[memory] += max(0, counts.worker_logits.get(memory, 0))
 
-    def _add_compiled_steps(self) -> None:
-        """Add the steps that the compiled core has counted: all of them, because this precedes each reading."""
-        with self._adding:  # a second reader waits until the first one has added them
-            for session in tuple(self._sessions):
-                self._add_compiled_steps_of(session)
-
-    def _add_compiled_steps_of(self, session: EngineSession) -> None:
-        counts = session.take_compiled_counts()
-        if counts is None:
-            return
-        self._steps.add_counts(counts.steps)
-        self.processors.add_counts(session.principal.name, counts.processors)
+    def _loads(self) -> tuple[SessionLoads, ...]:
+        """Return a copy: `loads` changes on the thread of the event loop."""
+        return tuple(self.loads.values())
 
     def counter(self, name: str, documentation: str, values: Mapping[str, Callable[[], int]], label: str = "") -> None:
         """Add a counter that reads its values, by the value of its label, when the metrics are read."""

@@ -13,12 +13,11 @@ from logitport_server.metrics.histogram import bucket_labels, samples
 from logitport_session.steps.compiled_batch import STEP_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     from prometheus_client.metrics_core import Metric
 
     from logitport_server.metrics.counts import Counts
-    from logitport_session.steps.compiled_batch import StepCounts
 
 _LE = bucket_labels(STEP_BOUNDS)
 
@@ -26,15 +25,11 @@ _LE = bucket_labels(STEP_BOUNDS)
 class StepMetrics(Collector):
     """The metrics with the label `transport`. Thread-safe.
 
-    Not metrics of prometheus_client: each of their values has a lock, and a step would change eight of them. Its
-    counters take several times as long for each message.
-
-    Args:
-        refresh: called before the metrics are read; it calls `add_counts`.
+    Not metrics of prometheus_client: its counters take several times as long for each message, and its histograms
+    cannot add those of a report.
     """
 
-    def __init__(self, refresh: Callable[[], object] = lambda: None) -> None:
-        self._refresh = refresh
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._computed = {(transport, part): Times.over(STEP_BOUNDS) for transport in TRANSPORTS for part in PARTS}
         self._queued = {transport: Times.over(STEP_BOUNDS) for transport in TRANSPORTS}
@@ -51,34 +46,12 @@ class StepMetrics(Collector):
         with self._lock:
             self._sent[transport] += size_bytes
 
-    def step(self, transport: str, part: str, seconds: float, queue_seconds: float) -> None:
-        """Record a step, or a part of one.
-
-        Args:
-            transport: how its frame arrived: "unary", "grpc" or "local".
-            part: "edits", "logits", or "apply" for a call of Apply.
-            seconds: how long it took.
-            queue_seconds: how long it has waited before it was computed.
-        """
-        with self._lock:
-            self._computed[transport, part].observe(STEP_BOUNDS, seconds)
-            self._queued[transport].observe(STEP_BOUNDS, queue_seconds)
-
-    def add_counts(self, steps: Mapping[str, StepCounts]) -> None:
-        """Add counts of steps by transport, with their bytes."""
-        with self._lock:
-            for transport, counts in steps.items():
-                self._computed[transport, "edits"].add(counts.computed)
-                self._queued[transport].add(counts.queued)
-                self._received[transport] += counts.received_bytes
-                self._sent[transport] += counts.sent_bytes
-
     def add_report(self, counts: Counts) -> None:
         """Add the steps and bytes that a process has reported. Leaves out what is not valid."""
         with self._lock:
+            self._received["local"] += max(0, counts.received_bytes)
+            self._sent["local"] += max(0, counts.sent_bytes)
             for transport in TRANSPORTS:
-                self._received[transport] += max(0, counts.received.get(transport, 0))
-                self._sent[transport] += max(0, counts.sent.get(transport, 0))
                 _add_valid(self._queued[transport], counts.queued.get(transport))
                 for part, times in counts.computed.get(transport, {}).items():
                     if part in PARTS:
@@ -87,7 +60,6 @@ class StepMetrics(Collector):
     @property
     def num_steps(self) -> int:
         """Number of steps since the start, with the calls of Apply."""
-        self._refresh()
         with self._lock:
             return sum(map(self._count, TRANSPORTS))
 
@@ -97,7 +69,6 @@ class StepMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics with their values."""
-        self._refresh()
         by_transport = ["transport"]
         received = CounterMetricFamily("logitport_received_bytes", "Bytes of messages received", labels=by_transport)
         sent = CounterMetricFamily("logitport_sent_bytes", "Bytes of messages sent", labels=by_transport)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from logitport.core.fair_threads import FairThreads
 from logitport_server import collector, tracing
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.names import Names, Registered
-from logitport_server.principal_process.recorder import Recorder
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
 from logitport_server.principal_process.workers.choice import executor_of
@@ -92,14 +92,21 @@ class _Process:
         self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         departures = Departures(setup.max_session_age)
-        recorder = Recorder(self._executor, departures, preloaded.installed, lambda: self._admission_threads.waiting)
-        self._reporter = Reporter(link, recorder, departures, tracing.configure_queue())
+        counts = SessionCounts(preloaded.installed)
+        self._reporter = Reporter(
+            link,
+            counts,
+            departures,
+            self._executor,
+            lambda: self._admission_threads.waiting,
+            tracing.configure_queue(),
+        )
         streams = Streams(
             principal,
             self._open_session,
             Checks(policy, self._executor.check_python).check_message,
-            recorder,
-            Refusals(recorder),
+            counts,
+            Refusals(counts),
             departures,
             setup.session_limits.max_message_bytes,
         )

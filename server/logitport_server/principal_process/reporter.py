@@ -6,16 +6,24 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from logitport_server.metrics.counts import Counts, SessionLoads
+from logitport_server.principal_process.executor_counts import ExecutorCounts
 from logitport_server.principal_process.report_messages import (
     DescribeSessions,
+    MetricsReport,
     ReportNow,
     SessionsDescribed,
     SpansReport,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logitport_server.metrics.session_counts import SessionCounts
+    from logitport_server.principal_process.executor_counts import CountsLoads
     from logitport_server.principal_process.link import Link
-    from logitport_server.principal_process.recorder import Recorder
     from logitport_server.tracing.span_queue import SpanQueue
     from logitport_server.transports.departures import Departures
 
@@ -27,6 +35,7 @@ _SECONDS = 1.0
 _CHANGE_SECONDS = 0.05
 _MAX_SPANS = 512  # of one message
 _MAX_SESSIONS = 1001  # of one answer: a page, and whether there is another one
+_NOTHING = Counts()
 
 
 class Reporter:
@@ -34,23 +43,38 @@ class Reporter:
 
     Args:
         link: to the front door. This object handles `ReportNow` and `DescribeSessions`.
-        recorder: the metrics of the process.
+        counts: what sessions and calls have counted.
         departures: the open sessions of the process.
+        executor: counts the loads of shipped processors. An attribute `gpu`, if there is one, is a `Gpu` or None.
+        waiting_calls: returns the number of calls, frames and admissions that wait for a thread.
         spans: the spans that have ended; None while traces are off.
     """
 
-    def __init__(self, link: Link, recorder: Recorder, departures: Departures, spans: SpanQueue | None = None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        counts: SessionCounts,
+        departures: Departures,
+        executor: CountsLoads,
+        waiting_calls: Callable[[], int],
+        spans: SpanQueue | None = None,
+    ) -> None:
         self._link = link
-        self._recorder = recorder
+        self._counts = counts
         self._departures = departures
+        self._executor_counts = ExecutorCounts(executor)
+        self._waiting_calls = waiting_calls
         self._spans = spans
+        # Held while counts are taken and sent, so that reports arrive in their order.
+        self._sending_counts = threading.Lock()
+        self._sent_loads = SessionLoads()
         self._sending_spans = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logitport-reports", daemon=True)
         link.handle(ReportNow, lambda *_: self.report())
         link.handle(DescribeSessions, self._describe)
         if spans is not None:
-            spans.wake = recorder.changed.set
+            spans.wake = counts.changed.set
 
     def start(self) -> None:
         """Begin to report, on a thread."""
@@ -59,14 +83,14 @@ class Reporter:
     def close(self) -> None:
         """Report for the last time. The front door receives nothing if it has closed the channel."""
         self._ending.set()
-        self._recorder.changed.set()
+        self._counts.changed.set()
         if self._thread.is_alive():
             self._thread.join()
         self.report()
 
     def report(self) -> None:
         """Report now, on any thread."""
-        self._recorder.report(self._link)
+        self._report_counts()
         if self._spans is None:
             return
         with self._sending_spans:
@@ -76,11 +100,27 @@ class Reporter:
                     return
                 self._link.post(SpansReport(spans=spans, dropped=dropped))
 
+    def _report_counts(self) -> None:
+        """Send what was counted since the last report, and the present load, if something has changed."""
+        with self._sending_counts:
+            counts, loads = self._counts.take(), self._loads()
+            self._executor_counts.add_to(counts)
+            if counts != _NOTHING or loads != self._sent_loads:
+                self._sent_loads = loads
+                self._link.post(MetricsReport(counts=counts, loads=loads))
+
+    def _loads(self) -> SessionLoads:
+        return msgspec.structs.replace(
+            self._counts.loads(),
+            movable_sessions=self._departures.movable_sessions,
+            waiting_calls=self._waiting_calls(),
+        )
+
     def _run(self) -> None:
         while not self._ending.is_set():
-            if self._recorder.changed.wait(_SECONDS):
+            if self._counts.changed.wait(_SECONDS):
                 self._ending.wait(_CHANGE_SECONDS)
-                self._recorder.changed.clear()  # before the load is read: a later change is reported next
+                self._counts.changed.clear()  # before the load is read: a later change is reported next
             try:
                 self.report()
             except Exception:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_proto import common_pb2
+    from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.principal_process.messages import AttachConnection, OpenStream
-    from logitport_server.principal_process.recorder import Recorder
     from logitport_server.transports.departures import Departures
     from logitport_server.transports.local_connection import FrameHandler
     from logitport_server.transports.refusals import Refusals
@@ -57,7 +57,7 @@ class Streams:
         name: str,
         open_session: OpenSession,
         check: Callable[[bytes], bytes],
-        recorder: Recorder,
+        counts: SessionCounts,
         refusals: Refusals,
         departures: Departures,
         max_message_bytes: int,
@@ -65,7 +65,7 @@ class Streams:
         self._name = name
         self._open_session = open_session
         self._check = check
-        self._recorder = recorder
+        self._counts = counts
         self._refusals = refusals
         self._departures = departures
         self._max_message_bytes = max_message_bytes
@@ -89,7 +89,7 @@ class Streams:
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
             partial(self._open_session, principal),
-            self._recorder,
+            self._counts,
             _Offer(message, self._max_message_bytes),
             self._refusals,
             departures=self._departures,
@@ -117,7 +117,7 @@ class Streams:
         if stream is None:  # it has ended meanwhile
             peer.close()
             return
-        arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._recorder.local_frame
+        arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._counts.local_frame
         try:
             threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
         except RuntimeError:  # no thread can be started: the engine goes on without the local transport
@@ -191,7 +191,7 @@ class Streams:
         response, spending = apply(message, partial(self._open_session, principal), record_refusals)
         tracing.current().set("failed_requests", len(response.failures))
         seconds = time.perf_counter() - started
-        self._recorder.step(response, seconds, "unary", principal.name, spending, refused=refused)
+        self._counts.step(response, seconds, "unary", spending, refused=refused)
         return response.SerializeToString()
 
 

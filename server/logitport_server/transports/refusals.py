@@ -13,7 +13,7 @@ from logitport_server.metrics.counts import code_label
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_server.metrics.recording import SessionMetrics
+    from logitport_server.metrics.session_counts import SessionCounts
     from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ _UNLOGGED = frozenset(
 class Refusals:
     """Counts refused requests, and logs them in at most one line a second for each principal. Thread-safe."""
 
-    def __init__(self, metrics: SessionMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self, counts: SessionCounts) -> None:
+        self._counts = counts
         self._limit = LogLimit()
 
     def record(
@@ -49,7 +49,7 @@ class Refusals:
         """Record a frame, or a call of Apply, of this many requests, with the failures of refused ones, if any."""
         if not failures:
             return
-        self._metrics.refusals.requests(failures, principal.name)
+        self._counts.requests_refused(failures)
         unlogged = self._limit.take(principal.name, len(failures))
         if unlogged is None:
             return

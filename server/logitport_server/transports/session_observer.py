@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_server.metrics.recording import SessionMetrics
+    from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
     from logitport_session.session import EngineSession
@@ -35,14 +35,14 @@ class SessionObserver(Observer):
 
     def __init__(
         self,
-        metrics: SessionMetrics,
+        counts: SessionCounts,
         refusals: Refusals,
         departures: Departures,
         transport: Callable[[], str],
         peer: str,
         number: int | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._counts = counts
         self._refusals = refusals
         self._departures = departures
         self._transport = transport
@@ -63,7 +63,7 @@ class SessionObserver(Observer):
         self._departure = self._departures.open(can_move=opening.can_move, number=self._number)
         # Now, because another thread may call it at once, and it needs the departure.
         self._departure.describe = self._describe
-        self._metrics.session_opened(session)
+        self._counts.session_opened(session)
         logger.info(
             "opened session %s of %s, engine %r",
             fields["session"],
@@ -73,7 +73,7 @@ class SessionObserver(Observer):
         )
 
     def closed(self, session: EngineSession, seconds: float) -> None:
-        self._metrics.session_closed(session)
+        self._counts.session_closed(session)
         logger.info(
             "closed session %s of %s, engine %r, after %.0f s",
             self._fields["session"],
@@ -94,18 +94,18 @@ class SessionObserver(Observer):
         queue_seconds: float,
         transport: str,
     ) -> None:
-        self._metrics.step(reply, seconds, transport, self._fields["principal"], spending, queue_seconds)
+        self._counts.step(reply, seconds, transport, spending, queue_seconds)
         if self._activity is not None and reply.DESCRIPTOR.name == "StepEdits":
             self._activity.record_step()
 
     def logits_read(self, memory: str) -> None:
-        self._metrics.logits_read(memory)
+        self._counts.logits_read(memory)
 
     def admitted(self, admitted: Admitted, queue_seconds: float) -> None:
-        self._metrics.admitted(admitted, queue_seconds)
+        self._counts.admitted(admitted, queue_seconds)
 
     def removed(self) -> None:
-        self._metrics.requests_removed()
+        self._counts.requests_removed()
 
     def refused(self, failures: Sequence[common_pb2.Failure], requests: int, fields: Mapping[str, str]) -> None:
         if self._session is not None:

@@ -18,7 +18,7 @@ from logitport_session.parsing import parse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.metrics.recording import SessionMetrics
+    from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.transports.local_attachment import LocalTransport
     from logitport_server.transports.local_connection import LocalConnection
     from logitport_session.session import EngineSession
@@ -40,7 +40,7 @@ class SessionStream:
     def __init__(
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
-        metrics: SessionMetrics,
+        counts: SessionCounts,
         local_transport: LocalTransport | None,
         refusals: Refusals | None = None,
         departures: Departures | None = None,
@@ -52,8 +52,8 @@ class SessionStream:
         self._hold = hold
         self._local = LocalAttachment(local_transport, hold)
         self._observer = SessionObserver(
-            metrics,
-            refusals or Refusals(metrics),
+            counts,
+            refusals or Refusals(counts),
             departures or Departures(),
             lambda: self._local.transport,
             peer,

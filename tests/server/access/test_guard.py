@@ -12,7 +12,6 @@ from logitport import AccessDenied
 from logitport_server import log_limit
 from logitport_server.access.guard import Guard
 from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 
 if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
@@ -46,7 +45,7 @@ def test_callers_without_a_token_cannot_fill_the_log(
     caplog.set_level(logging.INFO)
     now = [1000.0]
     monkeypatch.setattr(log_limit.time, "monotonic", lambda: now[0])
-    metrics = Metrics(Loader(1))
+    metrics = Metrics()
     guard = Guard(cast("Any", Refuses()), cast("Any", None), metrics)
 
     async def call() -> None:

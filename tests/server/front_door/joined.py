@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.front_door.running_process import RunningProcess
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
-from logitport_server.principal_process.recorder import Recorder
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.registry.loader import Loader
 from logitport_server.transports.departures import Departures
@@ -35,7 +35,7 @@ class Joined(NamedTuple):
 
     process: RunningProcess
     link: Link
-    recorder: Recorder
+    counts: SessionCounts
     departures: Departures
     reporter: Reporter
     sleeper: subprocess.Popen[bytes]
@@ -53,12 +53,12 @@ async def joined(
     channel = Channel(own, messages.TO_PROCESS)
     link = Link(channel)
     departures = Departures()
-    recorder = Recorder(Loader(1), departures)
-    reporter = Reporter(link, recorder, departures, spans)
+    counts = SessionCounts()
+    reporter = Reporter(link, counts, departures, Loader(1), lambda: 0, spans)
     thread = threading.Thread(target=link.run)
     thread.start()
     try:
-        yield Joined(process, link, recorder, departures, reporter, sleeper)
+        yield Joined(process, link, counts, departures, reporter, sleeper)
     finally:
         process.close()
         process.kill()

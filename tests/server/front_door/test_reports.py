@@ -19,7 +19,6 @@ from logitport_server.front_door.reports import Reports
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, ProcessorTally, SessionLoads, Times
 from logitport_server.principal_process.report_messages import MetricsReport
-from logitport_server.registry.loader import Loader
 from logitport_server.tracing import span_queue
 from logitport_server.tracing.otel import Tracer
 from logitport_server.tracing.span_queue import SpanQueue
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(Loader(1))
+    return Metrics()
 
 
 def samples(metrics: Metrics) -> dict[Any, float]:
@@ -54,14 +53,14 @@ def test_reports_of_several_processes_are_added_and_their_load_ends_with_them(
             running += [alice.process, bob.process]
             for parts in (alice, bob):
                 engine = open_engine(8)
-                parts.recorder.session_opened(engine.session)
+                parts.counts.session_opened(engine.session)
                 engine.add(0, [])
-                parts.recorder.logits_read("host")
+                parts.counts.logits_read("host")
             await reports.refresh(60)
             assert metrics.load() == (2, 2)
             assert value(metrics, "logitport_logits_read_total", memory="host") == 2
-            bob.recorder.logits_read("host")
-            bob.recorder.report(bob.link)  # its last report
+            bob.counts.logits_read("host")
+            bob.reporter.report()  # its last report
             bob.process.kill()
             await bob.process.ended
             assert metrics.load() == (1, 1)
@@ -80,7 +79,7 @@ def test_a_scrape_on_another_thread_waits_for_reports(metrics: Metrics) -> None:
         reports.begin()
         async with joined(reports.handlers) as parts:
             running.append(parts.process)
-            parts.recorder.logits_read("host")
+            parts.counts.logits_read("host")
             reports.wait(60)  # on the event loop, it would wait for itself
             assert value(metrics, "logitport_logits_read_total", memory="host") == 0
             await asyncio.to_thread(reports.wait, 60)
@@ -96,8 +95,8 @@ def test_a_process_that_does_not_answer_delays_a_refresh_for_a_limited_time(metr
         reports.begin()
         async with joined(reports.handlers) as silent, joined(reports.handlers) as parts:
             running += [silent.process, parts.process]
-            with silent.recorder._reporting:  # its handler waits
-                parts.recorder.logits_read("host")
+            with silent.reporter._sending_counts:  # its handler waits
+                parts.counts.logits_read("host")
                 await reports.refresh(0.2)
                 assert value(metrics, "logitport_logits_read_total", memory="host") == 1
                 await asyncio.to_thread(reports.wait, 0.2)
@@ -113,8 +112,8 @@ def test_a_report_cannot_lower_a_counter_or_create_labels(metrics: Metrics) -> N
         Counts(
             computed={"local": {"edits": Times(bad), "made up": good}, "made up": {"edits": good}},
             queued={"grpc": Times([1, 2]), "local": Times(good.buckets, math.nan), "made up": good},
-            received={"local": -5, "made up": 5},
-            sent={"unary": -5},
+            received_bytes=-5,
+            sent_bytes=-5,
             worker_queue=Times(good.buckets, -1.0),
             admission_queue=Times(good.buckets, 1.0),  # with the buckets of another histogram
             logits_read={"host": -1, "made up": 1},
@@ -188,7 +187,7 @@ def test_spans_of_a_process_are_exported(
         ("logitport_server.metrics.server, logitport_server.front_door.reports", "torch"),
         ("logitport_server.front_door.session_pages", "torch"),
         (
-            "logitport_server.principal_process.recorder, logitport_server.principal_process.reporter, "
+            "logitport_server.metrics.session_counts, logitport_server.principal_process.reporter, "
             "logitport_server.transports.stream, logitport_server.transports.departures",
             "torch grpc asyncio prometheus_client opentelemetry",
         ),

@@ -19,7 +19,6 @@ from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
-from logitport_server.registry.loader import Loader
 from logitport_session.principals import ANONYMOUS
 from tests.server.front_door.joined import Joined, joined
 
@@ -30,7 +29,7 @@ class Processes:
     async def __aenter__(self) -> Processes:
         self._stack = AsyncExitStack()
         self.running: list[Any] = []
-        metrics = Metrics(Loader(1))
+        metrics = Metrics()
         reports = Reports(metrics, lambda: self.running)
         self.sessions = SessionsOfProcesses(metrics, reports, lambda: self.running)
         self.alice, self.bob = [
@@ -115,7 +114,7 @@ def test_operators_list_and_drain_them(open_engine: Any) -> None:
         threads = FairThreads(2, "test")
         async with Processes() as processes:
             for number, parts in enumerate((processes.alice, processes.bob), 1):
-                parts.recorder.session_opened(open_engine(8).session)
+                parts.counts.session_opened(open_engine(8).session)
                 open_session(parts, number, can_move=parts is processes.alice)
                 parts.link.handle(Leave, lambda *_, parts=parts: parts.departures.begin())
             sessions = processes.sessions

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from logitport_proto import common_pb2
+from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import ProcessorMetrics
+from logitport_server.metrics.session_counts import SessionCounts
+from logitport_session.steps.step_time import Spending
 
 NAME = "logitport_processor_step_seconds"
 
@@ -28,7 +30,14 @@ def registry(processors: ProcessorMetrics) -> CollectorRegistry:
 
 def record(processors: ProcessorMetrics, principal: str = "alice", **seconds: float) -> None:
     applied = [common_pb2.RowsApplied(processor=name, rows=2) for name in seconds]
-    processors.step(principal, applied, (), seconds)
+    report(processors, principal, processing_pb2.StepEdits(applied=applied), seconds)
+
+
+def report(processors: ProcessorMetrics, principal: str, reply: Any, seconds: dict[str, float]) -> None:
+    """Add a report of one step."""
+    counts = SessionCounts()
+    counts.step(reply, 0.001, "local", Spending(seconds))
+    processors.add_report(principal, counts.take().processors)
 
 
 def test_times_are_a_histogram_by_processor(processors: ProcessorMetrics, registry: CollectorRegistry) -> None:
@@ -58,7 +67,8 @@ def test_a_snapshot_has_cumulative_buckets(processors: ProcessorMetrics) -> None
 
 def test_a_forgotten_processor_leaves_all_metrics(processors: ProcessorMetrics, registry: CollectorRegistry) -> None:
     failure = common_pb2.Failure(error=common_pb2.Error(code=common_pb2.ERROR_CODE_PROCESSOR_FAILED, processor="Ban"))
-    processors.step("alice", [common_pb2.RowsApplied(processor="Ban", rows=1)], [failure], {"Ban": 0.1})
+    applied = [common_pb2.RowsApplied(processor="Ban", rows=1)]
+    report(processors, "alice", processing_pb2.StepEdits(applied=applied, failures=[failure]), {"Ban": 0.1})
     assert "Ban" in samples(registry)
     processors.forget("Ban")
     assert processors.snapshot() == {}

@@ -33,15 +33,13 @@ def test_calls_by_error_and_principal(refusals: RefusalMetrics) -> None:
 
 
 def test_requests_by_error_and_principal(refusals: RefusalMetrics) -> None:
-    failures = [
-        common_pb2.Failure(error=common_pb2.Error(code=code))
-        for code in (common_pb2.ERROR_CODE_INVALID_ARGUMENT, common_pb2.ERROR_CODE_INVALID_PAYLOAD)
-    ]
-    refusals.requests(failures, "alice")
-    refusals.requests(failures[:1], "bob")
+    argument, payload = common_pb2.ERROR_CODE_INVALID_ARGUMENT, common_pb2.ERROR_CODE_INVALID_PAYLOAD
+    refusals.add_report("alice", {argument: 1, payload: 2})
+    refusals.add_report("alice", {argument: 1})
+    refusals.add_report("bob", {argument: 1})
     assert counts(refusals, "requests") == {
-        ("INVALID_ARGUMENT", "alice"): 1,
-        ("INVALID_PAYLOAD", "alice"): 1,
+        ("INVALID_ARGUMENT", "alice"): 2,
+        ("INVALID_PAYLOAD", "alice"): 2,
         ("INVALID_ARGUMENT", "bob"): 1,
     }
 

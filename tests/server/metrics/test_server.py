@@ -9,58 +9,81 @@ from typing import Any
 
 import pytest
 
-from logitport import PayloadError, compiled, payload
+from logitport import compiled
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
-from logitport_server.metrics.counts import Counts
-from logitport_server.registry.loader import Loader
+from logitport_server.metrics.counts import Counts, SessionLoads
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
+from tests.recorded_metrics import RecordedMetrics
 
 DIGEST = "0123456789abcdef" * 4
 
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(Loader(1))
+    return Metrics()
+
+
+@pytest.fixture
+def recorded() -> RecordedMetrics:
+    return RecordedMetrics()
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
+def report_step(metrics: Metrics, reply: Any, principal: str = "alice") -> None:
+    """Add a report of one step."""
+    counts = SessionCounts()
+    counts.step(reply, 0.001, "local")
+    metrics.add_report(principal, counts.take())
+
+
 def failure(code: Any, processor: str) -> common_pb2.Failure:
     return common_pb2.Failure(error=common_pb2.Error(code=code, processor=processor))
 
 
-def test_sessions_and_the_requests_that_they_hold(metrics: Metrics, open_engine: Any) -> None:
+def test_sessions_and_the_requests_that_they_hold(recorded: RecordedMetrics, open_engine: Any) -> None:
     engines = [open_engine(8), open_engine(8)]
     for engine in engines:
-        metrics.session_opened(engine.session)
+        recorded.counts.session_opened(engine.session)
         engine.add(0, [])
     engines[0].add(1, [])
-    assert (value(metrics, "logitport_sessions"), value(metrics, "logitport_requests")) == (2, 3)
-    metrics.session_closed(engines[0].session)
-    assert (value(metrics, "logitport_sessions"), value(metrics, "logitport_requests")) == (1, 1)
+    assert (recorded.value("logitport_sessions"), recorded.value("logitport_requests")) == (2, 3)
+    recorded.counts.session_closed(engines[0].session)
+    assert (recorded.value("logitport_sessions"), recorded.value("logitport_requests")) == (1, 1)
 
 
-def test_a_step_that_reads_logits_is_one_step(metrics: Metrics) -> None:
+def test_the_load_is_that_of_all_processes(metrics: Metrics) -> None:
+    metrics.loads[1] = SessionLoads(1, 20, 300, 4000, waiting_calls=50_000)
+    metrics.loads[2] = SessionLoads(1, 20, 300, 4000, waiting_calls=50_000)
+    assert metrics.load() == (2, 40)
+    assert (metrics.num_pending, metrics.waiting_calls) == (600, 100_000)
+    assert value(metrics, "logitport_requests_pending") == 600
+    assert value(metrics, "logitport_requests_waiting") == 8000
+
+
+def test_a_step_that_reads_logits_is_one_step(recorded: RecordedMetrics) -> None:
     rows = [common_pb2.RowsApplied(processor="thinking_budget", rows=3)]
-    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
-    metrics.step(processing_pb2.StepLogitsEdited(applied=rows), 0.002, "local", "alice")
-    metrics.step(processing_pb2.ApplyResponse(applied=rows), 0.003, "unary", "alice")
-    assert value(metrics, "logitport_steps_total", transport="local") == 1
-    assert value(metrics, "logitport_steps_total", transport="unary") == 1
-    assert value(metrics, "logitport_rows_applied_total", processor="thinking_budget") == 9
-    assert value(metrics, "logitport_step_seconds_count", transport="local", part="edits") == 1
-    assert value(metrics, "logitport_step_seconds_sum", transport="local", part="logits") == 0.002
-    assert value(metrics, "logitport_step_seconds_count", transport="unary", part="apply") == 1
+    recorded.counts.step(processing_pb2.StepEdits(applied=rows), 0.001, "local")
+    recorded.counts.step(processing_pb2.StepLogitsEdited(applied=rows), 0.002, "local")
+    recorded.counts.step(processing_pb2.ApplyResponse(applied=rows), 0.003, "unary")
+    value = recorded.value
+    assert value("logitport_steps_total", transport="local") == 1
+    assert value("logitport_steps_total", transport="unary") == 1
+    assert value("logitport_rows_applied_total", processor="thinking_budget") == 9
+    assert value("logitport_step_seconds_count", transport="local", part="edits") == 1
+    assert value("logitport_step_seconds_sum", transport="local", part="logits") == 0.002
+    assert value("logitport_step_seconds_count", transport="unary", part="apply") == 1
 
 
 def test_rows_are_counted_by_display_name(metrics: Metrics) -> None:
     rows = [common_pb2.RowsApplied(processor=DIGEST, rows=3, display_name="Ban (sha256:0123456789ab)")]
-    metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
+    report_step(metrics, processing_pb2.StepEdits(applied=rows))
     assert value(metrics, "logitport_rows_applied_total", processor="Ban (sha256:0123456789ab)") == 3
 
 
@@ -77,23 +100,19 @@ def labels(metrics: Metrics) -> set[str]:
 def test_changing_names_of_a_processor_create_a_bounded_number_of_series(metrics: Metrics) -> None:
     for number in range(3000):
         rows = [common_pb2.RowsApplied(processor=DIGEST, rows=1, display_name=f"Ban{number} (sha256:0123456789ab)")]
-        metrics.step(processing_pb2.StepEdits(applied=rows), 0.001, "local", "alice")
+        report_step(metrics, processing_pb2.StepEdits(applied=rows))
     assert len(labels(metrics)) == 65
     assert value(metrics, "logitport_rows_applied_total", processor="(others)") == 3000 - 64
 
 
 def test_installed_processors_keep_their_labels() -> None:
-    metrics = Metrics(Loader(1), installed=["thinking_budget", "our:Own"])
+    metrics = Metrics(["thinking_budget", "our:Own"])
     for number in range(3000):
-        metrics.step(applied(f"Ban{number}"), 0.001, "local", f"principal {number % 100}")
+        report_step(metrics, applied(f"Ban{number}"), f"principal {number % 100}")
     for name in ("thinking_budget", "our:Own"):
-        metrics.step(applied(name), 0.001, "local", "alice")
-        metrics.step(
-            processing_pb2.StepEdits(failures=[failure(common_pb2.ERROR_CODE_PROCESSOR_FAILED, name)]),
-            0.001,
-            "local",
-            "alice",
-        )
+        report_step(metrics, applied(name), "alice")
+        failed = failure(common_pb2.ERROR_CODE_PROCESSOR_FAILED, name)
+        report_step(metrics, processing_pb2.StepEdits(failures=[failed]))
         assert value(metrics, "logitport_rows_applied_total", processor=name) == 1
         code = "PROCESSOR_FAILED"
         assert value(metrics, "logitport_requests_failed_total", processor=name, code=code) == 1
@@ -101,8 +120,8 @@ def test_installed_processors_keep_their_labels() -> None:
 
 def test_the_labels_of_one_principal_are_not_those_of_another(metrics: Metrics) -> None:
     for number in range(3000):
-        metrics.step(applied(f"Ban{number}"), 0.001, "local", "mallory")
-    metrics.step(applied("Own", "Ban2999"), 0.001, "local", "alice")
+        report_step(metrics, applied(f"Ban{number}"), "mallory")
+    report_step(metrics, applied("Own", "Ban2999"), "alice")
     for name in ("Own", "Ban2999"):
         assert value(metrics, "logitport_rows_applied_total", processor=name) == 1
 
@@ -110,7 +129,7 @@ def test_the_labels_of_one_principal_are_not_those_of_another(metrics: Metrics) 
 def test_labels_of_any_number_of_principals(metrics: Metrics) -> None:
     """Names of principals may come from certificates."""
     for number in range(3000):
-        metrics.step(applied(f"Ban{number}", "Shared"), 0.001, "local", f"principal {number}")
+        report_step(metrics, applied(f"Ban{number}", "Shared"), f"principal {number}")
     assert len(labels(metrics)) <= 1025
 
 
@@ -120,7 +139,7 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
         failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
         failure(common_pb2.ERROR_CODE_NEED_SYNC, ""),
     ]
-    metrics.step(processing_pb2.StepEdits(failures=failures), 0.001, "grpc", "alice")
+    report_step(metrics, processing_pb2.StepEdits(failures=failures))
     name = "logitport_requests_failed_total"
     assert value(metrics, name, processor=DIGEST, code="PROCESSOR_FAILED") == 1
     assert value(metrics, name, processor="", code="NEED_SYNC") == 2
@@ -129,19 +148,16 @@ def test_failures_by_processor_and_code(metrics: Metrics) -> None:
 def test_unknown_processor_names_create_no_time_series(metrics: Metrics) -> None:
     for at in range(20):
         unknown = failure(common_pb2.ERROR_CODE_NOT_FOUND, f"made-up-{at}")
-        metrics.step(processing_pb2.ApplyResponse(failures=[unknown]), 0.001, "unary", "alice")
+        report_step(metrics, processing_pb2.ApplyResponse(failures=[unknown]))
     name = "logitport_requests_failed_total"
     assert value(metrics, name, processor="", code="NOT_FOUND") == 20
     assert value(metrics, name, processor="made-up-0", code="NOT_FOUND") is None
 
 
-def test_hits_and_misses_of_the_loader() -> None:
-    loader = Loader(1)
-    metrics = Metrics(loader)
-    broken = payload.parse('{"callable": "' + b"cnowhere\nNobody\n.".hex() + '"}')
-    with pytest.raises(PayloadError):
-        loader.load(broken)
-    assert (value(metrics, "logitport_loader_hits_total"), value(metrics, "logitport_loader_misses_total")) == (0, 1)
+def test_hits_and_misses_of_the_loader(metrics: Metrics) -> None:
+    for _ in range(2):
+        metrics.add_report("alice", Counts(loader_hits=3, loader_misses=1))
+    assert (value(metrics, "logitport_loader_hits_total"), value(metrics, "logitport_loader_misses_total")) == (6, 2)
 
 
 def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics) -> None:
@@ -153,38 +169,40 @@ def test_transfers_of_gpu_rows_to_workers_are_counted_by_memory(metrics: Metrics
     assert value(metrics, "logitport_worker_gpus_refused_total") == 1
 
 
-def test_waits_of_steps(metrics: Metrics) -> None:
+def test_waits_of_steps(recorded: RecordedMetrics) -> None:
     spending = Spending()
-    metrics.step(processing_pb2.StepEdits(), 0.001, "grpc", "alice", spending, queue_seconds=0.25)
-    assert value(metrics, "logitport_step_queue_seconds_sum", transport="grpc") == 0.25
-    assert value(metrics, "logitport_worker_queue_seconds_count") == 0
+    recorded.counts.step(processing_pb2.StepEdits(), 0.001, "grpc", spending, queue_seconds=0.25)
+    assert recorded.value("logitport_step_queue_seconds_sum", transport="grpc") == 0.25
+    assert recorded.value("logitport_worker_queue_seconds_count") == 0
     spending.add_worker_queue(0.5)
     spending.add_worker_queue(0.25)
-    metrics.step(processing_pb2.StepEdits(), 0.001, "grpc", "alice", spending)
-    assert value(metrics, "logitport_worker_queue_seconds_count") == 1
-    assert value(metrics, "logitport_worker_queue_seconds_sum") == 0.75
+    recorded.counts.step(processing_pb2.StepEdits(), 0.001, "grpc", spending)
+    assert recorded.value("logitport_worker_queue_seconds_count") == 1
+    assert recorded.value("logitport_worker_queue_seconds_sum") == 0.75
 
 
-def test_admissions(metrics: Metrics) -> None:
-    metrics.admitted(Admitted(2, 1000, [3.0, 4.0]), 0.5)
-    assert value(metrics, "logitport_admission_queue_seconds_count") == 3
-    assert value(metrics, "logitport_admission_queue_seconds_sum") == 7.5
-    assert value(metrics, "logitport_requests_replayed_total") == 2
-    assert value(metrics, "logitport_tokens_replayed_total") == 1000
+def test_admissions(recorded: RecordedMetrics) -> None:
+    recorded.counts.admitted(Admitted(2, 1000, [3.0, 4.0]), 0.5)
+    assert recorded.value("logitport_admission_queue_seconds_count") == 3
+    assert recorded.value("logitport_admission_queue_seconds_sum") == 7.5
+    assert recorded.value("logitport_requests_replayed_total") == 2
+    assert recorded.value("logitport_tokens_replayed_total") == 1000
 
 
-def test_bytes(metrics: Metrics) -> None:
-    metrics.local_frame(100, 30)
-    metrics.received["grpc"](7)
-    assert value(metrics, "logitport_received_bytes_total", transport="local") == 100
-    assert value(metrics, "logitport_sent_bytes_total", transport="local") == 30
-    assert value(metrics, "logitport_received_bytes_total", transport="grpc") == 7
-    assert value(metrics, "logitport_received_bytes_total", transport="unary") == 0
+def test_bytes(recorded: RecordedMetrics) -> None:
+    recorded.counts.local_frame(100, 30)
+    recorded.read().received["grpc"](7)
+    recorded.read().sent["unary"](8)
+    assert recorded.value("logitport_received_bytes_total", transport="local") == 100
+    assert recorded.value("logitport_sent_bytes_total", transport="local") == 30
+    assert recorded.value("logitport_received_bytes_total", transport="grpc") == 7
+    assert recorded.value("logitport_sent_bytes_total", transport="unary") == 8
+    assert recorded.value("logitport_received_bytes_total", transport="unary") == 0
 
 
 def test_two_servers_in_one_process() -> None:
-    Metrics(Loader(1))
-    Metrics(Loader(1))
+    Metrics()
+    Metrics()
 
 
 def test_over_http(server: Any, client: Any) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from logitport_proto import admin_pb2
+from logitport_server.metrics.counts import SessionLoads
 from logitport_server.principal_process.report_messages import (
     DescribeSessions,
     MetricsReport,
@@ -23,18 +24,47 @@ def test_a_change_of_the_load_is_reported_at_once_and_other_metrics_each_second(
         async with joined({MetricsReport: lambda _, report, __: reports.put_nowait(report)}) as parts:
             parts.reporter.start()
             began = time.monotonic()
-            parts.recorder.logits_read("host")
+            parts.counts.logits_read("host")
             assert (await asyncio.wait_for(reports.get(), 60)).counts.logits_read == {"host": 1}
             later = time.monotonic() - began
             engine = open_engine(8)
             began = time.monotonic()
-            parts.recorder.session_opened(engine.session)
+            parts.counts.session_opened(engine.session)
             assert (await asyncio.wait_for(reports.get(), 60)).loads.sessions == 1
             assert time.monotonic() - began < later
-            parts.recorder.logits_read("host")
+            parts.counts.logits_read("host")
             await asyncio.to_thread(parts.reporter.close)
             assert (await asyncio.wait_for(reports.get(), 60)).counts.logits_read == {"host": 1}
             assert reports.empty()
+
+    asyncio.run(test())
+
+
+def test_a_report_is_sent_only_if_something_has_changed(open_engine: Any) -> None:
+    async def test() -> None:
+        reports: list[MetricsReport] = []
+        async with joined({MetricsReport: lambda _, report, __: reports.append(report)}) as parts:
+
+            async def reported() -> list[MetricsReport]:
+                reports.clear()
+                await parts.process.call(ReportNow(), 60)
+                return [*reports]
+
+            assert await reported() == []
+            parts.counts.logits_read("host")
+            (report,) = await reported()
+            assert report.counts.logits_read == {"host": 1}
+            assert await reported() == []
+            engine = open_engine(8)
+            parts.counts.session_opened(engine.session)
+            parts.departures.open(can_move=True, number=1)
+            engine.add(0, [])
+            (report,) = await reported()
+            assert report.loads == SessionLoads(sessions=1, requests=1, movable_sessions=1)
+            assert await reported() == []
+            parts.counts.session_closed(engine.session)
+            (report,) = await reported()
+            assert report.loads == SessionLoads(movable_sessions=1)
 
     asyncio.run(test())
 
@@ -43,7 +73,7 @@ def test_reports_arrive_before_the_answer() -> None:
     async def test() -> None:
         reports: list[MetricsReport] = []
         async with joined({MetricsReport: lambda _, report, __: reports.append(report)}) as parts:
-            parts.recorder.logits_read("host")
+            parts.counts.logits_read("host")
             await parts.process.call(ReportNow(), 60)
             assert [report.counts.logits_read for report in reports] == [{"host": 1}]
             await parts.process.call(ReportNow(), 60)

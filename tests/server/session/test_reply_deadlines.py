@@ -9,8 +9,7 @@ import pytest
 from logitport_builtins import BUILTINS
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
@@ -45,7 +44,7 @@ def test_the_reply_to_open(open_engine: Any) -> None:
     assert session.reply_deadlines == NONE  # it has processors that are installed for tests
     session.reply_deadlines = ReplyDeadlines(2.5, 10.0)
     opening = processing_pb2.OpenSession(vocab_size=10, datatype="FP32")
-    stream = SessionStream(lambda _: session, Metrics(Loader(1)), None)
+    stream = SessionStream(lambda _: session, SessionCounts(), None)
     opened = answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc").opened
     assert (opened.step_deadline_seconds, opened.add_deadline_seconds) == (2.5, 10.0)
 

@@ -20,8 +20,7 @@ from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import logs
 from logitport_server import tracing as configuration
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.transports.stream import SessionStream
 from logitport_session import tracing
 from logitport_session.apply import apply
@@ -56,7 +55,7 @@ class Stream:
         self.submitted = Submitted()
         session = Engine(VOCAB, DenyHistory, AddOutputs, Slow, Explodes, submit=self.submitted).session
         trace = tracing.continued(traceparent, "")
-        self._stream = SessionStream(lambda _: session, Metrics(Loader(1)), None, trace=trace)
+        self._stream = SessionStream(lambda _: session, SessionCounts(), None, trace=trace)
         self._seq = 0
         self.id = self.send(open=processing_pb2.OpenSession(engine="e")).opened.session_id
 

@@ -10,9 +10,8 @@ import pytest
 
 from logitport_builtins import DisallowedTokens, FrequencyPenalty
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
+from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory, int32
 
 if TYPE_CHECKING:
@@ -29,17 +28,17 @@ PARAMS = {
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(Loader(1))
+def metrics() -> RecordedMetrics:
+    return RecordedMetrics()
 
 
 @pytest.fixture
-def open_stream(open_engine: Any, metrics: Metrics) -> Callable[..., SessionStream]:
+def open_stream(open_engine: Any, metrics: RecordedMetrics) -> Callable[..., SessionStream]:
     """Opens a session with a request with this prompt, whose chain is a ban list, or these processors."""
 
     def opened(*processors: str, prompt: Sequence[int] = (1,)) -> SessionStream:
         session = open_engine(VOCAB, DisallowedTokens, DenyHistory, FrequencyPenalty).session
-        stream = SessionStream(lambda _: session, metrics, None)
+        stream = SessionStream(lambda _: session, metrics.counts, None)
         opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
         assert Reply.FromString(stream.reply(Frame(seq=1, open=opening).SerializeToString(), "local")).HasField(
             "opened"

@@ -16,8 +16,8 @@ from tests.server.transports.compiled_streams import Frame, Reply, computed, in_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
+    from tests.recorded_metrics import RecordedMetrics
 
 __all__ = ["metrics", "open_stream"]  # fixtures
 
@@ -83,10 +83,8 @@ def test_a_session_with_other_requests_is_left_to_python(open_stream: Callable[.
     assert Reply.FromString(stream.reply(step(3), "local")).edits.edits.ids == int32(7, 8, 1, 5)
 
 
-def test_metrics_of_a_step(open_stream: Callable[..., SessionStream], metrics: Metrics) -> None:
-    def value(name: str, **labels: str) -> float | None:
-        return metrics.registry.get_sample_value(name, labels)
-
+def test_metrics_of_a_step(open_stream: Callable[..., SessionStream], metrics: RecordedMetrics) -> None:
+    value = metrics.value
     stream = open_stream()
     assert computed(stream, step(3), "grpc") is not None
     stream.record()

@@ -9,11 +9,10 @@ import pytest
 
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server import log_limit
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
 from logitport_session.principals import Principal
+from tests.recorded_metrics import RecordedMetrics
 from tests.session_streams import answer
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ ALICE, BOB = (Principal(name, frozenset()) for name in ("alice", "bob\nline"))
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(Loader(1))
+def metrics() -> RecordedMetrics:
+    return RecordedMetrics()
 
 
 @pytest.fixture
@@ -41,17 +40,17 @@ def refused(message: str = "no such processor", slot: int = 0) -> common_pb2.Fai
     return common_pb2.Failure(slot=slot, error=error)
 
 
-def count(metrics: Metrics, code: str) -> float:
+def count(metrics: RecordedMetrics, code: str) -> float:
     return sum(
         sample.value
-        for family in metrics.refusals.collect()
+        for family in metrics.read().refusals.collect()
         for sample in family.samples
         if sample.name == "logitport_requests_refused_total" and sample.labels["code"] == code
     )
 
 
-def test_a_frame_is_one_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    Refusals(metrics).record(ALICE, [refused(slot=5), refused(), refused()], 8)
+def test_a_frame_is_one_line(metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    Refusals(metrics.counts).record(ALICE, [refused(slot=5), refused(), refused()], 8)
     (line,) = caplog.messages
     assert "refused 3 of 8 requests of 'alice'" in line
     assert "of slot 5: ERROR_CODE_NOT_FOUND: 'no such processor'" in line
@@ -59,14 +58,16 @@ def test_a_frame_is_one_line(metrics: Metrics, clock: list[float], caplog: pytes
 
 
 def test_a_frame_without_refusals_is_no_line(
-    metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture
+    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    Refusals(metrics).record(ALICE, [], 8)
+    Refusals(metrics.counts).record(ALICE, [], 8)
     assert not caplog.messages
 
 
-def test_frames_do_not_fill_the_log(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals(metrics)
+def test_frames_do_not_fill_the_log(
+    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = Refusals(metrics.counts)
     for _ in range(1000):
         refusals.record(ALICE, [refused()], 1)
     refusals.record(BOB, [refused()], 1)
@@ -77,25 +78,29 @@ def test_frames_do_not_fill_the_log(metrics: Metrics, clock: list[float], caplog
     assert count(metrics, "NOT_FOUND") == 1002
 
 
-def test_foreign_text_forges_no_line(metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    Refusals(metrics).record(BOB, [refused("no\nERROR \x1b[2J" + "x" * 100_000)], 1)
+def test_foreign_text_forges_no_line(
+    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    Refusals(metrics.counts).record(BOB, [refused("no\nERROR \x1b[2J" + "x" * 100_000)], 1)
     (line,) = caplog.messages
     assert line.isprintable()
     assert len(line) < 600
 
 
-def test_any_number_of_principals(metrics: Metrics, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_principals(
+    metrics: RecordedMetrics, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_limit, "_MAX_KEYS", 8)
-    refusals = Refusals(metrics)
+    refusals = Refusals(metrics.counts)
     for number in range(100):
         refusals.record(Principal(str(number), frozenset()), [refused()], 1)
     assert len(refusals._limit._recent) == 8
 
 
 def test_sessions_record_what_they_refuse(
-    metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture, open_engine: Callable[[int], Any]
+    metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture, open_engine: Callable[[int], Any]
 ) -> None:
-    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, metrics, None)
+    stream = SessionStream(lambda opening: open_engine(opening.vocab_size).session, metrics.counts, None)
     opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
     answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
     calls = [common_pb2.ProcessorCall(processor=common_pb2.Processor(builtin="none"))]
@@ -111,14 +116,14 @@ def test_sessions_record_what_they_refuse(
 
 
 def test_refusals_in_the_background_are_recorded_once(
-    metrics: Metrics,
+    metrics: RecordedMetrics,
     clock: list[float],
     caplog: pytest.LogCaptureFixture,
     open_engine: Callable[..., Any],
     submitted: Any,
 ) -> None:
     engine = open_engine(8, submit=submitted)
-    stream = SessionStream(lambda _: engine.session, metrics, None)
+    stream = SessionStream(lambda _: engine.session, metrics.counts, None)
     opening = processing_pb2.OpenSession(vocab_size=8, datatype="FP32")
     answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), "grpc")
     calls = [
@@ -150,9 +155,9 @@ def test_refusals_in_the_background_are_recorded_once(
     ],
 )
 def test_the_log_has_no_values_of_parameters(
-    code: common_pb2.ErrorCode, metrics: Metrics, clock: list[float], caplog: pytest.LogCaptureFixture
+    code: common_pb2.ErrorCode, metrics: RecordedMetrics, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     error = common_pb2.Error(code=code, message="names: 'Jane Doe' is no list", processor="team/names")
-    Refusals(metrics).record(ALICE, [common_pb2.Failure(slot=5, error=error)], 1)
+    Refusals(metrics.counts).record(ALICE, [common_pb2.Failure(slot=5, error=error)], 1)
     assert "Jane" not in caplog.text
     assert "processor 'team/names'" in caplog.text

@@ -22,8 +22,8 @@ from tests.waiting import SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_server.metrics import Metrics
     from logitport_server.transports.stream import SessionStream
+    from tests.recorded_metrics import RecordedMetrics
 
 __all__ = ["metrics", "open_stream"]  # fixtures
 
@@ -156,11 +156,8 @@ def test_a_request_that_fails_is_left_to_python(engine: Engine) -> None:
     assert engine.in_python == [wrong]
 
 
-def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: Metrics) -> None:
-    def value(name: str, **labels: str) -> float | None:
-        return metrics.registry.get_sample_value(name, labels)
-
-    size = 0
+def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: RecordedMetrics) -> None:
+    value, size = metrics.value, 0
     for seq in (3, 4, 5):
         size += engine.exchange(step(seq, base=seq - 2)).ByteSize()
         assert value("logitport_steps_total", transport="local") == seq - 2
@@ -168,8 +165,8 @@ def test_metrics_are_counted_before_they_are_read(engine: Engine, metrics: Metri
     assert value("logitport_rows_applied_total", processor="DisallowedTokens") == 3
     assert value("logitport_received_bytes_total", transport="local") == 3 * len(step(3))
     assert value("logitport_sent_bytes_total", transport="local") == size
-    assert metrics.num_steps == 3
-    assert metrics.processors.snapshot()["DisallowedTokens"].rows == 3
+    assert metrics.read().num_steps == 3
+    assert metrics.read().processors.snapshot()["DisallowedTokens"].rows == 3
 
 
 def test_the_session_describes_its_steps(engine: Engine, stream: SessionStream) -> None:
@@ -287,7 +284,9 @@ def relayed(stream: SessionStream) -> Iterator[RelayedEngine]:
     engine.close()
 
 
-def test_relayed_frames(relayed: RelayedEngine, open_stream: Callable[..., SessionStream], metrics: Metrics) -> None:
+def test_relayed_frames(
+    relayed: RelayedEngine, open_stream: Callable[..., SessionStream], metrics: RecordedMetrics
+) -> None:
     reference = open_stream()
     for frame in (step(3), step(4, base=2)):
         assert relayed.exchange(frame) == in_python(reference, frame)
@@ -295,9 +294,8 @@ def test_relayed_frames(relayed: RelayedEngine, open_stream: Callable[..., Sessi
     assert relayed.exchange(add).HasField("added")
     assert relayed.exchange(step(6, base=3)).HasField("edits")
     assert relayed.in_python == [add]
-    value = metrics.registry.get_sample_value
-    assert value("logitport_steps_total", {"transport": "grpc"}) == 3
-    assert value("logitport_received_bytes_total", {"transport": "grpc"}) == 0, "the front door counts them"
+    assert metrics.value("logitport_steps_total", transport="grpc") == 3
+    assert metrics.value("logitport_received_bytes_total", transport="grpc") == 0, "the front door counts them"
 
 
 def test_no_connection_is_attached_while_the_core_waits_for_relayed_frames(relayed: RelayedEngine) -> None:

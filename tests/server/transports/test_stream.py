@@ -17,12 +17,11 @@ from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access.guard import Call
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
 from logitport_server.transports.stream import SessionStream
 from logitport_session import session_steps
 from logitport_session.principals import ANONYMOUS
 from tests.client.programs.runtime.build import min_p
+from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory
 from tests.session_streams import answer as reply_to
 from tests.waiting import SECONDS, wait_until
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 VOCAB = 1000
 Frame = processing_pb2.SessionRequest
 Reply = processing_pb2.SessionResponse
-METRICS = Metrics(Loader(1))
+METRICS = RecordedMetrics()
 OPEN = {"open": processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")}
 
 
@@ -48,7 +47,7 @@ def stream(open_engine: Any) -> Iterator[SessionStream]:
                 raise InvalidArgument("vocab_size is 0")
             return sessions.enter_context(closing(open_engine(opening.vocab_size).session))
 
-        yield SessionStream(open_session, METRICS, None)
+        yield SessionStream(open_session, METRICS.counts, None)
 
 
 def answer(stream: SessionStream, seq: int, **frame: Any) -> Reply:
@@ -137,7 +136,7 @@ def test_a_repeated_frame_has_one_effect(stream: SessionStream) -> None:
 def test_steps_are_answered_while_a_request_is_validated(open_engine: Any, blocking: Blocking, transport: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         engine = open_engine(VOCAB, DenyHistory, blocking.processor, submit=lambda _, work: pool.submit(work))
-        stream = SessionStream(lambda _: engine.session, METRICS, None)
+        stream = SessionStream(lambda _: engine.session, METRICS.counts, None)
         seq = iter(range(1, 1000))
 
         def send(**frame: Any) -> Reply:
@@ -166,7 +165,7 @@ def test_a_stream_that_is_closed_does_not_wait_for_admissions(open_engine: Any, 
         engine = open_engine(VOCAB, blocking.processor, submit=lambda _, work: pool.submit(work))
         call = Call(ANONYMOUS, lambda: ended.append(True))
         release = call.hold()
-        stream = SessionStream(lambda _: engine.session, METRICS, None, hold=call.hold)
+        stream = SessionStream(lambda _: engine.session, METRICS.counts, None, hold=call.hold)
         answer(stream, 1, **OPEN)
         answer(stream, 2, **add_in_background("Blocks"))
         assert blocking.entered.wait(SECONDS)
@@ -296,7 +295,7 @@ def test_a_session_counts_for_the_quotas_until_its_local_connection_has_ended(op
     ended: list[bool] = []
     call = Call(ANONYMOUS, lambda: ended.append(True))
     release = call.hold()
-    stream = SessionStream(lambda _: open_engine(VOCAB).session, METRICS, None, hold=call.hold)
+    stream = SessionStream(lambda _: open_engine(VOCAB).session, METRICS.counts, None, hold=call.hold)
     opened(stream)
     connection_ended = stream.attach(LocalConnection())  # type: ignore[arg-type]
     assert connection_ended is not None
@@ -363,7 +362,7 @@ def test_a_frame_of_the_local_transport_waits_for_the_frame_in_progress(
 
 def test_a_reply_is_counted_once_when_it_is_sent(stream: SessionStream) -> None:
     def counted() -> float:
-        return METRICS.registry.get_sample_value("logitport_steps_total", {"transport": "grpc"}) or 0.0
+        return METRICS.value("logitport_steps_total", transport="grpc") or 0.0
 
     answer(stream, 1, **OPEN)
     answer(stream, 2, **add("DenyHistory"))
@@ -386,7 +385,7 @@ def test_programs_are_sent_to_the_engine_that_runs_them(open_engine: Any) -> Non
 
     verified = min_p()
     digest = verified.program.digest
-    stream = SessionStream(open_session, METRICS, None)
+    stream = SessionStream(open_session, METRICS.counts, None)
     answer(stream, 1, open=processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32", runs_programs=True))
     added = add("min_p")
     added["add"].requests[0].request.processors[0].params = b'{"min_p": 0.1}'

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.metrics import Metrics
-from logitport_server.registry.loader import Loader
+from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.transports.stream import SessionStream
 from tests.server.conftest import Submitted
 from tests.session_streams import answer
@@ -142,7 +141,7 @@ def test_no_frame_causes_an_internal_error(
 ) -> None:
     submitted = Submitted()
     engine = open_engine(VOCAB, max_draft_tokens=2, submit=submitted)
-    stream = SessionStream(lambda _: engine.session, Metrics(Loader(1)), None)
+    stream = SessionStream(lambda _: engine.session, SessionCounts(), None)
     opening = processing_pb2.OpenSession(vocab_size=VOCAB, datatype="FP32")
     answer(stream, processing_pb2.SessionRequest(seq=1, open=opening), transport)
     seq, requested = 1, 0

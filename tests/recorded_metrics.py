@@ -1,0 +1,33 @@
+"""The metrics of a server, with what the sessions of one principal's process count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logitport_server.metrics import Metrics
+from logitport_server.metrics.session_counts import SessionCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class RecordedMetrics:
+    """Reports what was counted whenever the metrics are read.
+
+    Attributes:
+        counts: of the process of the principal "alice".
+    """
+
+    def __init__(self, installed: Collection[str] = ()) -> None:
+        self.counts = SessionCounts(installed)
+        self._metrics = Metrics(installed)
+
+    def read(self) -> Metrics:
+        """Return the metrics with all that was counted until now."""
+        self._metrics.add_report("alice", self.counts.take())
+        self._metrics.loads[self] = self.counts.loads()
+        return self._metrics
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the present value of a series."""
+        return self.read().registry.get_sample_value(name, labels)
