@@ -5,6 +5,7 @@ It starts no thread, reads no data of clients, and has no secret of the operator
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
@@ -12,12 +13,16 @@ import socket
 from typing import TYPE_CHECKING, NoReturn
 
 from logitport.errors import LogitportError
+from logitport_server.principal_process import process  # here, so that processes share it
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.preload import preload
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.setup import Preloaded, Setup
+
+
+logger = logging.getLogger(__name__)
 
 
 def run(control: socket.socket) -> None:
@@ -93,13 +98,9 @@ class _Zygote:
             for pidfd in self._processes:
                 os.close(pidfd)
             self._channel.close_descriptor()
-            from logitport_server.principal_process import process
-
             process.run(request, socket.socket(fileno=connection), lifeline, self._setup, self._preloaded)
             status = 0
         except BaseException:
-            import logging
-
-            logging.getLogger(__name__).exception("a principal's process ends")
+            logger.exception("a principal's process ends")
         finally:
             os._exit(status)
