@@ -45,7 +45,7 @@ from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.front_door.session_zygote import SessionZygote
 from logitport_server.front_door.worker_service import worker_service_of
 from logitport_server.metrics import Metrics
-from logitport_server.principal_process.messages import Leave, ReloadKeys
+from logitport_server.principal_process.messages import Leave, UseKeys
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.poller import Poller
@@ -234,6 +234,8 @@ class Server:
         if self._cpu_regime.cgroups is not None:
             self._cpu_regime.cgroups.begin(process)
         self._workers.start_of(process)
+        if self._trusted_keys is not None:
+            process.post(UseKeys(keys=self._trusted_keys.raw))
         if self._sessions.is_draining:
             process.post(Leave())
 
@@ -301,10 +303,9 @@ class Server:
     def refresh(self, *, force: bool = False) -> None:
         """Reload the tokens and the trusted keys if their files have changed; the keys in any case with `force`."""
         self._guard.refresh()
-        if self._trusted_keys is not None:
-            self._trusted_keys.refresh(force=force)
+        if self._trusted_keys is not None and self._trusted_keys.refresh(force=force):
             for process in self._processes:
-                process.post(ReloadKeys(force=force))
+                process.post(UseKeys(keys=self._trusted_keys.raw))
 
     async def _watch_files(self) -> None:
         while True:

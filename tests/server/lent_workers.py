@@ -80,7 +80,7 @@ class StartedPrincipal:
         os.close(reading)
         pidfd = os.pidfd_open(self._sleeping.pid)
         self.process = events.call(RunningProcess, name, ours, pidfd, self._sleeping.pid, lifeline, handlers)
-        self._channel = Channel(theirs, messages.TO_PROCESS)
+        self._channel = Channel(theirs, messages.TO_PROCESS, is_of_process=True)
         self.link = Link(self._channel)
         self._running = threading.Thread(target=self.link.run, daemon=True)
 

@@ -9,11 +9,13 @@ import signal
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
-from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
+from logitport_server.principal_process.messages import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +34,10 @@ _MAX_PRINCIPALS = 1024
 # Forks of all principals: one takes 2 to 20 ms.
 _FORKS_PER_SECOND = 50
 _STATUS_SECONDS = 1.0
+# For an idle process to end.
+_END_SECONDS = 10.0
+# For the answer of a process to a ping. The interpreter's lock is held for less, also by the largest messages.
+_ANSWER_SECONDS = 30.0
 # A process that uses so much of a core is busy: the next session of its principal gets a further process.
 _BUSY_PART = 0.8
 _MEASURE_SECONDS = 1.0
@@ -61,6 +67,9 @@ class Processes:
         self._max_of_principal = max_of_principal or len(os.sched_getaffinity(0))
         # Of each principal that has any. The least recently used principal first.
         self._running: dict[str, list[RunningProcess]] = {}
+        # Processes that were idle, and have not ended yet.
+        self._ending: set[RunningProcess] = set()
+        self._pinging: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.Task[None] | None = None
         self._forking: dict[str, asyncio.Future[RunningProcess]] = {}
         self._crashes: BoundedTable[str, deque[float]] = BoundedTable(_MAX_PRINCIPALS)
@@ -92,7 +101,7 @@ class Processes:
             forking.add_done_callback(lambda _: self._forking.pop(principal, None))
         try:
             return await asyncio.shield(forking)
-        except LimitExceeded:
+        except (LimitExceeded, ServerUnavailable):
             if running and running[0].is_running:
                 return running[0]
             raise
@@ -117,7 +126,7 @@ class Processes:
             forking.cancel()
         if self._measuring is not None:
             self._measuring.cancel()
-        running = list(self)
+        running = [*self, *self._ending]
         for process in running:
             process.close()
         ended = [process.ended for process in running]
@@ -125,10 +134,10 @@ class Processes:
             await asyncio.wait(ended, timeout=max(0.0, seconds))
         late = [process for process in running if not process.ended.done()]
         for process in late:
-            process.kill()
+            process.kill("the server ends, and it did not end in time")
         if late:
             await asyncio.wait([process.ended for process in late], timeout=_STATUS_SECONDS)
-        for task in self._watching:
+        for task in (*self._watching, *self._pinging):
             task.cancel()
         return len(late)
 
@@ -185,7 +194,7 @@ class Processes:
             "the process %d of principal %r %s; its %d streams have ended",
             process.process_id,
             process.principal,
-            _ending(status),
+            _ending(status, process.killed_because),
             process.streams,
             extra={"event": "process_lost", "principal": process.principal, "status": status},
         )
@@ -202,10 +211,25 @@ class Processes:
                 process.is_busy = seconds - before.get(process, seconds) > _BUSY_PART * elapsed
             for process in before.keys() - used.keys():
                 process.is_busy = False
+            self._ping()
+
+    def _ping(self) -> None:
+        """Kill processes that have not answered for half a minute: their callers get other ones."""
+        pinged = {task.get_name() for task in self._pinging}
+        for process in self:
+            if process.streams and str(process.process_id) not in pinged:
+                task = asyncio.create_task(_answer(process), name=str(process.process_id))
+                self._pinging.add(task)
+                task.add_done_callback(self._pinging.discard)
 
     def _end(self, process: RunningProcess) -> None:
+        """Let an idle process end."""
         self._forget(process)
         process.close()
+        self._ending.add(process)
+        process.ended.add_done_callback(lambda _: self._ending.discard(process))
+        kill = partial(process.kill, "it was idle, and did not end in time")
+        asyncio.get_running_loop().call_later(_END_SECONDS, kill)
 
     def _forget(self, process: RunningProcess) -> None:
         running = self._running.get(process.principal, [])
@@ -215,7 +239,19 @@ class Processes:
                 del self._running[process.principal]
 
 
-def _ending(status: int | None) -> str:
+async def _answer(process: RunningProcess) -> None:
+    """Wait until a process answers. Kill it if it does not."""
+    try:
+        await process.call(Ping(), _ANSWER_SECONDS)
+    except ServerUnavailable:
+        return  # it has ended
+    except LogitportError:
+        process.kill(f"it has not answered for {_ANSWER_SECONDS:.0f} s")
+
+
+def _ending(status: int | None, killed_because: str) -> str:
+    if killed_because:
+        return f"was killed by the server: {killed_because}"
     if status is None:
         return "has ended"
     if status >= 0:

@@ -7,6 +7,8 @@ import logging
 import socket
 from contextlib import suppress
 
+from google.protobuf.message import DecodeError
+
 from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, from_proto
 from logitport_proto import common_pb2
@@ -37,6 +39,7 @@ class Relay:
         self._parts: list[bytes] = []
         self._size = 0
         self._needed = LENGTH.size
+        self._sending: asyncio.Future[None] | None = None
         self._reply: asyncio.Future[tuple[bool, bytes]] | None = None
         self._loop.add_reader(connection.fileno(), self._receive)
 
@@ -51,14 +54,19 @@ class Relay:
             raise _gone()
         self._reply = self._loop.create_future()
         try:
-            await self._send(message)
+            if not self._sends_at_once(message):
+                self._sending = asyncio.ensure_future(self._send(message))
+                await asyncio.wait({self._sending, self._reply}, return_when=asyncio.FIRST_COMPLETED)
             is_error, data = await self._reply
-        except OSError:
-            raise _gone() from None
         finally:
             self._reply = None
+            if self._sending is not None:
+                self._sending.cancel()
         if is_error:
-            raise from_proto(common_pb2.Error.FromString(data))
+            try:
+                raise from_proto(common_pb2.Error.FromString(data))
+            except DecodeError:
+                raise _gone() from None
         return data
 
     def finish(self) -> None:
@@ -67,16 +75,24 @@ class Relay:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_WR)
 
+    def _sends_at_once(self, message: bytes) -> bool:
+        """Send a message that the buffer of the socket takes. Returns False if nothing was sent."""
+        if len(message) > MAX_JOINED_BYTES:
+            return False
+        data = LENGTH.pack(len(message)) + message
+        try:
+            if self._connection.send(data) != len(data):
+                self.end()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.end()
+        return True
+
     async def _send(self, message: bytes) -> None:
-        header = LENGTH.pack(len(message))
-        if len(message) <= MAX_JOINED_BYTES:
-            data = header + message
-            with suppress(BlockingIOError):
-                if self._connection.send(data) == len(data):
-                    return
-                raise ConnectionError("a message was sent in part")  # the buffer of a socket takes more than this
-        await self._loop.sock_sendall(self._connection, header)
-        await self._loop.sock_sendall(self._connection, message)
+        with suppress(OSError):  # `_receive` finds the end, too
+            await self._loop.sock_sendall(self._connection, LENGTH.pack(len(message)))
+            await self._loop.sock_sendall(self._connection, message)
 
     def _receive(self) -> None:
         try:
@@ -86,7 +102,7 @@ class Relay:
         except OSError:
             data = b""
         if not data:
-            self._end()
+            self.end()
             return
         self._parts.append(data)
         self._size += len(data)
@@ -97,7 +113,7 @@ class Relay:
         self._needed = LENGTH.size + (length & ~ERROR)
         if self._needed > LENGTH.size + self._max_reply_bytes:
             logger.error("a process has sent a reply of %d bytes, and its stream ends", length & ~ERROR)
-            self._end()
+            self.end()
             return
         if self._size < self._needed:
             self._parts = [joined]
@@ -106,9 +122,16 @@ class Relay:
         if self._reply is not None and not self._reply.done():
             self._reply.set_result((bool(length & ERROR), joined[LENGTH.size :]))
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the stream, because its process has ended, or does not keep to the protocol."""
+        if self.ended.done():
+            return
         self._loop.remove_reader(self._connection.fileno())
-        self._connection.close()
+        if self._sending is None or self._sending.done():
+            self._connection.close()
+        else:  # the socket's number must not be used again while the event loop has it
+            self._sending.add_done_callback(lambda _: self._connection.close())
+            self._sending.cancel()
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(_gone())
         self.ended.set_result(None)

@@ -13,6 +13,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import DecodeError
+
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
 from logitport_proto import common_pb2
 from logitport_server.principal_process import messages
@@ -33,6 +35,12 @@ logger = logging.getLogger(__name__)
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Messages that the process has not received. One that receives none has stopped.
 _MAX_UNSENT = 1024
+# Calls of one process that are being answered.
+_MAX_ANSWERING = 256
+# Before a message is sent again for which no descriptor was free.
+_RETRY_SECONDS = 0.1
+# For a process that has closed its connection to end by itself.
+_END_SECONDS = 1.0
 # Messages of one process in one iteration of the event loop.
 _MAX_RECEIVED = 16
 # Times `_MAX_RECEIVED`: the messages that a process has sent at its end.
@@ -54,6 +62,7 @@ class RunningProcess:
         status: done with its exit status, as that of `subprocess.Popen`, or with None if that cannot be known.
         data: what the parts of the front door keep for the process, by their own keys.
         streams: number of its open streams.
+        killed_because: why the front door has killed it; "" if it has not.
         is_busy: whether it has used most of a core lately; see `Processes`.
     """
 
@@ -71,6 +80,7 @@ class RunningProcess:
         self.data: dict[str, Any] = {}
         self.streams = 0
         self.is_busy = False
+        self.killed_because = ""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -115,6 +125,8 @@ class RunningProcess:
         Raises:
             LogitportError: the process has refused it, or has ended, or has not answered within these seconds.
         """
+        if not self.is_running:
+            raise _has_ended()
         message.call = next(self._numbers)
         answer = self._calls[message.call] = self._loop.create_future()
         try:
@@ -140,9 +152,10 @@ class RunningProcess:
                 _close(descriptors)
             self._unsent.clear()
 
-    def kill(self) -> None:
-        """Kill the process."""
+    def kill(self, reason: str = "the server ends") -> None:
+        """Kill the process. The reason is for the log."""
         if not self.ended.done():
+            self.killed_because = self.killed_because or reason
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -176,8 +189,12 @@ class RunningProcess:
                 else:
                     self._loop.add_writer(self._channel.fileno(), self._send)
                 return
-            except OSError:  # it has ended, which `_end` handles
+            except (BrokenPipeError, ConnectionResetError):  # it has ended, which `_end` handles
                 logger.debug("a message was not sent", exc_info=True)
+            except OSError as error:  # no descriptor, or no memory, is free
+                logger.warning("a message to the process %d is sent later: %s", self.process_id, error)
+                self._loop.call_later(_RETRY_SECONDS, self._send)
+                return
             self._unsent.popleft()
             _close(descriptors)
         if self._is_open:
@@ -194,10 +211,11 @@ class RunningProcess:
                 return
             if received is None:
                 self._close_channel()
-                self.kill()  # it has closed its end, and can serve nothing any more
+                # It ends now, or serves nothing any more.
+                self._loop.call_later(_END_SECONDS, self.kill, "it has closed its connection and did not end")
                 return
             self._handle(*received)
-            if not self._is_open:
+            if not self._is_open or len(self._answering) >= _MAX_ANSWERING:
                 return
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:
@@ -208,7 +226,10 @@ class RunningProcess:
             if answer is None or answer.done():
                 return
             if isinstance(message, Failed):
-                answer.set_exception(from_proto(common_pb2.Error.FromString(message.error)))
+                try:
+                    answer.set_exception(from_proto(common_pb2.Error.FromString(message.error)))
+                except DecodeError:
+                    self._violated("has sent an invalid error")
             else:
                 answer.set_result(message)
             return
@@ -220,10 +241,14 @@ class RunningProcess:
             task = asyncio.ensure_future(result)
             self._answering.add(task)
             task.add_done_callback(lambda done: self._answered(message, done))
+            if len(self._answering) >= _MAX_ANSWERING:
+                self._loop.remove_reader(self._channel.fileno())  # until one is answered
         elif message.call:
             self._answer(message, result)
 
     def _answered(self, message: Message, done: asyncio.Future[Any]) -> None:
+        if len(self._answering) >= _MAX_ANSWERING and self._is_open:
+            self._loop.add_reader(self._channel.fileno(), self._receive)
         self._answering.discard(done)
         if done.cancelled():
             return
@@ -242,9 +267,8 @@ class RunningProcess:
 
     def _violated(self, what: str) -> None:
         """Kill a process that does not keep to the protocol."""
-        logger.error("the process %d of %r %s, and is killed", self.process_id, self.principal, what)
         self._close_channel()
-        self.kill()
+        self.kill(f"it {what}")
 
     def _end(self) -> None:
         """Release everything: the process has ended."""
@@ -258,10 +282,14 @@ class RunningProcess:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():
-                call.set_exception(ServerUnavailable("the session's process has ended"))
+                call.set_exception(_has_ended())
         for task in self._answering:
             task.cancel()
         self.ended.set_result(None)
+
+
+def _has_ended() -> ServerUnavailable:
+    return ServerUnavailable("the session's process has ended")
 
 
 def _close(descriptors: Sequence[int]) -> None:

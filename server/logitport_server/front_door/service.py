@@ -84,7 +84,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         async with _unavailable(context):
             stream = await self._open(call, kind, trace=tracing.headers())
             try:
-                return await stream.relay.exchange(data)
+                return await stream.exchange(data)
             finally:
                 self._end(stream, call.hold())
 
@@ -119,9 +119,10 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                     return
                 if stream is None:
                     stream = await self._open(call, "session", trace=_headers_of(context), peer=context.peer())
-                reply = await stream.relay.exchange(frame.data)
+                reply = await stream.exchange(frame.data)
                 with stall_limit:
                     await context.write(reply)
+                del frame, reply  # they may be large, and the next frame long in coming
         except asyncio.CancelledError:
             if not self._draining:
                 raise
@@ -168,14 +169,21 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
             if kind == "session" and self._local_socket is not None:
                 offered = self._local_socket.issue_token(_HandOver(process, number))
                 message.socket_path, message.access_token = offered.socket_path, offered.access_token
-            process.post(message, [theirs.fileno()])
+            try:
+                with descriptors_of_process.reported():
+                    process.post(message, [theirs.fileno()])
+            except BaseException:
+                self._revoke(message.access_token)
+                ours.close()
+                raise
+        stream = _Stream(process, Relay(ours, self._max_reply_bytes), message.access_token)
         self._processes.begin_stream(process)
-        return _Stream(process, Relay(ours, self._max_reply_bytes), message.access_token)
+        process.ended.add_done_callback(stream.end)
+        return stream
 
     def _end(self, stream: _Stream, release: Callable[..., None]) -> None:
         """End a stream. It counts for the quotas until its process has closed its end."""
-        if self._local_socket is not None and stream.access_token:
-            self._local_socket.revoke_token(stream.access_token)
+        self._revoke(stream.access_token)
         stream.relay.finish()
         task = asyncio.ensure_future(self._wait_for_end(stream, release))
         self._ending.add(task)
@@ -185,8 +193,13 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         try:
             await stream.relay.ended
         finally:
+            stream.process.ended.remove_done_callback(stream.end)
             self._processes.end_stream(stream.process)
             release()
+
+    def _revoke(self, access_token: bytes) -> None:
+        if self._local_socket is not None and access_token:
+            self._local_socket.revoke_token(access_token)
 
 
 @asynccontextmanager
@@ -209,6 +222,19 @@ class _Stream:
         self.process = process
         self.relay = relay
         self.access_token = access_token
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Relay a message; see `Relay.exchange`. Raises LimitExceeded if the process could not open the stream."""
+        try:
+            return await self.relay.exchange(message)
+        except ServerUnavailable:
+            if self.process.is_running:  # it has received the stream without its descriptor
+                raise descriptors_of_process.shortage() from None
+            raise
+
+    def end(self, _: object) -> None:
+        """End with the process: a child of it may hold the socket open."""
+        self.relay.end()
 
 
 class _HandOver:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from logitport_server.principal_process.channel import Channel
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.05
 
 
 class Answer(NamedTuple):
@@ -91,7 +94,7 @@ class Link:
     def run(self) -> None:
         """Handle messages until the front door closes its end. Raises ChannelError."""
         try:
-            while (received := self._channel.receive()) is not None:
+            while (received := self._receive()) is not None:
                 self._handle(*received)
         finally:
             with self._lock:
@@ -99,6 +102,13 @@ class Link:
                 calls, self._calls = self._calls, {}
             for call in calls.values():
                 call.set_exception(_ended())
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        while True:
+            try:
+                return self._channel.receive()
+            except MemoryError:  # sessions use all that the process may have: nothing was received
+                time.sleep(_PAUSE_SECONDS)
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:
         handler = self._handlers.get(type(message))

@@ -66,10 +66,18 @@ class Leave(Message):
     """State to all sessions that they should move. Those that end now still get the replies to their frames."""
 
 
-class ReloadKeys(Message):
-    """Read the trusted keys again if their files have changed; with `force`, in any case."""
+class UseKeys(Message):
+    """Accept shipped processors that one of these keys has signed.
 
-    force: bool = False
+    Attributes:
+        keys: Ed25519 public keys, 32 bytes each.
+    """
+
+    keys: list[bytes]
+
+
+class Ping(Message):
+    """A call of the front door, to see whether the process answers. The answer is `Done`."""
 
 
 class Resolve(Message):
@@ -125,7 +133,8 @@ TO_PROCESS: tuple[type[Any], ...] = (
     OpenStream,
     AttachConnection,
     Leave,
-    ReloadKeys,
+    UseKeys,
+    Ping,
     Resolved,
     Payload,
     Failed,

@@ -9,6 +9,7 @@ from logitport import payload
 from logitport.core.bounded import BoundedTable
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import read_memory
+from logitport_session import descriptors
 from logitport_session.principals import REGISTER, Party, TrustDomain
 from logitport_session.programs import source_of
 from logitport_session.source import names_no_processor
@@ -102,6 +103,8 @@ class Registered:
         # Not sent with the first answer: most requests name one that is here.
         answer = self._link.call(messages.GetPayload(text=text, is_name=is_name))
         found: messages.Payload = answer.message
+        if not answer.descriptors:
+            raise descriptors.shortage()
         shipped = payload.labelled(read_memory(answer.descriptors[0]), found.labels, is_program=found.is_program)
         with self._lock:
             self._payloads[found.payload_id] = shipped

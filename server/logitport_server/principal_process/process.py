@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitport.core.fair_threads import FairThreads
@@ -60,7 +59,7 @@ def run(request: Fork, connection: socket.socket, reading_end: int, setup: Setup
     limits.apply(setup.process_memory)
     sys.setswitchinterval(_SWITCH_SECONDS)
     collector.begin()
-    link = Link(Channel(connection, messages.TO_PROCESS))
+    link = Link(Channel(connection, messages.TO_PROCESS, is_of_process=True))
     process = _Process(request, link, setup, preloaded)
     process.start()
     try:
@@ -76,10 +75,10 @@ class _Process:
         principal = request.principal
         self._device = preloaded.device
         self._trusted_keys = None
-        if setup.trusted_keys is not None:
-            from logitport_server.registry.trusted_keys import TrustedKeys
+        if setup.requires_signatures:
+            from logitport_server.registry.known_keys import KnownKeys
 
-            self._trusted_keys = TrustedKeys(Path(setup.trusted_keys))
+            self._trusted_keys = KnownKeys({})  # those of the first `UseKeys`, which comes before all streams
         policy = PayloadPolicy(
             allow_shipped=setup.enable_custom_logit_processor,
             allow_programs=setup.programs,
@@ -113,7 +112,8 @@ class _Process:
         link.handle(messages.OpenStream, streams.open)
         link.handle(messages.AttachConnection, streams.attach)
         link.handle(messages.Leave, lambda *_: streams.leave())
-        link.handle(messages.ReloadKeys, self._reload_keys)
+        link.handle(messages.Ping, lambda *_: None)
+        link.handle(messages.UseKeys, self._use_keys)
 
     def start(self) -> None:
         """Start the threads."""
@@ -132,9 +132,9 @@ class _Process:
     def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
         return self._admission_threads.submit(principal, work)
 
-    def _reload_keys(self, message: messages.ReloadKeys, descriptors: list[int]) -> None:  # noqa: ARG002
+    def _use_keys(self, message: messages.UseKeys, descriptors: list[int]) -> None:  # noqa: ARG002
         if self._trusted_keys is not None:
-            self._trusted_keys.refresh(force=message.force)
+            self._trusted_keys.use(message.keys)
 
     def _collect(self) -> None:
         """Collect garbage at intervals, and return freed memory to the kernel."""

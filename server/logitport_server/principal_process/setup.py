@@ -31,7 +31,7 @@ class Setup(msgspec.Struct, frozen=True):
     enable_custom_logit_processor: bool
     programs: bool
     max_payload_bytes: int
-    trusted_keys: str | None
+    requires_signatures: bool
     log_level: str
     log_format: Literal["text", "json"]
     process_memory: int = 0

@@ -74,7 +74,10 @@ class Streams:
         self._is_leaving = False
 
     def open(self, message: OpenStream, descriptors: list[int]) -> None:
-        """Serve a stream on the socket of this descriptor."""
+        """Serve a stream on the socket of this descriptor. Without it, the front door ends the stream."""
+        if not descriptors:
+            logger.warning("a stream was not opened: no descriptor is free in this process")
+            return
         connection = RelayedConnection(socket.socket(fileno=descriptors[0]))
         principal = Principal(self._name, frozenset(message.scopes))
         trace = tracing.continued(message.traceparent, message.tracestate)
@@ -111,7 +114,13 @@ class Streams:
             release()
 
     def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
-        """Serve a session on a connection of the local transport."""
+        """Serve a session on a connection of the local transport.
+
+        Without its descriptor, the engine goes on by gRPC.
+        """
+        if not descriptors:
+            logger.warning("a local connection was not attached: no descriptor is free in this process")
+            return
         peer = socket.socket(fileno=descriptors[0])
         stream = self._sessions.get(message.number)
         if stream is None:  # it has ended meanwhile

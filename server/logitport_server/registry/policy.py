@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.payload import Payload
-    from logitport_server.registry.trusted_keys import TrustedKeys
+    from logitport_server.registry.known_keys import KnownKeys
 
 # In the text of every program, unless its writer escapes letters, which ours does not.
 _PROGRAM_KEY = '"program"'
@@ -33,7 +33,7 @@ class PayloadPolicy:
         allow_shipped: bool,
         max_bytes: int,
         allow_programs: bool = True,
-        trusted_keys: TrustedKeys | None = None,
+        trusted_keys: KnownKeys | None = None,
     ) -> None:
         self._allow_shipped = allow_shipped
         self._allow_programs = allow_programs

@@ -50,7 +50,7 @@ async def joined(
     front_door, own = Channel.pair()
     reading, lifeline = os.pipe()
     process = RunningProcess(principal, front_door, os.pidfd_open(sleeper.pid), sleeper.pid, lifeline, handlers)
-    channel = Channel(own, messages.TO_PROCESS)
+    channel = Channel(own, messages.TO_PROCESS, is_of_process=True)
     link = Link(channel)
     departures = Departures()
     counts = SessionCounts()

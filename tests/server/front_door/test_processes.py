@@ -26,6 +26,7 @@ class Process:
         self.principal = principal
         self.streams = 0
         self.is_busy = self.is_expected_to_end = False
+        self.killed_because = ""
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.status: asyncio.Future[int | None] = loop.create_future()
@@ -36,6 +37,12 @@ class Process:
 
     def cpu_seconds(self) -> float:
         return 0.0
+
+    async def call(self, message: object, seconds: float) -> object:
+        return message
+
+    def kill(self, reason: str = "") -> None:
+        self.end(-9)
 
     def close(self) -> None:
         self.is_expected_to_end = True

@@ -119,3 +119,26 @@ def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
 
     with process(late) as ours:
         asyncio.run(relay(ours))
+
+
+def test_a_process_that_ends_while_a_large_message_is_sent() -> None:
+    """The socket's number is used again, and its next user is not disturbed."""
+
+    async def relay() -> None:
+        for _ in range(20):
+            ours, theirs = socket.socketpair()
+            stream = Relay(ours, 1 << 20)
+            exchange = asyncio.ensure_future(stream.exchange(bytes(10_000_000)))
+            await asyncio.sleep(0.001)
+            theirs.shutdown(socket.SHUT_WR)  # it sends no more, and has not received all
+            with pytest.raises(ServerUnavailable):
+                await asyncio.wait_for(exchange, 60)
+            await stream.ended
+            theirs.close()
+        with process(echo) as ours:
+            again = Relay(ours, 1 << 26)
+            assert len(await again.exchange(bytes(10_000_000))) == 10_000_000
+            again.finish()
+            await again.ended
+
+    asyncio.run(relay())

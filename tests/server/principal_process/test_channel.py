@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import socket
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +15,6 @@ from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.message import Message
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 
@@ -27,7 +30,7 @@ class Unknown(Message):
 def ends() -> Iterator[tuple[Channel, Channel, socket.socket]]:
     """Both ends of a channel, and the socket of the first."""
     one, other = Channel.pair()
-    first, second = Channel(one, [Said]), Channel(other, [Said])
+    first, second = Channel(one, [Said]), Channel(other, [Said], is_of_process=True)
     yield first, second, one
     first.close()
     second.close()
@@ -90,3 +93,56 @@ def test_the_end(ends: tuple[Channel, Channel, socket.socket]) -> None:
     assert second.receive() is None
     with pytest.raises(OSError, match="Broken pipe"):
         second.send(Said(data=b""))
+
+
+def test_the_front_door_reads_no_file_of_a_process() -> None:
+    one, other = Channel.pair()
+    front_door = Channel(one, [Said])
+    with other, open("/dev/zero", "rb") as endless:
+        socket.send_fds(other, [b"m"], [endless.fileno()])
+        with pytest.raises(ChannelError, match="unknown kind"):
+            front_door.receive()
+    front_door.close()
+
+
+def test_a_process_sends_large_messages_in_parts() -> None:
+    one, other = Channel.pair()
+    front_door, process = Channel(one, [Said]), Channel(other, [Said], is_of_process=True)
+    message = Said(data=bytes(range(256)) * 8000)
+    sender = threading.Thread(target=process.send, args=(message,))
+    sender.start()
+    assert front_door.receive() == (message, [])
+    sender.join()
+
+    def send_too_much() -> None:
+        with suppress(OSError):  # the front door has closed its end
+            process.send(Said(data=bytes(5 << 20)))
+
+    too_large = threading.Thread(target=send_too_much)
+    too_large.start()
+    with pytest.raises(ChannelError, match="too long"):
+        front_door.receive()
+    front_door.close()
+    too_large.join()
+    process.close()
+
+
+def test_without_a_free_descriptor_a_message_comes_alone() -> None:
+    one, other = Channel.pair()
+    front_door, process = Channel(one, [Said]), Channel(other, [Said], is_of_process=True)
+    reading, writing = os.pipe()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    front_door.send(Said(data=b"x"), [writing])
+    os.close(writing)
+    free = os.dup(reading)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        received = process.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert received == (Said(data=b"x"), [])
+    assert os.read(reading, 1) == b""  # the kernel has closed what it could not deliver
+    os.close(reading)
+    front_door.close()
+    process.close()
