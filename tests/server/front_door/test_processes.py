@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport_server.front_door import processes as module
 from logitport_server.front_door.processes import Processes
 
@@ -165,6 +165,25 @@ def test_the_oldest_idle_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [process.is_running for process in found] == [False, True, True, True]
         assert len(running) == 3
         assert not any("crash" in str(process.status) for process in found)
+
+    with_processes(test)
+
+
+def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MEASURE_SECONDS", 0.01)
+
+    async def hang(message: object, seconds: float) -> object:
+        raise LogitportError(f"not answered for {seconds:g} s")
+
+    async def test(running: Processes, zygote: Zygote) -> None:
+        hung, idle, sound = [cast("Any", await running.get(name)) for name in ("anna", "bert", "carl")]
+        hung.call = idle.call = hang
+        running.begin_stream(hung)
+        running.begin_stream(sound)
+        await asyncio.wait_for(hung.ended, 60)
+        assert await running.get("anna") is not hung
+        assert sound.is_running
+        assert idle.is_running  # it has no streams: nothing waits for it
 
     with_processes(test)
 
