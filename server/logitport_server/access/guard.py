@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -22,7 +23,7 @@ from logitport_server.log_limit import LogLimit
 from logitport_session.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from concurrent.futures import Future
 
     from logitport_server.access.authentication import Authenticator
@@ -51,6 +52,9 @@ _SCOPES = {
     "/logitport.v1.Admin/Unquarantine": (ADMIN,),
 }
 _ANY_SCOPE = "/grpc.reflection."
+
+# Of one principal at the same time, and from which size on a message is large.
+_MAX_LARGE_CALLS, _LARGE_BYTES = 4, 1 << 20
 
 
 class Call:
@@ -108,6 +112,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._quotas = quotas
         self._metrics = metrics
         self._open_calls = OpenCalls()
+        self._large_calls = _Gates()
         # All callers that have not authenticated share one line a second: their number has no limit.
         self._log_limit = LogLimit()
         self._running: dict[asyncio.Task[Any], tuple[Principal, Callable[[], Principal]]] = {}
@@ -168,7 +173,7 @@ class Guard(grpc.aio.ServerInterceptor):
         span = nullcontext() if method == _SESSION else call_span(method, context, call.principal)
         try:
             with span:
-                await self._answer(handler, requests, context)
+                await self._answer(handler, method, requests, context)
         except asyncio.CancelledError:
             if task in self._ending:
                 raise self._ending[task] from None
@@ -225,14 +230,39 @@ class Guard(grpc.aio.ServerInterceptor):
         except LogitportError:
             return ""
 
-    async def _answer(self, handler: Any, requests: object, context: Context) -> None:
+    async def _answer(self, handler: Any, method: str, requests: object, context: Context) -> None:
         if handler.stream_stream is not None:
             await _stream(handler.stream_stream, requests, context)
             return
-        message = await read_message(context)
-        reply = await handler.unary_unary(message, context)
-        with stall_limit("the reply was not received"):
-            await context.write(reply)
+        async with AsyncExitStack() as gate:
+            if method in messages.LARGE:
+                await gate.enter_async_context(self._large_calls.of(current_call.get().principal.name))
+            message = await read_message(context)
+            if isinstance(message, messages.Unparsed) and len(message.data) <= _LARGE_BYTES:
+                await gate.aclose()
+            reply = await handler.unary_unary(message, context)
+            del message
+            with stall_limit("the reply was not received"):
+                await context.write(reply)
+
+
+class _Gates:
+    """Limits the calls with large messages of each principal: the server holds a message while it is relayed.
+
+    The size is known only after a message was read. So a call waits before its message is read, and one with a small
+    message gives up its place then.
+    """
+
+    def __init__(self) -> None:
+        # A gate exists while a call holds or waits for it: names may come from certificates, without a limit.
+        self._by_principal: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def of(self, principal: str) -> AsyncIterator[None]:
+        """Context that holds a place of this principal. Waits for one."""
+        gate = self._by_principal.setdefault(principal, asyncio.Semaphore(_MAX_LARGE_CALLS))
+        async with gate:
+            yield
 
 
 async def _stream(behaviour: Callable[..., Any], requests: object, context: Context) -> None:

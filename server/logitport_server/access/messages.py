@@ -20,6 +20,8 @@ MAX_OPEN_BYTES = 4096
 HEALTH = "/grpc.health."
 OPEN = "/grpc.health.v1.Health/Check"
 # The methods with messages of any size, which the processes of their callers parse.
+# The unary methods with messages of any size.
+LARGE = ("/logitport.v1.LogitProcessing/Apply", "/logitport.v1.ProcessorRegistry/Register")
 _UNPARSED = (
     "/logitport.v1.LogitProcessing/Apply",
     "/logitport.v1.LogitProcessing/Session",

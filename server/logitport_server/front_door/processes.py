@@ -31,8 +31,9 @@ _MAX_IDLE = 64
 _CRASHES, _CRASH_SECONDS = 2, 60.0
 _MAX_REFUSAL_SECONDS = 60.0
 _MAX_PRINCIPALS = 1024
-# Forks of all principals: one takes 2 to 20 ms.
+# Forks of all principals: one takes 2 to 20 ms. Further ones wait for a while.
 _FORKS_PER_SECOND = 50
+_FORK_SECONDS, _PAUSE_SECONDS = 20.0, 0.05
 _STATUS_SECONDS = 1.0
 # For an idle process to end.
 _END_SECONDS = 10.0
@@ -143,6 +144,7 @@ class Processes:
 
     async def _fork(self, principal: str) -> RunningProcess:
         self._check(principal)
+        await self._wait_for_turn()
         process = await self._zygote.fork(principal)
         if self._is_closed:
             process.close()
@@ -157,7 +159,7 @@ class Processes:
         return process
 
     def _check(self, principal: str) -> None:
-        """Raise LimitExceeded if the principal's processes have crashed, or too many are forked."""
+        """Raise LimitExceeded if the principal's processes have crashed lately."""
         now = self._clock()
         crashes = self._crashes.get(principal, deque())
         if len(crashes) >= _CRASHES:
@@ -169,11 +171,18 @@ class Processes:
                     f"{_CRASH_SECONDS:.0f} s, so that its next session is refused for {left:.1f} s: find the request "
                     "that ends it, in the server's log"
                 )
-        if len(self._forks) == _FORKS_PER_SECOND and now - self._forks[0] < 1.0:
-            raise LimitExceeded(
-                f"the server has started {_FORKS_PER_SECOND} processes within a second, its limit; try again"
-            )
-        self._forks.append(now)
+
+    async def _wait_for_turn(self) -> None:
+        """Wait until another process may be forked. Raises LimitExceeded if that takes long."""
+        deadline = self._clock() + _FORK_SECONDS
+        while len(self._forks) == _FORKS_PER_SECOND and self._clock() - self._forks[0] < 1.0:
+            if self._clock() >= deadline:
+                raise LimitExceeded(
+                    f"the server starts {_FORKS_PER_SECOND} processes within a second at most, and others wait; try "
+                    "again later"
+                )
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._forks.append(self._clock())
 
     async def _watch(self, process: RunningProcess) -> None:
         """Wait for the end of a process, and record a crash."""

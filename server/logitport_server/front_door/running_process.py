@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
 
-    # Gets the process, the message, and its descriptors, which it closes or keeps. For a call, it returns the answer,
-    # or the answer with descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
+    # Gets the process, the message, and an empty list. For a call, it returns the answer, or the answer with
+    # descriptors (sent, then closed), or an awaitable of either; None stands for `Done`.
     Handler = Callable[["RunningProcess", Any, list[int]], Any]
 
 logger = logging.getLogger(__name__)
@@ -219,9 +219,9 @@ class RunningProcess:
                 return
 
     def _handle(self, message: Message, descriptors: list[int]) -> None:
+        _close(descriptors)  # no message of a process has any
         handler = self._handlers.get(type(message))
         if handler is None:
-            _close(descriptors)
             answer = self._calls.pop(message.call, None)
             if answer is None or answer.done():
                 return
@@ -234,7 +234,7 @@ class RunningProcess:
                 answer.set_result(message)
             return
         try:
-            result = handler(self, message, descriptors)
+            result = handler(self, message, [])
         except Exception as error:  # noqa: BLE001 - it is the answer
             result = failed(error, message)
         if inspect.isawaitable(result):

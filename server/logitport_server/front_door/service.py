@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import socket
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 # What the answer to a check of a payload has in addition to its bytes.
 _CHECKED_BYTES = 1 << 16
+# Garbage is collected so long after a call with a message of this size has failed.
+_LARGE_BYTES, _COLLECT_SECONDS = 1 << 20, 1.0
 
 
 class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
@@ -85,6 +88,10 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
             stream = await self._open(call, kind, trace=tracing.headers())
             try:
                 return await stream.exchange(data)
+            except BaseException:
+                if len(data) > _LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
+                    asyncio.get_running_loop().call_later(_COLLECT_SECONDS, gc.collect, 1)
+                raise
             finally:
                 self._end(stream, call.hold())
 

@@ -7,7 +7,6 @@ import resource
 from typing import TYPE_CHECKING
 
 from logitport_server.front_door.launched import launch
-from logitport_server.worker.malloc import keep_large_blocks
 from logitport_session import descriptors
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     """
     # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    keep_large_blocks()
     prevent_core_files()
     config.start_logging()
     descriptors.raise_limit()  # before the zygotes, which inherit it

@@ -25,6 +25,8 @@ LOCAL_TRANSPORT_AVAILABLE = hasattr(os, "memfd_create")
 _TOKEN_BYTES = 32
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+# Connections that wait to be accepted: engines reconnect at the same time when a server is replaced.
+_BACKLOG = 1024
 # Connections that have not presented a token. Each has a thread. A further one replaces the oldest: an engine sends its
 # token when it connects, so that connections without one cannot keep engines out.
 MAX_HANDSHAKES = 64
@@ -51,7 +53,7 @@ class LocalSocketListener:
             self._socket.close()
             self._folder.close()
             raise
-        self._socket.listen()
+        self._socket.listen(_BACKLOG)
         self._closed = False
         self._serve_by_token: dict[bytes, Callable[[socket.socket], object]] = {}
         self._lock = threading.Lock()

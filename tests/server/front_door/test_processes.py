@@ -189,6 +189,23 @@ def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_forks_in_a_second_are_limited() -> None:
+    clock = [1000.0]
+
+    async def test(running: Processes, zygote: Zygote) -> None:
+        for number in range(module._FORKS_PER_SECOND):
+            await running.get(f"principal {number}")
+        waiting = asyncio.ensure_future(running.get("one more"))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        clock[0] += 1.0
+        await asyncio.wait_for(waiting, 60)
+
+    with_processes(test, clock=lambda: clock[0])
+
+
+def test_a_fork_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FORK_SECONDS", 0.0)
+
     async def test(running: Processes, zygote: Zygote) -> None:
         for number in range(module._FORKS_PER_SECOND):
             await running.get(f"principal {number}")
