@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 class PlayedProcess:
     """A process with a number of idle workers, which meets claims only if the test does."""
 
-    def __init__(
-        self, slots: Any, principal: str, idle: int = 0, *, fails: bool = False, hangs: bool = False
-    ) -> None:
+    def __init__(self, slots: Any, principal: str, idle: int = 0, *, fails: bool = False, hangs: bool = False) -> None:
         self.principal, self.idle, self.fails, self.hangs = principal, idle, fails, hangs
         self.calls = 0
         self.process_id = 1

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport_server.executors.report import process_id_of
@@ -230,8 +230,7 @@ class ForkedWorkers:
 
         # The worker may have ended already, but the process knows no worker before the answer. `RunningProcess` has
         # added its callback, which posts the answer, before this task began; callbacks run in their order.
-        task = asyncio.current_task()
-        assert task is not None
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         task.add_done_callback(lambda _: started.ended.add_done_callback(ended))
         return WorkerForked(holds_gpu=started.holds_gpu), [started.connection.detach(), started.pidfd]
 
@@ -244,7 +243,7 @@ class ForkedWorkers:
         process.post(WorkerEnded(worker=number, status=status))
 
     def _note_surplus(self, process: RunningProcess, workers: _LentWorkers) -> None:
-        """Record the workers that run without a slot. The oldest records go first: the process ends workers in order."""
+        """Record the workers that run without a slot. The oldest records go first: workers end in order."""
         if self._of.get(process) is not workers:
             return
         surplus = max(0, len(workers.running) - self._slots(process))
