@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 60.0
+END_SECONDS = 1.0
 
 
 class PlayedZygotes:
@@ -109,7 +110,7 @@ class Started:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
-    monkeypatch.setattr("logitport_server.front_door.worker_service.forked_workers._END_SECONDS", 0.3)
+    monkeypatch.setattr("logitport_server.front_door.worker_service.forked_workers._END_SECONDS", END_SECONDS)
     started = Started()
     yield started
     started.close()
@@ -137,7 +138,7 @@ def test_workers_without_a_slot_are_killed(started: Started) -> None:
         started.principal.link.post(ReleaseSlot())
     wait_until(lambda: ended(first) and ended(second))
     assert [process.returncode for process in (first, second)] == [-signal.SIGKILL] * 2
-    time.sleep(0.5)
+    time.sleep(0.5 * END_SECONDS)
     assert not any(map(ended, others))
 
 
@@ -146,11 +147,13 @@ def test_workers_that_end_in_time_cost_no_other_one(started: Started) -> None:
     for _ in range(4):
         started.fork()
     first, second, *others = started.zygotes.forked
-    for process in (first, second):  # the second one within the time of the first one
-        started.principal.link.post(ReleaseSlot())
-        time.sleep(0.2)
-        started.zygotes.end(process, 0)
-    time.sleep(0.5)
+    started.principal.link.post(ReleaseSlot())
+    time.sleep(0.6 * END_SECONDS)
+    started.principal.link.post(ReleaseSlot())
+    started.zygotes.end(first, 0)
+    time.sleep(0.7 * END_SECONDS)  # the time of the first one has passed, that of the second one has not
+    started.zygotes.end(second, 0)
+    time.sleep(0.7 * END_SECONDS)
     assert not any(map(ended, others))
     assert started.service.running == 2
 

@@ -115,10 +115,10 @@ def test_owners_with_the_scope_hold_the_gpu() -> None:
 
 
 def test_the_holders_of_the_gpu_are_announced(tmp_path: Path) -> None:
-    for options, holders in (
-        ({}, "all authors (authentication is off)"),
-        ({"tokens": tmp_path / "tokens"}, "authors with the scope cuda"),
+    for config, holders in (
+        (ServerConfig(), "all authors (authentication is off)"),
+        (ServerConfig(tokens=tmp_path / "tokens"), "authors with the scope cuda"),
     ):
-        service = LendingService(ServerConfig(**options), Mock(paths={}), refused, ["/dev/nvidia0"])
+        service = LendingService(config, Mock(paths={}), refused, ["/dev/nvidia0"])
         assert service.announcement.endswith(f"processes of {holders} hold the GPU and so cannot be fully contained")
     assert "GPU" not in LendingService(ServerConfig(), Mock(paths={}), refused).announcement

@@ -88,11 +88,12 @@ def _process(answer: Answer, ended: Future[int | None]) -> WorkerProcess:
     try:
         if not isinstance(message, WorkerForked) or len(received) != _DESCRIPTORS:
             raise _gone(message)
-        return WorkerProcess(socket.socket(fileno=received[0]), received[1], ended, holds_gpu=message.holds_gpu)
+        connection = socket.socket(fileno=received[0])
     except BaseException:
         for descriptor in received:
             os.close(descriptor)
         raise
+    return WorkerProcess(connection, received[1], ended, holds_gpu=message.holds_gpu)
 
 
 def _gone(message: object) -> WorkerGone:
