@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 import msgspec
 
@@ -87,14 +87,14 @@ class WorkerEnded(Message):
     """
 
     worker: int
-    status: Optional[int]  # noqa: UP045 - msgspec evaluates it on Python 3.10, too
+    status: int | None
 
 
 class RequestSlot(Message):
     """Lend a slot to the process. The answer is `SlotGranted` or `SlotRefused`.
 
     Attributes:
-        seconds: how long to wait until another process has given one up.
+        seconds: how long the answer may take: other processes may have to give one up.
         has_idle: whether the process has an idle worker, which ends before those of other principals.
         counts_share: whether the principal may claim a slot of principals above their share.
     """

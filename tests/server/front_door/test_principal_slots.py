@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 class PlayedProcess:
     """A process with a number of idle workers, which meets claims only if the test does."""
 
-    def __init__(self, slots: Any, principal: str, idle: int = 0, *, fails: bool = False) -> None:
-        self.principal, self.idle, self.fails = principal, idle, fails
+    def __init__(self, slots: Any, principal: str, idle: int = 0, *, fails: bool = False, hangs: bool = False) -> None:
+        self.principal, self.idle, self.fails, self.hangs = principal, idle, fails, hangs
+        self.calls = 0
         self.process_id = 1
         self.posted: list[type[Any]] = []
         self._slots = slots
@@ -39,8 +42,9 @@ class PlayedProcess:
 
     async def call(self, message: Any, seconds: float) -> Any:
         assert isinstance(message, TakeIdleSlot)
-        await asyncio.sleep(0)
-        if self.fails:
+        self.calls += 1
+        await asyncio.sleep(seconds if self.hangs else 0)
+        if self.fails or self.hangs:
             raise LogitportError("no answer")
         if not self.idle:
             return SlotTaken(taken=False)
@@ -55,7 +59,7 @@ class PlayedProcess:
     def held(self) -> int:
         return int(self._slots.held(self))
 
-    def request(self, seconds: float = 0.0, **options: bool) -> Coroutine[Any, Any, Any]:
+    def request(self, seconds: float = 1.0, **options: bool) -> Coroutine[Any, Any, Any]:
         result: Coroutine[Any, Any, Any] = self._slots.request(self, RequestSlot(seconds=seconds, **options), [])
         return result
 
@@ -169,6 +173,51 @@ async def test_a_process_that_does_not_answer_is_passed_over() -> None:
 
 
 @on_loop
+async def test_processes_that_hang_delay_a_request_once() -> None:
+    slots = PrincipalSlots(4)
+    for principal in "abc":
+        await PlayedProcess(slots, principal, hangs=True).fill(1)
+    idle = PlayedProcess(slots, "d", idle=1)
+    await idle.fill(1)
+    late, began = PlayedProcess(slots, "e"), time.monotonic()
+    assert isinstance(await late.request(60.0), SlotGranted)  # without waiting for them
+    assert time.monotonic() - began < 0.9
+    assert isinstance(await late.request(60.0), SlotRefused)
+    assert time.monotonic() - began < 2.5
+
+
+@on_loop
+async def test_a_request_takes_no_longer_than_it_may() -> None:
+    slots = PrincipalSlots(3)
+    greedy, other = PlayedProcess(slots, "a", hangs=True), PlayedProcess(slots, "b", hangs=True)
+    await greedy.fill(2)
+    await other.fill(1)
+    began = time.monotonic()
+    assert counts(await PlayedProcess(slots, "c").request(0.2)) == (3, 0, 1, True)
+    assert 0.15 < time.monotonic() - began < 0.9
+
+
+@on_loop
+async def test_one_idle_worker_ends_for_a_request() -> None:
+    slots = PrincipalSlots(3)
+    idle = [PlayedProcess(slots, principal, idle=1) for principal in "abc"]
+    for process in idle:
+        await process.fill(1)
+    assert isinstance(await PlayedProcess(slots, "d").request(), SlotGranted)
+    assert sum(process.idle for process in idle) == 2
+
+
+@on_loop
+async def test_processes_without_slots_are_not_asked() -> None:
+    slots = PrincipalSlots(1)
+    holder, empty = PlayedProcess(slots, "a"), PlayedProcess(slots, "b")
+    await holder.fill(1)
+    for _ in range(3):
+        assert isinstance(await PlayedProcess(slots, "c").request(), SlotRefused)
+    assert (holder.calls, empty.calls) == (3, 0)
+
+
+@on_loop
 async def test_the_slots_of_an_ended_process_are_free() -> None:
     slots = PrincipalSlots(2)
     greedy, late = PlayedProcess(slots, "greedy"), PlayedProcess(slots, "late")
@@ -208,3 +257,11 @@ async def test_a_process_returns_no_more_than_it_has() -> None:
     process.release()
     await process.fill(1)
     assert isinstance(await process.request(float("nan")), SlotRefused)
+
+
+def test_a_process_that_returns_too_many_slots_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    process = PlayedProcess(PrincipalSlots(1), "a")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            process.release()
+    assert caplog.text.count("has returned a slot that it does not have") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from logitport_server.principal_process.workers.lent_executor import LentExecuto
 from logitport_server.sandbox import SandboxError
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 _IMPORTS = """
@@ -52,6 +54,20 @@ def test_without_workers_the_service_is_empty(options: dict[str, Any]) -> None:
     executor = executor_of(service.settings, Mock(), "alice", "cpu")
     assert isinstance(executor, InlineExecutor)
     assert executor.program_milliseconds == config.program_milliseconds
+
+
+def test_no_isolation_is_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = ServerConfig(enable_custom_logit_processor=True, isolation="none")
+    with caplog.at_level(logging.WARNING):
+        service = worker_service_of(config, None, refused)
+    assert service.announcement == "accepted, and run in the processes of their callers"
+    assert "can run code as this server's user" in caplog.text
+    assert "crashes ends all sessions of its caller, and one that hangs is not interrupted" in caplog.text
+
+
+def test_without_shipped_processors_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert worker_service_of(ServerConfig(), None, refused).announcement == "refused"
+    assert not caplog.text
 
 
 def test_workers_are_lent_by_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,3 +112,13 @@ def test_an_interpreter_that_runs_no_workers(monkeypatch: pytest.MonkeyPatch) ->
 def test_owners_with_the_scope_hold_the_gpu() -> None:
     service = LendingService(ServerConfig(), Mock(paths={}), lambda name, scope: name == "alice", ["/dev/nvidia0"])
     assert (service._may_hold_gpu("alice"), service._may_hold_gpu("bob")) == (True, False)
+
+
+def test_the_holders_of_the_gpu_are_announced(tmp_path: Path) -> None:
+    for config, holders in (
+        (ServerConfig(), "all authors (authentication is off)"),
+        (ServerConfig(tokens=tmp_path / "tokens"), "authors with the scope cuda"),
+    ):
+        service = LendingService(config, Mock(paths={}), refused, ["/dev/nvidia0"])
+        assert service.announcement.endswith(f"processes of {holders} hold the GPU and so cannot be fully contained")
+    assert "GPU" not in LendingService(ServerConfig(), Mock(paths={}), refused).announcement

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import os
 import signal
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
 from logitport_server.executors.report import process_id_of
 from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
+from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.worker_messages import (
     ForkWorker,
     WorkerEnded,
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # For a zygote that is being launched. Launches are delayed by half a minute at most.
 _LAUNCH_SECONDS = 60.0
-# For the end of a worker whose slot the next one gets.
+# For the end of a worker whose slot its process has returned, or gives the next one.
 _END_SECONDS = 5.0
 
 
@@ -64,12 +66,14 @@ class _LentWorkers:
         running: by the number that the process has given them.
         forking: numbers of those that are requested.
         starting: how many of these have a slot.
+        surplus: for each running worker without a slot, when one is killed, in event-loop seconds.
         ended: set when a worker ends, and then replaced.
     """
 
     running: dict[int, _LentWorker] = field(default_factory=dict)
     forking: set[int] = field(default_factory=set)
     starting: int = 0
+    surplus: deque[float] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextmanager
@@ -91,7 +95,8 @@ class _LentWorkers:
 class ForkedWorkers:
     """Forks workers for processes. All methods belong to the event loop, except `process_ids` and `len`.
 
-    A process is not trusted to keep to its slots: a worker is forked only if the process has a slot for it.
+    A process is not trusted to keep to its slots. A worker is forked only if the process has a slot for it. A process
+    ends a worker before it returns the slot; if it does not, its oldest worker is killed after `_END_SECONDS`.
 
     Args:
         zygotes: fork the workers.
@@ -114,6 +119,7 @@ class ForkedWorkers:
         self._of: dict[RunningProcess, _LentWorkers] = {}
         # All workers that have not ended, also those of ended processes.
         self._alive: dict[_LentWorker, int] = {}
+        self._log_limit = LogLimit()
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -137,6 +143,12 @@ class ForkedWorkers:
         if workers is not None:
             for worker in workers.running.values():
                 worker.kill()
+
+    def slot_returned(self, process: RunningProcess) -> None:
+        """Kill a worker of a process that has returned its slot, unless it ends soon."""
+        workers = self._of.get(process)
+        if workers is not None:
+            self._note_surplus(process, workers)
 
     async def fork(
         self, process: RunningProcess, request: ForkWorker, _descriptors: list[int]
@@ -193,7 +205,7 @@ class ForkedWorkers:
             try:
                 await asyncio.wait_for(workers.ended.wait(), deadline - loop.time())
             except asyncio.TimeoutError:
-                logger.warning("the process %d has more workers than slots", process.process_id)
+                self._warn(process, "has requested more workers than it has slots")
                 raise WorkerGone("could not be forked: no slot is free for it") from None
 
     def _lend(
@@ -209,13 +221,17 @@ class ForkedWorkers:
             raise
         workers.running[number] = worker
         self._alive[worker] = worker.process_id
+        self._note_surplus(process, workers)  # its slot may have been returned meanwhile
         loop = asyncio.get_running_loop()
 
         def ended(done: Future[int | None]) -> None:
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(partial(self._end, process, workers, number, done.result()))
 
-        started.ended.add_done_callback(ended)
+        # The worker may have ended already, but the process knows no worker before the answer. `RunningProcess` has
+        # added its callback, which posts the answer, before this task began; callbacks run in their order.
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        task.add_done_callback(lambda _: started.ended.add_done_callback(ended))
         return WorkerForked(holds_gpu=started.holds_gpu), [started.connection.detach(), started.pidfd]
 
     def _end(self, process: RunningProcess, workers: _LentWorkers, number: int, status: int | None) -> None:
@@ -223,7 +239,41 @@ class ForkedWorkers:
         del self._alive[worker]
         os.close(worker.pidfd)
         workers.signal()
+        self._note_surplus(process, workers)
         process.post(WorkerEnded(worker=number, status=status))
+
+    def _note_surplus(self, process: RunningProcess, workers: _LentWorkers) -> None:
+        """Record the workers that run without a slot. The oldest records go first: workers end in order."""
+        if self._of.get(process) is not workers:
+            return
+        surplus = max(0, len(workers.running) - self._slots(process))
+        while len(workers.surplus) > surplus:
+            workers.surplus.popleft()
+        loop = asyncio.get_running_loop()
+        while len(workers.surplus) < surplus:
+            workers.surplus.append(loop.time() + _END_SECONDS)
+            loop.call_at(workers.surplus[-1], self._kill_surplus, process, workers, workers.surplus[-1])
+
+    def _kill_surplus(self, process: RunningProcess, workers: _LentWorkers, deadline: float) -> None:
+        """Kill a worker for each record up to this deadline."""
+        self._note_surplus(process, workers)
+        due = sum(recorded <= deadline for recorded in workers.surplus)
+        if due and self._of.get(process) is workers:
+            self._warn(process, "keeps workers without slots; the oldest are killed")
+            # Those that were killed before and have not ended are the oldest, and count.
+            for worker in list(workers.running.values())[:due]:
+                worker.kill()
+
+    def _warn(self, process: RunningProcess, what: str) -> None:
+        before = self._log_limit.take(process.principal)
+        if before is not None:
+            logger.warning(
+                "the process %d of %r %s (%d earlier lines were left out)",
+                process.process_id,
+                process.principal,
+                what,
+                before,
+            )
 
 
 def _discard(forking: Future[StartedWorker]) -> None:

@@ -83,7 +83,7 @@ class LendingService(WorkerService):
         self.handlers = {
             ForkWorker: self._workers.fork,
             RequestSlot: self._slots.request,
-            ReleaseSlot: self._slots.release,
+            ReleaseSlot: self._release,
             RecordFailure: self._snapshots.record_failure,
             RecordSlowCall: self._snapshots.record_slow_call,
             RecordOutput: self._record_output,
@@ -123,6 +123,10 @@ class LendingService(WorkerService):
         self._processes.discard(process)
         for part in (self._snapshots, self._workers, self._slots):
             part.remove(process)
+
+    def _release(self, process: RunningProcess, release: ReleaseSlot, descriptors: list[int]) -> None:
+        self._slots.release(process, release, descriptors)
+        self._workers.slot_returned(process)
 
     def _may_hold_gpu(self, owner: str) -> bool:
         return bool(self.settings.nodes) and self._grants(owner, CUDA)

@@ -7,9 +7,11 @@ import logging
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
+from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.worker_messages import (
     CancelClaim,
     ClaimSlot,
@@ -17,7 +19,6 @@ from logitport_server.principal_process.worker_messages import (
     RequestSlot,
     SlotGranted,
     SlotRefused,
-    SlotTaken,
     TakeIdleSlot,
 )
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A process answers at once. One that does not is passed over.
+# For all answers about idle workers. A process answers at once, unless it hangs.
 _IDLE_SECONDS = 1.0
+# After so long without an answer, further processes are asked.
+_HEAD_START_SECONDS = 0.05
 _MAX_SECONDS = 3600.0
 
 
@@ -69,6 +72,7 @@ class PrincipalSlots:
         self._requesting: Counter[str] = Counter()
         # The oldest first.
         self._waiting: list[_Waiting] = []
+        self._log_limit = LogLimit()
 
     def add(self, process: RunningProcess) -> None:
         """Lend slots to a process from now on."""
@@ -89,29 +93,37 @@ class PrincipalSlots:
     async def request(
         self, process: RunningProcess, request: RequestSlot, _descriptors: list[int]
     ) -> SlotGranted | SlotRefused:
-        """Handle a request: grant a slot, or refuse it."""
-        principal = process.principal
+        """Handle a request: grant a slot, or refuse it, within the request's seconds."""
+        principal, loop = process.principal, asyncio.get_running_loop()
         seconds = request.seconds if 0.0 <= request.seconds <= _MAX_SECONDS else 0.0
+        deadline = loop.time() + seconds
         with self._recorded(principal):
             if self._take(process):
                 return SlotGranted()
             above = self._above(principal) if request.counts_share and self._is_below(principal) else []
-            if await self._take_idle(process, above):
+            others = [other for other in self._held if other not in above and other is not process]
+            others.sort(key=lambda other: other.principal != principal)
+            asked = above if request.has_idle else [*above, *others]
+            if await self._take_idle(process, asked, min(seconds, _IDLE_SECONDS)):
                 return SlotGranted()
             if request.has_idle:
                 return self._refused(principal)
-            others = [other for other in self._held if other not in above and other is not process]
-            if await self._take_idle(process, sorted(others, key=lambda other: other.principal != principal)):
-                return SlotGranted()
             claimed = self._next_to_claim() if request.counts_share and self._is_below(principal) else None
             if claimed is None or process not in self._held:
                 return self._refused(principal)
-            return await self._wait(process, claimed, seconds)
+            return await self._wait(process, claimed, max(0.0, deadline - loop.time()))
 
     def release(self, process: RunningProcess, _release: ReleaseSlot, _descriptors: list[int]) -> None:
         """Handle the return of a slot."""
         if not self._held.get(process):
-            logger.warning("the process %d has returned a slot that it does not have", process.process_id)
+            before = self._log_limit.take(process.principal)
+            if before is not None:
+                logger.warning(
+                    "the process %d of %r has returned a slot that it does not have (%d earlier lines were left out)",
+                    process.process_id,
+                    process.principal,
+                    before,
+                )
             return
         self._held[process] -= 1
         self._claims[process] = max(0, self._claims[process] - 1)
@@ -134,17 +146,39 @@ class PrincipalSlots:
         self._held[process] += 1
         return True
 
-    async def _take_idle(self, process: RunningProcess, others: Iterable[RunningProcess]) -> bool:
-        """Lend a process the slot of an idle worker of one of these others."""
-        for other in others:
+    async def _take_idle(self, process: RunningProcess, others: Iterable[RunningProcess], seconds: float) -> bool:
+        """Lend a process the slot of an idle worker of one of these others, the first ones first.
+
+        All of them at the same time would each end an idle worker, although one is enough. So one is asked after the
+        other, and twice as many each time that none has answered: processes that hang delay this only shortly.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        # Evaluated when one is asked: a process without slots is not disturbed.
+        left = (other for other in others if self._held.get(other))
+        asking: set[asyncio.Future[None]] = set()
+        count = 1
+        try:
+            while not self._take(process):
+                asking.update(asyncio.ensure_future(self._ask(other, deadline)) for other in islice(left, count))
+                if not asking:
+                    return False
+                done, asking = await asyncio.wait(
+                    asking, timeout=_HEAD_START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                count = 1 if done else 2 * count
+            return True
+        finally:
+            for one in asking:
+                one.cancel()
+
+    async def _ask(self, other: RunningProcess, deadline: float) -> None:
+        """Let a process end an idle worker. It returns the slot, if it had one, before its answer."""
+        seconds = deadline - asyncio.get_running_loop().time()
+        if seconds > 0.0:
             try:
-                answer = await other.call(TakeIdleSlot(), _IDLE_SECONDS)
+                await other.call(TakeIdleSlot(), seconds)
             except LogitportError:
-                logger.debug("the process %d was not asked for an idle worker", other.process_id, exc_info=True)
-                continue
-            if isinstance(answer, SlotTaken) and answer.taken and self._take(process):
-                return True
-        return self._take(process)  # another worker may have ended meanwhile
+                logger.debug("the process %d has not answered about idle workers", other.process_id, exc_info=True)
 
     async def _wait(
         self, process: RunningProcess, claimed: RunningProcess, seconds: float

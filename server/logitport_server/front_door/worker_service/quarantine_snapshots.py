@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from logitport.errors import LogitportError
 from logitport_server.principal_process.worker_messages import Domain, QuarantinedProcessor, QuarantineSnapshot
 
 if TYPE_CHECKING:
     from logitport_server.front_door.running_process import RunningProcess
     from logitport_server.principal_process.worker_messages import RecordFailure, RecordSlowCall
     from logitport_server.registry.quarantine import Quarantine
+
+logger = logging.getLogger(__name__)
 
 # In characters. A process is not trusted to keep to the lengths of its texts.
 _MAX_NAME_LENGTH = 1024
@@ -30,7 +34,7 @@ class QuarantineSnapshots:
         self._quarantine = quarantine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
-        # The last snapshot of each process.
+        # The last snapshot that each process was sent while it ran.
         self._sent: dict[RunningProcess, QuarantineSnapshot] = {}
         quarantine.listen(self._changed)
 
@@ -70,7 +74,7 @@ class QuarantineSnapshots:
                 self._loop = None
 
     def _post(self) -> None:
-        """Post the snapshots that have changed."""
+        """Post the snapshots that have changed, each as a whole: one that was not sent is sent at the next change."""
         self._is_scheduled = False
         own: defaultdict[str, list[QuarantinedProcessor]] = defaultdict(list)
         for domain, digest, reason in self._quarantine.entries():
@@ -78,10 +82,16 @@ class QuarantineSnapshots:
                 own[domain.party.principal].append(QuarantinedProcessor(Domain.of(domain), digest, reason))
         for_all = self._quarantine.reasons_for_all()
         for process, last in list(self._sent.items()):
-            quarantined = own.get(process.principal, [])
-            if (last.own, last.for_all) != (quarantined, for_all):
-                snapshot = self._sent[process] = QuarantineSnapshot(own=quarantined, for_all=for_all)
+            snapshot = QuarantineSnapshot(own=own.get(process.principal, []), for_all=for_all)
+            if (last.own, last.for_all) == (snapshot.own, snapshot.for_all):
+                continue
+            try:
                 process.post(snapshot)
+            except (LogitportError, OSError):
+                logger.warning("the process %d has not received its quarantines", process.process_id, exc_info=True)
+                continue
+            if process.is_running:
+                self._sent[process] = snapshot
 
 
 def _seconds(stated: float) -> float:

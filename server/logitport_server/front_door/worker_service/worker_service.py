@@ -44,7 +44,8 @@ class WorkerService:
         if self._runs_code:
             logger.warning(
                 "--isolation none: every client that may ship processors can run code as this server's user, with "
-                "access to its files and network; a processor that hangs or crashes ends the sessions of its caller"
+                "access to its files and network; a processor that crashes ends all sessions of its caller, and one "
+                "that hangs is not interrupted"
             )
 
     @property

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Classes that stay loaded with `--isolation none`. Loading one takes milliseconds, and its globals take memory.
-_LOADER_CACHE_SIZE = 128
-
 
 def executor_of(settings: WorkerSettings, link: Link, principal: str, device: str) -> Executor:
     """Create the executor of a process, before `Link.run`.
@@ -33,7 +30,7 @@ def executor_of(settings: WorkerSettings, link: Link, principal: str, device: st
         device: where processors that read logits run: "cpu", or torch's name of a GPU.
     """
     if not settings.isolated:
-        executor: Executor = InlineExecutor(Loader(_LOADER_CACHE_SIZE))
+        executor: Executor = InlineExecutor(Loader())
         executor.program_milliseconds = settings.program_milliseconds
         return executor
     deadlines = Deadlines(call=settings.call_seconds, load=settings.load_seconds)

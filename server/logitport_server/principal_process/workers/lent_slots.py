@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
+from logitport.errors import LimitExceeded
 from logitport_server.executors.slots import WorkerSlots, counted, path_of, refusal
 from logitport_server.principal_process.worker_messages import (
     CancelClaim,
@@ -19,11 +22,18 @@ from logitport_server.principal_process.worker_messages import (
 )
 
 if TYPE_CHECKING:
-    from logitport.errors import LimitExceeded
+    from concurrent.futures import Future
+
     from logitport_server.executors.slots import HoldsSlot, Path
-    from logitport_server.principal_process.link import Link
+    from logitport_server.principal_process.link import Answer, Link
+
+logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.01
+# For the slot of an idle worker of another process, if shares do not count.
+_IDLE_SECONDS = 1.0
+# Added to the time in which the front door is to answer.
+_ANSWER_SECONDS = 5.0
 
 
 class LentSlots(WorkerSlots):
@@ -58,7 +68,10 @@ class LentSlots(WorkerSlots):
     def acquire_free(self, worker: HoldsSlot) -> bool:
         if self.holds(worker):
             return True
-        self._request(worker, path_of(worker.domain), 0.0, counts_share=False)
+        try:
+            self._request(worker, path_of(worker.domain), _IDLE_SECONDS, counts_share=False)
+        except LimitExceeded as error:
+            logger.debug("no slot is requested of the front door: %s", error)
         self._refusals.pop(worker, None)
         return super().acquire_free(worker)
 
@@ -76,13 +89,21 @@ class LentSlots(WorkerSlots):
         self._request(worker, path, max(0.0, deadline - time.monotonic()), counts_share=True)
 
     def _request(self, worker: HoldsSlot, path: Path, seconds: float, *, counts_share: bool) -> None:
-        """Request a slot of the front door for a worker that has none. The answer comes within these seconds."""
+        """Request a slot of the front door for a worker that has none. The answer comes within these seconds.
+
+        Raises LimitExceeded if it does not.
+        """
         with self._lock:
             if worker in self._held or len(self._held) < self._count:
                 return
             has_idle = any(not one.in_use and not one.lock.locked() for one in self._held)
         request = RequestSlot(seconds=seconds, has_idle=has_idle, counts_share=counts_share)
-        answer = self._link.call(request).message
+        answering = self._link.begin(request)
+        try:
+            answer = answering.result(seconds + _ANSWER_SECONDS).message
+        except FutureTimeoutError:
+            answering.add_done_callback(self._return_late)
+            raise LimitExceeded("no worker is free: the server has not answered in time; try again") from None
         with self._lock:
             if isinstance(answer, SlotGranted):
                 self._count += 1
@@ -90,6 +111,13 @@ class LentSlots(WorkerSlots):
                 self._return_free()
             elif isinstance(answer, SlotRefused):
                 self._refusals[worker] = answer
+
+    def _return_late(self, answering: Future[Answer]) -> None:
+        """Return a slot that was granted when the request was given up."""
+        if answering.exception() is None and isinstance(answering.result().message, SlotGranted):
+            with self._lock:
+                self._count += 1
+                self._return_free()
 
     def _refusal(self, worker: HoldsSlot, path: Path, *, is_due: bool) -> LimitExceeded:
         refused = self._refusals.get(worker)
@@ -120,7 +148,12 @@ class LentSlots(WorkerSlots):
             if self._is_meeting_claims:
                 return
             self._is_meeting_claims = True
-        threading.Thread(target=self._meet_claims, name="logitport-claimed-slots", daemon=True).start()
+        try:
+            threading.Thread(target=self._meet_claims, name="logitport-claimed-slots", daemon=True).start()
+        except RuntimeError as error:
+            logger.warning("a claimed slot is not returned before the next claim: %s", error)
+            with self._lock:
+                self._is_meeting_claims = False
 
     def _cancel_claim(self, _message: Any, _descriptors: list[int]) -> None:
         with self._lock:

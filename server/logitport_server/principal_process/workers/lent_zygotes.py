@@ -34,37 +34,33 @@ class LentZygotes:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._numbers = itertools.count(1)
-        # By the number of the worker.
+        # By the number of the worker, until its end is reported, or it was not forked.
         self._ended: dict[int, Future[int | None]] = {}
         link.handle(WorkerEnded, self._end)
 
     def fork(self, domain: TrustDomain | None, python: str, *, wants_gpu: bool) -> Future[WorkerProcess]:
         """Request a worker of this Python for a trust domain. The future may raise WorkerGone, LimitExceeded."""
         number = next(self._numbers)
-        self._ended[number] = Future()
+        ended = self._ended[number] = Future()
         forked: Future[WorkerProcess] = Future()
         request = ForkWorker(worker=number, python=python, domain=Domain.of(domain), wants_gpu=wants_gpu)
-        self._link.begin(request).add_done_callback(partial(self._complete, number, forked))
+        self._link.begin(request).add_done_callback(partial(self._complete, number, ended, forked))
         return forked
 
-    def _complete(self, number: int, forked: Future[WorkerProcess], answer: Future[Answer]) -> None:
-        error = answer.exception()
-        if error is None:
-            message, received = answer.result()
-            if isinstance(message, WorkerForked) and len(received) == _DESCRIPTORS:
-                connection = socket.socket(fileno=received[0])
-                forked.set_result(
-                    WorkerProcess(connection, received[1], self._ended[number], holds_gpu=message.holds_gpu)
-                )
-                return
-            for descriptor in received:
-                os.close(descriptor)
-            error = _gone(message)
-        elif descriptors.is_shortage(error):
+    def _complete(
+        self, number: int, ended: Future[int | None], forked: Future[WorkerProcess], answer: Future[Answer]
+    ) -> None:
+        # The end of the worker may have been reported before: `ended` is done then, and not in `_ended` any more.
+        try:
+            forked.set_result(_process(answer.result(), ended))
+            return
+        except Exception as raised:  # noqa: BLE001 - a fork without a result would block its caller
+            error = raised
+        if descriptors.is_shortage(error):
             error = descriptors.shortage()
-        elif not isinstance(error, LimitExceeded):
+        elif not isinstance(error, (LimitExceeded, WorkerGone)):
             error = WorkerGone(f"could not be forked: {error}")
-        del self._ended[number]
+        self._ended.pop(number, None)
         forked.set_exception(error)
 
     def _end(self, message: WorkerEnded, _descriptors: list[int]) -> None:
@@ -84,6 +80,20 @@ class LentZygote(NamedTuple):
     def fork(self) -> Future[WorkerProcess]:
         """Request a worker without waiting for it. The future may raise WorkerGone, LimitExceeded."""
         return self.zygotes.fork(self.domain, self.python, wants_gpu=self.wants_gpu)
+
+
+def _process(answer: Answer, ended: Future[int | None]) -> WorkerProcess:
+    """Return the worker of an answer. Raises WorkerGone, OSError; the descriptors are closed then."""
+    message, received = answer
+    try:
+        if not isinstance(message, WorkerForked) or len(received) != _DESCRIPTORS:
+            raise _gone(message)
+        connection = socket.socket(fileno=received[0])
+    except BaseException:
+        for descriptor in received:
+            os.close(descriptor)
+        raise
+    return WorkerProcess(connection, received[1], ended, holds_gpu=message.holds_gpu)
 
 
 def _gone(message: object) -> WorkerGone:
