@@ -34,7 +34,7 @@ class Doctor(Layers):
         console = Console()
         console.print(_machine())
         console.print(_kernels())
-        needs = machine.needs(ServerConfig())
+        needs = machine.needs(ServerConfig.model_validate({}))
         console.print(_principals(needs))
         for warning in filter(None, (need.warning for need in needs)):
             console.print(f"warning: {warning}", markup=False, soft_wrap=True)
@@ -69,7 +69,7 @@ def _machine() -> Table:
 
 def _principals(needs: list[Need]) -> Table:
     """Show what the kernel divides among the processes of principals, with the default limits of `serve`."""
-    config = ServerConfig()
+    config = ServerConfig.model_validate({})
     limit = machine.process_limit(config.session_limits, machine.memory_bytes())
     regime = cpu_regime.look()
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)  # `serve` raises the soft limit to it

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -56,7 +57,8 @@ class Relay:
         try:
             if not self._sends_at_once(message):
                 self._sending = asyncio.ensure_future(self._send(message))
-                await asyncio.wait({self._sending, self._reply}, return_when=asyncio.FIRST_COMPLETED)
+                waited: set[asyncio.Future[Any]] = {self._sending, self._reply}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             is_error, data = await self._reply
         finally:
             self._reply = None
