@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 # Variables with secrets that no process needs: options with URLs, tokens of the SDK, and headers of exporters.
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-# The text shows in `ps`. With -m, Python before 3.11 would search the working directory first, also for the modules that
-# it imports before any of ours; with -c, it searches there from the first statement on.
+# The text shows in `ps`. With -m, Python before 3.11 would search the working directory first, also for the modules
+# that it imports before any of ours. With -c, it searches there from the first statement on.
 _CODE = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
     "from logitport_server.principal_process.zygote import main; main()"

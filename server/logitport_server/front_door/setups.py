@@ -51,10 +51,11 @@ def _serialized(processors: list[object]) -> bytes:
         try:
             dill.dumps(processor, recurse=True)
         except Exception as error:
+            name = getattr(processor, "__qualname__", repr(processor))
             raise StartupError(
-                f"the processor {getattr(processor, '__qualname__', repr(processor))} cannot be sent to the processes of "
-                f"sessions: dill cannot serialize it ({type(error).__name__}: {error}). Pass a class or function that "
-                "dill can serialize, or install its module and name it by --logits-processors MODULE:CLASS"
+                f"the processor {name} cannot be sent to the processes of sessions: dill cannot serialize it "
+                f"({type(error).__name__}: {error}). Pass a class or function that dill can serialize, or install its "
+                "module and name it by --logits-processors MODULE:CLASS"
             ) from error
     dumped: bytes = dill.dumps(processors, recurse=True)
     return dumped
