@@ -70,7 +70,7 @@ def _machine() -> Table:
 def _principals(needs: list[Need]) -> Table:
     """Show what the kernel divides among the processes of principals, with the default limits of `serve`."""
     config = ServerConfig.model_validate({})
-    limit = machine.process_limit(config.session_limits, machine.memory_bytes())
+    limit = machine.process_limit(config, machine.memory_bytes())
     regime = cpu_regime.look()
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)  # `serve` raises the soft limit to it
     table = Table(

@@ -22,6 +22,7 @@ RLIMIT_NICE, as in most containers, no thread can return from it to short work.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,7 @@ class ProcessCgroups:
     def begin(self, process: RunningProcess) -> None:
         """Move a process to a cgroup of its own, in the background. It is removed when the process has ended."""
         path = self.path / f"process-{os.getpid()}-{next(self._numbers)}"
-        self._submit(self._add, path, process.process_id)
+        self._submit(self._add, path, process, asyncio.get_running_loop())
         process.ended.add_done_callback(lambda _: self._submit(self._remove, path))
 
     def close(self) -> None:
@@ -75,15 +76,32 @@ class ProcessCgroups:
         with suppress(RuntimeError):  # after `close`
             self._thread.submit(work, *arguments)
 
-    def _add(self, path: Path, process_id: int) -> None:
+    def _add(self, path: Path, process: RunningProcess, loop: asyncio.AbstractEventLoop) -> None:
+        if process.ended.done():
+            return
         try:
             path.mkdir()
-            (path / "cgroup.procs").write_text(str(process_id))
+            (path / "cgroup.procs").write_text(str(process.process_id))
+            # Twice: between both, the loop handles the end of a process that had ended before.
+            loop.call_soon_threadsafe(loop.call_soon, self._check, path, process)
+        except RuntimeError:  # the loop has ended
+            pass
         except OSError as error:
             self._remove_left()
             if not self._warned and not isinstance(error, ProcessLookupError):
                 self._warned = True
                 logger.warning("a principal's process has no cgroup of its own: %s", error)
+
+    def _check(self, path: Path, process: RunningProcess) -> None:
+        if process.ended.done():
+            self._submit(self._return, path)
+
+    def _return(self, path: Path) -> None:
+        """Move what is in a cgroup to that of the front door: another process had the number of one that had ended."""
+        with suppress(OSError):
+            for process_id in (path / "cgroup.procs").read_text().split():
+                (self.path.parent / "server" / "cgroup.procs").write_text(process_id)
+        self._remove(path)
 
     def _remove(self, path: Path) -> None:
         with suppress(OSError):  # its last thread is still ending: `_remove_left`

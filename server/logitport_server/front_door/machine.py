@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport_server.principal_process.limits import STACK_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,8 +24,9 @@ _PART_OF_MACHINE = 0.5
 _FRAMES = 4
 # Measured with one or two sessions: 10 MB of its own, and 7 threads.
 _IDLE_BYTES, _IDLE_THREADS = 12 << 20, 8
-# Of a process with 64 sessions: a thread for each transport of each. A stack counts as private memory, used or not.
-_MAX_THREADS, _STACK_BYTES = 128, 8 << 20
+# Of a process: a thread for each transport of each session; those for calls and for admissions; and others. A stack
+# counts as private memory, used or not.
+_THREADS_PER_SESSION, _OTHER_THREADS_OF_PROCESS = 2, 64 + 64 + 16
 # The front door, with its threads, and both zygotes.
 _OTHER_BYTES, _OTHER_THREADS = 512 << 20, 300
 
@@ -48,16 +51,17 @@ def principal_bytes(limits: SessionLimits) -> int:
     return limits.max_principal_memory + _FRAMES * limits.max_message_bytes + _IDLE_BYTES
 
 
-def process_limit(limits: SessionLimits, machine: int) -> int:
+def process_limit(config: ServerConfig, machine: int) -> int:
     """Return the hard limit of private memory of a principal's process, in addition to what it inherits.
 
     It is half of the machine's memory, or more where the other limits permit one principal to need more.
 
     Args:
-        limits: of a session.
+        config: the options.
         machine: memory in bytes.
     """
-    return max(int(machine * _PART_OF_MACHINE), principal_bytes(limits) + _MAX_THREADS * _STACK_BYTES)
+    threads = _THREADS_PER_SESSION * config.max_sessions_per_principal + _OTHER_THREADS_OF_PROCESS
+    return max(int(machine * _PART_OF_MACHINE), principal_bytes(config.session_limits) + threads * STACK_BYTES)
 
 
 class Need(NamedTuple):

@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 # Variables with secrets that no process needs: options with URLs, tokens of the SDK, and headers of exporters.
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+# The text shows in `ps`. With -m, Python before 3.11 would search the working directory first, also for the modules
+# that it imports before any of ours. With -c, it searches there from the first statement on.
+_CODE = (
+    "import sys; sys.path[:] = [path for path in sys.path if path]; "
+    "from logitport_server.principal_process.zygote import main; main()"
+)
 _FORK_SECONDS = 10.0
 _START_SECONDS = 180.0
 _END_SECONDS = 0.5
@@ -52,7 +58,6 @@ def launch(setup: Setup) -> LaunchedZygote:
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS}
     environment |= {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # the same modules as here
-        "PYTHONSAFEPATH": "1",
         "OPENBLAS_NUM_THREADS": "1",  # numpy's BLAS would start threads before the fork
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -60,12 +65,12 @@ def launch(setup: Setup) -> LaunchedZygote:
     try:
         with theirs:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "logitport_server.principal_process", str(theirs.fileno())],
+                [sys.executable, "-c", _CODE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what an installed processor prints; stdout is for the line with the address
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C reaches the front door alone, which drains first
             )
         Channel(ours, messages.FROM_ZYGOTE).send(messages.Prepare(setup=setup))
     except BaseException:
@@ -105,7 +110,7 @@ class SessionZygote:
         self._forking: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._processes: dict[int, RunningProcess] = {}
         self._launching: asyncio.TimerHandle | None = None
-        self._has_started = self._is_closed = False
+        self._was_ready = self._is_closed = False
 
     async def start(self) -> None:
         """Wait until processes can be forked. Raises StartupError."""
@@ -117,17 +122,17 @@ class SessionZygote:
             raise StartupError(
                 f"the process that forks sessions' processes was not ready within {_START_SECONDS:.0f} s"
             ) from None
-        self._has_started = True
 
     async def fork(self, principal: str) -> RunningProcess:
         """Fork a process.
 
         Raises:
             LimitExceeded: the machine or the operator's limits do not permit another process.
-            ServerUnavailable: the zygote has ended, and is being launched.
+            ServerUnavailable: the zygote has ended or does not answer, and is launched again.
         """
         loop = asyncio.get_running_loop()
         await self._ready_again()
+        channel = self._channel
         self._numbers += 1
         number = self._numbers
         with descriptors_of_process.reported():
@@ -136,7 +141,7 @@ class SessionZygote:
         forked = self._forking[number] = loop.create_future()
         try:
             with theirs:
-                self._channel.send(
+                channel.send(
                     messages.Fork(number=number, principal=principal, workers=self._workers),
                     [theirs.fileno(), reading_end],
                     may_wait=False,
@@ -145,6 +150,10 @@ class SessionZygote:
         except BaseException as error:
             ours.close()
             os.close(writing_end)
+            if forked.done() and not forked.cancelled() and forked.exception() is None:
+                os.close(forked.result()[0])  # this call was cancelled at the same time
+            if isinstance(error, asyncio.TimeoutError):
+                self._replace(channel, f"has not answered for {_FORK_SECONDS:g} s")
             if isinstance(error, (OSError, asyncio.TimeoutError)):
                 raise ServerUnavailable("the process for the session could not be forked; try again") from error
             raise
@@ -164,14 +173,16 @@ class SessionZygote:
 
     async def _ready_again(self) -> None:
         """Wait for a zygote that is being launched again. Raises ServerUnavailable."""
-        if self._prepared is None or not self._prepared.done():
-            try:
-                assert self._prepared is not None  # noqa: S101 - `start` has begun
-                await asyncio.wait_for(asyncio.shield(self._prepared), _FORK_SECONDS)
-            except asyncio.TimeoutError:
-                raise ServerUnavailable(
-                    "the process that forks sessions' processes is being started; try again"
-                ) from None
+        assert self._prepared is not None  # noqa: S101 - `start` has begun
+        try:
+            await asyncio.wait_for(asyncio.shield(self._prepared), _FORK_SECONDS)
+        except asyncio.TimeoutError:
+            raise ServerUnavailable("the process that forks sessions' processes is being started; try again") from None
+        except StartupError:  # the operator's paths are in its message
+            raise ServerUnavailable(
+                "the process that forks sessions' processes cannot be started; the server's log has the reason; "
+                "try again later"
+            ) from None
 
     def _listen(self) -> None:
         self._prepared = asyncio.get_running_loop().create_future()
@@ -194,15 +205,21 @@ class SessionZygote:
         assert self._prepared is not None  # noqa: S101 - set before anything is received
         if isinstance(event, messages.Prepared):
             self.device = event.device
+            self._was_ready = True
+            if self._launching is not None:
+                self._launching.cancel()
             if not self._prepared.done():
                 self._prepared.set_result(None)
         elif isinstance(event, messages.Refused):
-            if not self._prepared.done():
-                self._fail(event.reason)
+            self._fail(event.reason)
+            self._handle_end(f"cannot be used: {event.reason}")
         elif isinstance(event, messages.Forked):
             forked = self._forking.get(event.number)
             if forked is None or forked.done():
-                os.close(received[0])  # too late: it ends with its channel
+                for pidfd in received:
+                    os.close(pidfd)  # too late: it ends with its channel
+            elif not received:
+                forked.set_exception(descriptors_of_process.shortage())
             else:
                 forked.set_result((received[0], event.process_id))
         elif isinstance(event, messages.ForkFailed):
@@ -212,43 +229,57 @@ class SessionZygote:
         elif (process := self._processes.pop(event.number, None)) is not None:
             process.note_status(event.status)
 
-    def _handle_end(self) -> None:
-        """Launch a zygote again, which has ended. Running processes go on."""
+    def _replace(self, channel: Channel, what: str) -> None:
+        """Launch another zygote in place of the one with this channel, unless that has ended."""
+        if channel is self._channel and channel.fileno() >= 0:
+            self._handle_end(what)
+
+    def _handle_end(self, what: str = "has ended") -> None:
+        """Kill the zygote, and launch it again unless it was never ready. Running processes go on.
+
+        `what` describes what it has done, for the log.
+        """
         self._end_launched()
-        assert self._prepared is not None  # noqa: S101 - set before anything is received
-        if not self._prepared.done():
-            self._fail("the process that forks sessions' processes ended at its start; see the lines before")
+        self._fail("the process that forks sessions' processes ended at its start; see the lines before")
         for process in self._processes.values():
             process.note_status(None)
         self._processes.clear()
         for forked in self._forking.values():
             if not forked.done():
                 forked.set_exception(ServerUnavailable("the process for the session could not be forked; try again"))
-        if not self._has_started or self._is_closed:
+        if not self._was_ready or self._is_closed:
             return
         delay = self._backoff.next()
         logger.error(
-            "the process that forks sessions' processes has ended; it is started again%s",
+            "the process that forks sessions' processes %s; it is started again%s",
+            what,
             f" in {delay:g} s" if delay else "",
         )
         loop = asyncio.get_running_loop()
+        if self._launching is not None:
+            self._launching.cancel()
         self._prepared = loop.create_future()
         self._launching = loop.call_later(delay, self._launch)
 
     def _launch(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             self._launched = launch(self._setup)
         except OSError as error:
             logger.error("the process that forks sessions' processes cannot be started: %s", error)
-            self._launching = asyncio.get_running_loop().call_later(max(1.0, self._backoff.next()), self._launch)
+            self._launching = loop.call_later(max(1.0, self._backoff.next()), self._launch)
             return
         self._channel = Channel(self._launched.control, messages.FROM_ZYGOTE)
-        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._receive)
+        loop.add_reader(self._channel.fileno(), self._receive)
+        late = f"was not ready within {_START_SECONDS:g} s"
+        self._launching = loop.call_later(_START_SECONDS, self._replace, self._channel, late)
 
     def _fail(self, reason: str) -> None:
+        """Let those fail that wait until the zygote is ready."""
         assert self._prepared is not None  # noqa: S101 - set before anything is received
-        self._prepared.set_exception(StartupError(reason))
-        self._prepared.exception()  # nothing may wait for it
+        if not self._prepared.done():
+            self._prepared.set_exception(StartupError(reason))
+            self._prepared.exception()  # nothing may wait for it
 
     def _end_launched(self) -> None:
         if self._channel.fileno() >= 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import dill  # type: ignore[import-untyped]
 
+from logitport_server.config import StartupError
 from logitport_server.front_door import machine
 from logitport_server.principal_process.setup import Setup
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
     """Return the setup. It has no path or address of a secret.
 
-    `processors` are further installed processors, passed by a program that embeds the server.
+    Args:
+        config: the options.
+        processors: further installed processors, passed by a program that embeds the server.
+
+    Raises:
+        StartupError: a processor cannot be serialized.
     """
     given = list(processors)
     return Setup(
@@ -28,7 +34,7 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
         max_session_age=config.max_session_age,
         logits_processors=list(config.logits_processors),
         entry_points=config.entry_points,
-        processors=dill.dumps(given, recurse=True) if given else b"",
+        processors=_serialized(given) if given else b"",
         tokenizer=list(config.tokenizer),
         enable_custom_logit_processor=config.enable_custom_logit_processor,
         programs=config.programs,
@@ -36,5 +42,20 @@ def setup_of(config: ServerConfig, processors: Iterable[object] = ()) -> Setup:
         requires_signatures=config.trusted_keys is not None,
         log_level=config.log_level,
         log_format=config.log_format,
-        process_memory=machine.process_limit(config.session_limits, machine.memory_bytes()),
+        process_memory=machine.process_limit(config, machine.memory_bytes()),
     )
+
+
+def _serialized(processors: list[object]) -> bytes:
+    for processor in processors:
+        try:
+            dill.dumps(processor, recurse=True)
+        except Exception as error:
+            name = getattr(processor, "__qualname__", repr(processor))
+            raise StartupError(
+                f"the processor {name} cannot be sent to the processes of sessions: dill cannot serialize it "
+                f"({type(error).__name__}: {error}). Pass a class or function that dill can serialize, or install its "
+                "module and name it by --logits-processors MODULE:CLASS"
+            ) from error
+    dumped: bytes = dill.dumps(processors, recurse=True)
+    return dumped

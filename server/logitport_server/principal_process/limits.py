@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from contextlib import suppress
 
 # The kernel ends processes with higher values first when memory is short: before the front door, which has 0.
 _OOM_SCORE = 300
+# Of a thread. It counts as private memory; by default it is that of `ulimit -s`, which may be much larger.
+STACK_BYTES = 8 << 20
 
 
 def apply(memory_bytes: int) -> None:
@@ -20,6 +23,7 @@ def apply(memory_bytes: int) -> None:
     # A session of its own is a scheduling group of its own (autogroup, sched(7)): the kernel divides the processors
     # among groups, whatever the number of their threads. Without effect in a cgroup; see front_door/cpu_regime.py.
     os.setsid()
+    threading.stack_size(STACK_BYTES)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(_OOM_SCORE))
     if memory_bytes:

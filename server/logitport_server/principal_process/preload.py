@@ -33,8 +33,7 @@ def preload(setup: Setup) -> Preloaded:
     keep_large_blocks()
     logs.configure(setup.log_level, setup.log_format)
     _import()
-    given: list[Any] = dill.loads(setup.processors) if setup.processors else []  # noqa: S301 - the front door's own
-    found = installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=given)
+    found = installed.load(setup.logits_processors, with_entry_points=setup.entry_points, given=_given(setup))
     processors = Installed(found).verify()
     logitport_builtins.configure(setup)
     device = _in_child(setup.device)
@@ -42,6 +41,20 @@ def preload(setup: Setup) -> Preloaded:
     gc.collect()
     gc.freeze()  # a collection in a process would write to, and so copy, the shared pages
     return Preloaded(device, processors)
+
+
+def _given(setup: Setup) -> list[Any]:
+    """Return the processors that a program passes. Raises InvalidArgument."""
+    if not setup.processors:
+        return []
+    try:
+        given: list[Any] = dill.loads(setup.processors)  # noqa: S301 - the front door's own
+    except Exception as error:
+        raise InvalidArgument(
+            "a processor that the program passes cannot be loaded in the process that forks sessions' processes: "
+            f"{type(error).__name__}: {error}; make its module importable there, by an installed package or PYTHONPATH"
+        ) from error
+    return given
 
 
 def _import() -> None:

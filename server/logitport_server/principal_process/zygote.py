@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from logitport.errors import LogitportError
@@ -25,9 +26,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def main() -> None:
+    """Run the program. Its argument is the descriptor of its socket."""
+    run(socket.socket(fileno=int(sys.argv[1])))
+
+
 def run(control: socket.socket) -> None:
     """Fork processes until the front door closes its end of the socket. They live on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The front door ends processes, after it has drained. A signal to all of the server's processes concerns it only:
+    # SIGINT to stop, SIGHUP to read its files again. SIGTERM ends this process, or a fork: nothing else is lost.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     channel = Channel(control, messages.TO_ZYGOTE)
     received = channel.receive()
     if received is None:
@@ -70,7 +79,7 @@ class _Zygote:
             process_id = os.fork()
             if process_id == 0:
                 self._become_process(request, connection, lifeline)
-            pidfd = os.pidfd_open(process_id)
+            pidfd = _pidfd(process_id)
         except OSError as error:
             self._channel.send(
                 messages.ForkFailed(number=request.number, reason=str(error), error_number=error.errno or 0)
@@ -104,3 +113,13 @@ class _Zygote:
             logger.exception("a principal's process ends")
         finally:
             os._exit(status)
+
+
+def _pidfd(process_id: int) -> int:
+    """Return a descriptor of a fork. If there is none, end the fork, and raise OSError."""
+    try:
+        return os.pidfd_open(process_id)
+    except OSError:
+        os.kill(process_id, signal.SIGKILL)
+        os.waitpid(process_id, 0)
+        raise

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,36 @@ def test_a_cgroup_that_is_in_use_at_the_end_of_its_process_is_removed_later(
     assert list((own / "principals").glob("process-*"))
     cgroups.close()
     assert not list((own / "principals").glob("process-*"))
+
+
+def test_another_process_with_the_number_of_one_that_has_ended_is_moved_back(
+    machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = delegate(machine)
+    cgroups = cpu_regime.begin(*machine).cgroups
+    assert cgroups is not None
+    returned = own / "server/cgroup.procs"
+    returned.unlink()
+
+    async def serve() -> None:
+        async with joined({}) as one:
+
+            def end_first(path: Path, *arguments: Any, **options: Any) -> None:
+                one.sleeper.kill()
+                one.sleeper.wait()
+                mkdir(path, *arguments, **options)
+
+            mkdir = Path.mkdir
+            with monkeypatch.context() as patched:
+                patched.setattr(Path, "mkdir", end_first)
+                cgroups.begin(one.process)
+                await asyncio.to_thread(wait_until, returned.exists)
+            await asyncio.to_thread(wait_until, lambda: returned.read_text() == str(one.process.process_id))
+
+    # The process may be noticed as ended before `_return`: real cgroups with processes are not removed.
+    monkeypatch.setattr(Path, "rmdir", lambda path: None)
+    asyncio.run(serve())
+    cgroups.close()
 
 
 def test_a_cgroup_that_cannot_be_created_is_one_warning(

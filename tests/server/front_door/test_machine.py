@@ -6,13 +6,15 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.config import ServerConfig
+from logitport_server.config import ServerConfig, StartupError
 from logitport_server.front_door import machine
 from logitport_server.front_door.setups import setup_of
+from logitport_server.principal_process.limits import STACK_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,14 +67,31 @@ def test_memory_of_this_machine() -> None:
 @pytest.mark.parametrize("memory", [1 << 28, 1 << 34, 1 << 40])
 def test_the_limit_of_a_process_is_half_of_the_machine_or_what_requests_may_need(memory: int) -> None:
     limits = CONFIG.session_limits
-    limit = machine.process_limit(limits, memory)
+    limit = machine.process_limit(CONFIG, memory)
     assert limit >= memory // 2
     assert limit >= limits.max_principal_memory + 2 * limits.max_message_bytes
-    assert limit < max(memory, 4 << 30)
+    assert limit < max(memory, 6 << 30)
+
+
+def test_the_limit_of_a_process_has_the_stacks_of_all_its_threads() -> None:
+    few, many = (machine.process_limit(ServerConfig(max_sessions_per_principal=n), 0) for n in (64, 128))
+    assert few - machine.principal_bytes(CONFIG.session_limits) >= (64 * 2 + 64 + 64) * STACK_BYTES
+    assert many - few == 64 * 2 * STACK_BYTES
 
 
 def test_the_setup_has_the_limit() -> None:
-    assert setup_of(CONFIG).process_memory == machine.process_limit(CONFIG.session_limits, machine.memory_bytes())
+    assert setup_of(CONFIG).process_memory == machine.process_limit(CONFIG, machine.memory_bytes())
+
+
+def test_a_processor_that_cannot_be_serialized_stops_the_start() -> None:
+    lock = threading.Lock()
+
+    def locks() -> None:
+        lock.acquire()
+
+    locks.state = sys._getframe()  # type: ignore[attr-defined]
+    with pytest.raises(StartupError, match=r"processor .*locks cannot be sent .*--logits-processors MODULE:CLASS"):
+        setup_of(CONFIG, [locks])
 
 
 def test_a_large_machine_has_enough(root: Path, proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:

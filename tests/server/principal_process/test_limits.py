@@ -14,7 +14,7 @@ import pytest
 MEMORY = 256 << 20
 
 LIMITED = f"""
-import json, os, resource
+import json, os, resource, threading
 from logitport_server.principal_process import limits
 before = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 limits.apply({{memory}})
@@ -25,6 +25,7 @@ for size in ({MEMORY} + (1 << 20), {MEMORY} // 2):
     except MemoryError:
         failed += 1
 print(json.dumps({{{{
+    "stack": threading.stack_size(),
     "leads": os.getsid(0) == os.getpid(),
     "oom": open("/proc/self/oom_score_adj").read(),
     "data": resource.getrlimit(resource.RLIMIT_DATA)[0] - before,
@@ -49,6 +50,7 @@ def limited(memory: int, hard: int = resource.RLIM_INFINITY) -> dict[str, Any]:
 def test_memory_beyond_the_limit_is_refused_and_the_process_lives() -> None:
     found = limited(MEMORY)
     assert found["leads"]
+    assert found["stack"] == 8 << 20
     assert found["oom"] == "300\n"
     assert found["failed"] == 1
     assert abs(found["data"] - MEMORY) < 4 << 20  # what the import of the module has allocated
