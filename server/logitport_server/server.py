@@ -176,6 +176,7 @@ class Server:
             self._processes,
             self._local_socket,
             self._metrics.load,
+            partial(self._reports.refresh_soon, _REPORT_SECONDS),
             quotas.accepts_session,
             lambda: self._sessions.is_draining,
             config.max_message_bytes,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 VOCAB = 64
-# Memory that the allocator may keep after an attack.
-_GROWTH_BYTES = 96 << 20
+# Memory that the allocators of the front door and of the attacker's process may keep after an attack.
+_GROWTH_BYTES = 256 << 20
 
 
 class Bystander:

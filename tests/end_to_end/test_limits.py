@@ -24,6 +24,7 @@ from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_server.access import new_token, quotas, stalls
 from logitport_server.testing.in_thread import ThreadServer
 from logitport_server.transports import endpoint
+from logitport_session import limits
 from tests.conftest import free_address
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import wait_until
@@ -66,6 +67,7 @@ def limited(tokens: Path) -> Iterator[Limited]:
     metrics = free_address()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(stalls, "STALL_SECONDS", 4.0)
+        monkeypatch.setattr(limits, "STALL_SECONDS", 4.0)  # of processes of principals
         monkeypatch.setattr(quotas, "MAX_CALLS_PER_PRINCIPAL", 1)
         server = ThreadServer({"tokens": tokens, "metrics_listen": metrics, **LIMITS})
         yield Limited(server.target, f"http://{metrics}/metrics")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from logitport_server.principal_process.message import Message
 
 logger = logging.getLogger(__name__)
+
+# Between two refreshes that clients cause: at least, and for each process.
+_MIN_PAUSE_SECONDS, _PAUSE_OF_PROCESS_SECONDS = 0.01, 0.001
 
 
 class Reports:
@@ -42,6 +46,8 @@ class Reports:
         self._processes = processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dropped = LogLimit()
+        self._next: asyncio.Future[None] | None = None
+        self._refreshed_at = -math.inf
 
     def begin(self) -> None:
         """Let `wait` use the running event loop."""
@@ -52,6 +58,19 @@ class Reports:
         calls = [process.call(ReportNow(), seconds) for process in tuple(self._processes()) if process.is_running]
         # The metrics of a process that does not answer, or has ended, are those of its last report.
         await asyncio.gather(*calls, return_exceptions=True)
+
+    async def refresh_soon(self, seconds: float) -> None:
+        """Do the same as `refresh`, together with other callers, and not often: any client can request the load."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._refresh_next(seconds))
+        await asyncio.shield(self._next)
+
+    async def _refresh_next(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        pause = max(_MIN_PAUSE_SECONDS, _PAUSE_OF_PROCESS_SECONDS * len(tuple(self._processes())))
+        await asyncio.sleep(self._refreshed_at + pause - loop.time())
+        self._next, self._refreshed_at = None, loop.time()  # later callers get the next one
+        await self.refresh(seconds)
 
     def wait(self, seconds: float) -> None:
         """Do the same as `refresh`, on any thread. On that of the event loop, or before `begin`, do nothing."""

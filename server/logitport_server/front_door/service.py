@@ -22,7 +22,7 @@ from logitport_session import descriptors as descriptors_of_process
 from logitport_session import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from logitport_server.access.grpc_errors import Context
     from logitport_server.access.guard import Call
@@ -46,6 +46,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         processes: the processes of the principals.
         local_socket: the local transport, if the server offers it.
         load: returns the number of open sessions, and of the requests that they hold or expect.
+        refresh: updates these numbers.
         accepts_session: whether the quotas allow another session of a principal.
         is_leaving: whether the server accepts no more sessions, because it drains.
         max_message_bytes: the size limit of a message.
@@ -56,6 +57,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         processes: Processes,
         local_socket: LocalSocketListener | None,
         load: Callable[[], tuple[int, int]],
+        refresh: Callable[[], Awaitable[None]],
         accepts_session: Callable[[Principal], bool],
         is_leaving: Callable[[], bool],
         max_message_bytes: int,
@@ -63,6 +65,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         self._processes = processes
         self._local_socket = local_socket
         self._load = load
+        self._refresh = refresh
         self._accepts_session = accepts_session
         self._is_leaving = is_leaving
         self._max_reply_bytes = max_message_bytes + _CHECKED_BYTES
@@ -96,6 +99,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 self._end(stream, call.hold())
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
+        await self._refresh()
         sessions, requests = self._load()
         sessions = max(sessions, self._num_sessions)  # with those that are being opened
         accepts = not self._refuses_sessions and self._accepts_session(current_call.get().principal)

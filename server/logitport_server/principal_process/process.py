@@ -108,6 +108,7 @@ class _Process:
             Refusals(counts),
             departures,
             setup.session_limits.max_message_bytes,
+            setup.stall_seconds,
         )
         link.handle(messages.OpenStream, streams.open)
         link.handle(messages.AttachConnection, streams.attach)

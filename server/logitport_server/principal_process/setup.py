@@ -17,6 +17,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     Attributes:
         limits: the fields of `SessionLimits`.
+        stall_seconds: how long an engine may take to receive a reply.
         processors: further installed processors, as dill writes them.
         process_memory: bytes that one process may allocate; 0 for no limit.
     """
@@ -32,6 +33,7 @@ class Setup(msgspec.Struct, frozen=True):
     programs: bool
     max_payload_bytes: int
     requires_signatures: bool
+    stall_seconds: float
     log_level: str
     log_format: Literal["text", "json"]
     process_memory: int = 0

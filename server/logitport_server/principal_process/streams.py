@@ -17,7 +17,6 @@ from logitport_server.transports.local_connection import serve_connection
 from logitport_server.transports.stream import SessionStream
 from logitport_session import defects, tracing
 from logitport_session.apply import apply
-from logitport_session.limits import STALL_SECONDS
 from logitport_session.parsing import parse
 from logitport_session.principals import Principal
 from logitport_session.scope import Scope
@@ -50,6 +49,7 @@ class Streams:
         open_session: opens a session.
         check: answers a call of the kind "check".
         max_message_bytes: the size limit of a frame.
+        stall_seconds: how long an engine may take to receive a reply on a local connection.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class Streams:
         refusals: Refusals,
         departures: Departures,
         max_message_bytes: int,
+        stall_seconds: float,
     ) -> None:
+        self._stall_seconds = stall_seconds
         self._name = name
         self._open_session = open_session
         self._check = check
@@ -126,7 +128,7 @@ class Streams:
         if stream is None:  # it has ended meanwhile
             peer.close()
             return
-        arguments = peer, stream, self._max_message_bytes, STALL_SECONDS, self._counts.local_frame
+        arguments = peer, stream, self._max_message_bytes, self._stall_seconds, self._counts.local_frame
         try:
             threading.Thread(target=serve_connection, args=arguments, name="logitport-local", daemon=True).start()
         except RuntimeError:  # no thread can be started: the engine goes on without the local transport

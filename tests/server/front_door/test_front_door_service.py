@@ -26,7 +26,10 @@ class Context:
 
 
 def service(load: tuple[int, int], accepts: Callable[[Principal], bool] = lambda _: True) -> FrontDoorService:
-    return FrontDoorService(cast("Any", None), None, lambda: load, accepts, lambda: False, 1 << 20)
+    async def refresh() -> None:
+        """Do nothing: the numbers do not change."""
+
+    return FrontDoorService(cast("Any", None), None, lambda: load, refresh, accepts, lambda: False, 1 << 20)
 
 
 async def load_of(processing: FrontDoorService, name: str = "alice") -> processing_pb2.GetLoadResponse:
