@@ -150,7 +150,7 @@ class Server:
             store=self._store,
             seal=seal,
             installed=known,
-            on_removed=self._metrics.processors.forget,
+            on_removed=self._forget_processor,
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
@@ -229,6 +229,11 @@ class Server:
     def announcement(self) -> str:
         """How shipped processors are run, for the log."""
         return self._workers.announcement
+
+    def _forget_processor(self, display_name: str) -> None:
+        """Drop the metrics of a processor whose last registration is gone. Runs on a thread."""
+        self._reports.wait(_REPORT_SECONDS)  # a later report would bring them back
+        self._metrics.processors.forget(display_name)
 
     def _begin_process(self, process: RunningProcess) -> None:
         """Prepare a principal's new process, before its first stream."""
