@@ -77,6 +77,7 @@ class WorkerForker:
                 self._sessions.decide()
                 intermediate = os.fork()
                 if intermediate == 0:
+                    ours.close()  # with it, the worker would not notice the end of this process
                     _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
@@ -109,9 +110,9 @@ class WorkerForker:
     def _become_worker(
         self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int]
     ) -> None:
-        channel.recv(
-            _MESSAGE_BYTES
-        )  # wait until the intermediate process has ended: the parent is then the preloaded one
+        # Wait until the intermediate process has ended: the parent is then the preloaded one.
+        if not channel.recv(_MESSAGE_BYTES):
+            raise SandboxError("the process that forks workers has ended")
         linux.die_with_parent(signal.SIGKILL)
         self._sessions.begin()
         priority.lower()
