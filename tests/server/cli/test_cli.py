@@ -35,7 +35,6 @@ def logitport(
 ) -> Callable[..., tuple[int | str | None, str]]:
     """Runs the command in this process. Returns exit status and stderr."""
     # `serve` sets these for its whole process; here they would stay for the tests after this one.
-    monkeypatch.setattr("logitport_server.processes.single.keep_large_blocks", lambda: None)
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
 
     def run_to_exit(*arguments: str) -> tuple[int | str | None, str]:

@@ -125,7 +125,7 @@ def test_what_principals_share(
     rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in printed.splitlines() if line.startswith("│")]
     here = dict(row for row in rows if len(row) == 2)
     assert here["CPU"] == cpu_regime.look().name
-    assert here["private memory of one"] == "2.39GiB at most"  # what its requests may need
+    assert here["private memory of one"] == "3.51GiB at most"  # what its requests may need
     assert here["MiB of memory"].startswith("256 ")
     assert "processes and threads" in here
     assert "open files of the server" in here
