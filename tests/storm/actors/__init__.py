@@ -1,0 +1,20 @@
+"""The actors of the storm, by the part of their name before the number."""
+
+from __future__ import annotations
+
+from tests.storm.actors.attacker import Attacker
+from tests.storm.actors.author import Author
+from tests.storm.actors.base import Actor
+from tests.storm.actors.breaker import Breaker
+from tests.storm.actors.engine import Engine
+from tests.storm.actors.operator import Operator
+from tests.storm.actors.shipper import Shipper
+
+KINDS: dict[str, type[Actor]] = {each.kind: each for each in (Engine, Author, Attacker, Shipper, Operator, Breaker)}
+# Run in threads of the driver, because they act on the servers' processes and files.
+IN_DRIVER = (Operator, Breaker)
+
+
+def kind_of(name: str) -> type[Actor]:
+    """The class of an actor."""
+    return KINDS[name.rpartition("-")[0].rpartition(" ")[2]]

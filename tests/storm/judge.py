@@ -1,0 +1,116 @@
+"""Decides which records are findings: what the documentation promises, in view of all that was broken meanwhile."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Record = dict[str, Any]
+
+# Errors by which a harmful chain may fail.
+_HARMFUL = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded", "PayloadError", "InvalidArgument"})
+_SHIPPED = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded"})
+# Lateness of the control process that an idle machine has, in seconds.
+_IDLE_LATENESS = 0.05
+
+
+class Effect(NamedTuple):
+    """What a hit may do to engines that are not to blame.
+
+    Attributes:
+        shipped: errors of requests whose chains run in workers.
+        all: errors of all requests.
+        wait: how much longer a call may take, in seconds.
+        after: how long it has an effect after its end, in seconds.
+    """
+
+    shipped: frozenset[str] = frozenset()
+    all: frozenset[str] = frozenset()
+    wait: float = 0.0
+    after: float = 0.0
+
+
+_HEALTH = frozenset({"HealthCheckFailed"})
+_LOST_SERVER = Effect(_SHIPPED, _HEALTH, wait=25.0, after=15.0)
+# By what is broken. A zygote that has ended again is launched after 30 s at most.
+EFFECTS = {
+    "process killed": Effect(_SHIPPED, wait=6.0, after=32.0),
+    "process stopped": Effect(_SHIPPED, wait=12.0, after=32.0),
+    "server killed": _LOST_SERVER,
+    "server stopped": _LOST_SERVER,
+    "server drained": _LOST_SERVER,
+    "descriptors": Effect(_SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable"}) | _HEALTH, wait=12.0, after=5.0),
+    "disk": Effect(_SHIPPED | {"LogitportError"}, wait=5.0, after=5.0),
+    "slow calls": Effect(_SHIPPED, wait=10.0, after=10.0),
+    "tokens": Effect(after=3.0),
+}
+
+
+@dataclass
+class Hit:
+    """Something that was broken.
+
+    Attributes:
+        what: a key of EFFECTS.
+        begun, ended: on the monotonic clock; it has not ended at infinity.
+    """
+
+    what: str
+    begun: float
+    ended: float = float("inf")
+
+    def touches(self, begun: float, ended: float) -> bool:
+        """Whether it had an effect in this time."""
+        return self.begun <= ended and begun <= self.ended + EFFECTS[self.what].after
+
+
+@dataclass
+class Load:
+    """How late a process of this machine is that only sleeps, and one that only echoes: times and seconds, in order."""
+
+    times: list[float] = field(default_factory=list)
+    lateness: list[float] = field(default_factory=list)
+
+    def add(self, samples: Iterable[tuple[float, float]]) -> None:
+        """Add samples that are later than those before."""
+        for time, late in samples:
+            self.times.append(time)
+            self.lateness.append(late)
+
+    def factor(self, begun: float, ended: float) -> float:
+        """How much longer a call of this time may take than on an idle machine."""
+        first, last = bisect.bisect_left(self.times, begun - 0.2), bisect.bisect_right(self.times, ended + 0.2)
+        window = self.lateness[first:last]
+        return max(1.0, max(window, default=0.0) / _IDLE_LATENESS)
+
+
+def findings(records: Iterable[Record], hits: list[Hit], load: Load) -> list[Record]:
+    """The records that break a promise."""
+    return [record for record in records if _breaks(record, hits, load)]
+
+
+def _breaks(record: Record, hits: list[Hit], load: Load) -> bool:
+    if record["kind"] == "wait":
+        return _too_long(record, hits, load)
+    if record["kind"] == "failure":
+        return not _may_fail(record, hits)
+    return True
+
+
+def _too_long(record: Record, hits: list[Hit], load: Load) -> bool:
+    ended = record["begun"] + record["seconds"]
+    extra = sum(EFFECTS[hit.what].wait for hit in hits if hit.touches(record["begun"], ended))
+    return bool(record["seconds"] > record["bound"] * load.factor(record["begun"], ended) + extra)
+
+
+def _may_fail(record: Record, hits: list[Hit]) -> bool:
+    if record.get("harmful"):
+        return record["error"] in _HARMFUL
+    touching = [EFFECTS[hit.what] for hit in hits if hit.touches(record["begun"], record["at"])]
+    if record["error"] == "StateLost" and record.get("follows"):
+        return False  # a state that follows from the history is rebuilt
+    return any(
+        record["error"] in effect.all or (record["ships"] and record["error"] in effect.shipped) for effect in touching
+    )

@@ -1,0 +1,135 @@
+"""Runs a script, and returns what it found."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.storm import classes, control
+from tests.storm.actors import IN_DRIVER, kind_of
+from tests.storm.actors.base import Records, Setting, run_in_process
+from tests.storm.judge import Load, Record, findings
+from tests.storm.script import Script
+from tests.storm.world import World
+
+# Calls of an actor that are in progress at the end: a replay on a busy machine takes long.
+_GRACE_SECONDS = 150.0
+_PROGRESS_SECONDS = 15.0
+_PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session", "tests.storm.run"]
+
+
+@dataclass
+class Report:
+    """The result of a run.
+
+    Attributes:
+        counts: of what actors did.
+        findings: records that break a promise.
+        worst_load: the greatest lateness of the control process, in seconds.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Record] = field(default_factory=list)
+    worst_load: float = 0.0
+
+
+class Run:
+    """One run of a script."""
+
+    def __init__(self, script: Script, say: Callable[[str], None] = print) -> None:
+        self._script, self._say = script, say
+        self._records: list[Record] = []
+        self._counts: Counter[str] = Counter()
+        self._load = Load()
+        self._programs: dict[tuple[str, int], str] = {}
+        self._lock = threading.Lock()
+        self._processes: dict[str, Any] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def run(self) -> Report:
+        """Run all events, wait for the ends of all actors, and stop the servers."""
+        world = World(self._script.world)
+        try:
+            self._programs = classes.programs()
+            world.start()
+            self._run_actors(world)
+            world.finish(self._script.world["settle_seconds"])
+            found = findings([*self._records, *world.found], world.hits, self._load)
+            return Report(self._counts, found, max(self._load.lateness, default=0.0))
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.join()
+            world.close()
+
+    def _run_actors(self, world: World) -> None:
+        script, options = self._script, self._script.world["options"]
+        begun = time.monotonic() + 1.0
+        until = begun + max(script.seconds + 0.1, min(script.world["seconds"], script.seconds + 10))
+        times = (options["processor-timeout-seconds"], options["load-timeout-seconds"], until)
+        setting = Setting([server.target for server in world.servers], world.tokens, *times, self._programs)
+        pipes: dict[Connection, str] = {}
+        for name in script.actors:
+            kind = kind_of(name)
+            if kind in IN_DRIVER:
+                actor = kind(name, setting, Records(name, self._receive))
+                actor.world = world  # type: ignore[attr-defined]
+                self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), begun), daemon=True)
+            else:
+                pipes |= self._process(name, run_in_process, kind, name, setting, script.of(name), begun)
+        pipes |= self._process("control", control.measure, setting.targets, until)
+        for thread in self._threads.values():
+            thread.start()
+        self._collect(pipes, until)
+        for name, thread in self._threads.items():
+            thread.join(max(0.0, until + _GRACE_SECONDS - time.monotonic()))
+            if thread.is_alive():
+                self._hangs(name)
+
+    def _process(self, name: str, function: Callable[..., None], *arguments: Any) -> dict[Connection, str]:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        pipe, theirs = context.Pipe(duplex=False)
+        self._processes[name] = context.Process(target=function, args=(*arguments, theirs), name=name)
+        self._processes[name].start()
+        theirs.close()
+        return {pipe: name}
+
+    def _collect(self, pipes: dict[Connection, str], until: float) -> None:
+        """Receive records until all actors have ended."""
+        begun = said = time.monotonic()
+        while pipes and time.monotonic() < until + _GRACE_SECONDS:
+            for pipe in wait(list(pipes), 0.5):
+                assert isinstance(pipe, Connection)
+                try:
+                    self._receive(pipe.recv())
+                except (EOFError, OSError):
+                    del pipes[pipe]
+            if time.monotonic() > said + _PROGRESS_SECONDS:
+                said = time.monotonic()
+                self._say(f"{said - begun:4.0f} s: {self._progress()}")
+        for name in pipes.values():
+            self._hangs(name)
+
+    def _receive(self, record: Record) -> None:
+        with self._lock:
+            if record["kind"] == "counts":
+                self._counts += Counter(record["counts"])
+            elif record["kind"] == "lateness":
+                self._load.add(record["samples"])
+            else:
+                self._records.append(record)
+
+    def _hangs(self, name: str) -> None:
+        self._receive({"kind": "actor hangs", "actor": name, "at": time.monotonic(), "event": {}, "detail": ""})
+
+    def _progress(self) -> str:
+        shown = ("events", "sessions", "steps", "rows", "reconnects")
+        kinds = Counter(record["kind"] for record in self._records if record["kind"] != "wait")
+        return ", ".join([*(f"{self._counts[name]} {name}" for name in shown), f"records: {dict(kinds)}"])

@@ -1,0 +1,208 @@
+"""The servers of a run, with their files, tokens and store; and what was broken, when."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from logitport_server.access import new_token
+from tests.conftest import _missing_layers
+from tests.storm import slow_calls
+from tests.storm.judge import Hit, Record
+from tests.storm.server import StormServer
+
+_STORE_BYTES = 16 << 20
+_WATCH_SECONDS = 0.1
+_START_SECONDS = 60.0
+SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
+# Errors that are logged while the disk is full.
+_DISK_ERRORS = r"store|disk|database"
+
+
+class World:
+    """Runs the servers of a script's world in a folder of its own, and starts each again when it has ended.
+
+    Attributes:
+        servers: the servers.
+        tokens: the token of each principal.
+        hits: what was broken.
+        found: records of the servers: ends, leaks and logged errors.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.folder = Path(tempfile.mkdtemp(prefix="storm-"))
+        self.hits: list[Hit] = []
+        self.found: list[Record] = []
+        self.tokens, self._lines = {}, {}
+        for name in settings["principals"]:
+            self.tokens[name], grant = new_token(name, SCOPES.get(name, ["apply", "register"]))
+            self._lines[name] = grant.line
+        self.write_tokens()
+        self.store = self.folder / "store"
+        self.store.mkdir(mode=0o700)
+        self.store_is_small = settings["small_store"] and _mount(self.store)
+        preload = slow_calls.build(self.folder) if settings["slow_calls"] else ""
+        options = ["--tokens", str(self.folder / "tokens"), "--store", str(self.store), "--device", "cpu"]
+        options += [part for name, value in settings["options"].items() for part in (f"--{name}", str(value))]
+        options += ["--enable-custom-logit-processor", "--metrics-listen", "127.0.0.1:0"]
+        options += [part for layer in _missing_layers() for part in ("--layers", f"{layer}=off")]
+        names = [f"server-{number}" for number in range(settings["servers"])]
+        self.servers = [StormServer(name, self.folder, options, preload) for name in names]
+        self._ended = threading.Event()
+        self._locks = {server.name: threading.Lock() for server in self.servers}
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Start all servers at the same time. Raises RuntimeError."""
+        failures: list[Exception] = []
+
+        def start(server: StormServer) -> None:
+            try:
+                server.start()
+            except RuntimeError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=start, args=(server,)) for server in self.servers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        self._watcher.start()
+
+    def write_tokens(self, without: str = "") -> None:
+        """Replace the file of tokens."""
+        lines = [line for name, line in self._lines.items() if name != without]
+        new = self.folder / "tokens.new"
+        new.write_text("\n".join(lines))
+        new.rename(self.folder / "tokens")
+
+    @contextmanager
+    def breaking(self, what: str) -> Iterator[None]:
+        """Note that something is broken during the block."""
+        hit = Hit(what, time.monotonic())
+        self.hits.append(hit)
+        try:
+            yield
+        finally:
+            hit.ended = time.monotonic()
+
+    def restart(self, server: StormServer, number: signal.Signals) -> None:
+        """End a server, and start it again. Another thread that restarts it goes first."""
+        with self._locks[server.name], self.breaking("server drained" if number == signal.SIGTERM else "server killed"):
+            below = server.below()
+            status = server.end(number)
+            if number == signal.SIGTERM:
+                if status != 0:
+                    self.find("server ended", f"{server.name} ended with status {status}: {server.log_end()}")
+                self._check_left(server)
+            else:  # a killed server removes no files
+                _wait(lambda: not any(process.runs for process in below), 20.0)
+                self._check_left(server, "files", "sockets")
+                shutil.rmtree(server.temporary)
+                server.temporary.mkdir()
+            if not self._ended.is_set():
+                self._start_again(server)
+
+    def finish(self, settle_seconds: float) -> None:
+        """Wait until the servers need no more than at first, stop them, and look for what is left."""
+        self._ended.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        deadline = time.monotonic() + settle_seconds
+        for server in self.servers if settle_seconds else ():
+            _wait(lambda server=server: not server.growth(), deadline - time.monotonic())  # type: ignore[misc]
+            if growth := server.growth():
+                self.find("leak", f"{server.name} has {growth}")
+        for server in self.servers:
+            server.below()
+            if server.process is not None and (status := server.end(signal.SIGTERM)) != 0:
+                self.find("server ended", f"{server.name} ended with status {status}: {server.log_end()}")
+            self._check_left(server)
+            ignored = _DISK_ERRORS if any(hit.what in ("disk", "descriptors") for hit in self.hits) else ""
+            for error in server.errors(ignored):
+                self.find("logged error", f"{server.name}: {error}")
+
+    def close(self) -> None:
+        """End the servers, and remove all files."""
+        self._ended.set()
+        for server in self.servers:
+            if server.process is not None:
+                server.signal(signal.SIGKILL)
+                server.process.wait()
+            for process in server.seen:
+                with suppress(ProcessLookupError):
+                    if process.runs:
+                        os.kill(process.pid, signal.SIGKILL)
+        if self.store_is_small:
+            subprocess.run(["umount", "-l", self.store], check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def find(self, kind: str, detail: str) -> None:
+        """Add a finding."""
+        self.found.append({"kind": kind, "actor": "world", "at": time.monotonic(), "detail": detail, "event": {}})
+
+    def _start_again(self, server: StormServer) -> None:
+        """Start a server; one with a full disk may need several attempts."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            begun = time.monotonic()
+            try:
+                server.start()
+            except RuntimeError as error:
+                broken = any(hit.what == "disk" and hit.touches(begun, time.monotonic()) for hit in self.hits)
+                if not broken or time.monotonic() > deadline:
+                    self.find("no start", str(error))
+                    return
+            else:
+                return
+
+    def _check_left(self, server: StormServer, *ignored: str) -> None:
+        def left() -> dict[str, Any]:
+            return {what: which for what, which in server.left().items() if what not in ignored}
+
+        _wait(lambda: not left(), 20.0)
+        if found := left():
+            self.find("left behind", f"{server.name}: {found}")
+
+    def _watch(self) -> None:
+        """Start servers that have ended again, and note the processes below each."""
+        while not self._ended.wait(_WATCH_SECONDS):
+            for server in self.servers:
+                server.below()
+                process = server.process
+                if process is not None and process.poll() is not None and not server.stopping:
+                    self.find("server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}")
+                    self.restart(server, signal.SIGKILL)
+
+
+def pick(random: Random, given: list[Any]) -> Any:
+    """One of a list; None of an empty one."""
+    return random.choice(given) if given else None
+
+
+def _mount(folder: Path) -> bool:
+    """Mount a small file system, if that is permitted."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_STORE_BYTES},mode=700", "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _wait(condition: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
