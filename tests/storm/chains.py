@@ -73,13 +73,13 @@ _PARAMS: dict[str, Callable[[Random, int], dict[str, Any]]] = {
     "AddCallCount": lambda random, vocab: {},
     "ScaleProgram": lambda random, vocab: {"factor": random.choice([0.5, 1.25, 2.0])},
 }
-_BUILTINS = [name for name in _PARAMS if name not in GOOD]
+BUILTINS = [name for name in _PARAMS if name not in GOOD]
 
 
 def draw(random: Random, vocab: int, classes: Sequence[str] = tuple(GOOD)) -> Chain:
     """Return a chain of built-ins, and of shipped classes with these names; it may be empty."""
     count = random.choice([0, 1, 1, 2, 2, 3, _MAX_ENTRIES])
-    names = [random.choice(classes if classes and random.random() < 0.3 else _BUILTINS) for _ in range(count)]
+    names = [random.choice(classes if classes and random.random() < 0.3 else BUILTINS) for _ in range(count)]
     names = [name for at, name in enumerate(names) if name != "thinking_budget" or name not in names[:at]]
     return [(name, _PARAMS[name](random, vocab)) for name in names]
 

@@ -33,7 +33,7 @@ class Effect(NamedTuple):
 
 
 _HEALTH = frozenset({"HealthCheckFailed"})
-_LOST_SERVER = Effect(_SHIPPED, _HEALTH, wait=25.0, after=15.0)
+_LOST_SERVER = Effect(_SHIPPED, _HEALTH | {"Reconnected", "ServerUnavailable"}, wait=12.0, after=15.0)
 # By what is broken. A zygote that has ended again is launched after 30 s at most.
 EFFECTS = {
     "process killed": Effect(_SHIPPED, wait=6.0, after=32.0),
@@ -41,7 +41,7 @@ EFFECTS = {
     "server killed": _LOST_SERVER,
     "server stopped": _LOST_SERVER,
     "server drained": _LOST_SERVER,
-    "descriptors": Effect(_SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable"}) | _HEALTH, wait=12.0, after=5.0),
+    "descriptors": Effect(_SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable", "Reconnected"}) | _HEALTH, wait=12.0, after=5.0),
     "disk": Effect(_SHIPPED | {"LogitportError"}, wait=5.0, after=5.0),
     "slow calls": Effect(_SHIPPED, wait=10.0, after=10.0),
     "tokens": Effect(after=3.0),
@@ -54,10 +54,12 @@ class Hit:
 
     Attributes:
         what: a key of EFFECTS.
+        server: the server that is broken.
         begun, ended: on the monotonic clock; it has not ended at infinity.
     """
 
     what: str
+    server: str
     begun: float
     ended: float = float("inf")
 
@@ -86,31 +88,51 @@ class Load:
         return max(1.0, max(window, default=0.0) / _IDLE_LATENESS)
 
 
-def findings(records: Iterable[Record], hits: list[Hit], load: Load) -> list[Record]:
-    """The records that break a promise."""
-    return [record for record in records if _breaks(record, hits, load)]
+@dataclass
+class Judge:
+    """Compares records with what the documentation promises.
 
+    Attributes:
+        hits: what was broken.
+        load: how busy the machine was.
+        servers: number of servers.
+    """
 
-def _breaks(record: Record, hits: list[Hit], load: Load) -> bool:
-    if record["kind"] == "wait":
-        return _too_long(record, hits, load)
-    if record["kind"] == "failure":
-        return not _may_fail(record, hits)
-    return True
+    hits: list[Hit]
+    load: Load
+    servers: int
 
+    def findings(self, records: Iterable[Record]) -> list[Record]:
+        """Return the records that break a promise."""
+        return [record for record in records if self._breaks(record)]
 
-def _too_long(record: Record, hits: list[Hit], load: Load) -> bool:
-    ended = record["begun"] + record["seconds"]
-    extra = sum(EFFECTS[hit.what].wait for hit in hits if hit.touches(record["begun"], ended))
-    return bool(record["seconds"] > record["bound"] * load.factor(record["begun"], ended) + extra)
+    def _breaks(self, record: Record) -> bool:
+        if record["kind"] == "wait":
+            return self._too_long(record)
+        if record["kind"] == "failure":
+            return not self._may_fail(record)
+        return True
 
+    def _too_long(self, record: Record) -> bool:
+        ended = record["begun"] + record["seconds"]
+        most = record["bound"] * self.load.factor(record["begun"], ended)
+        if record["seconds"] <= most:
+            return False
+        touching = self._touching(record["begun"], ended)
+        most += sum(EFFECTS[hit.what].wait for hit in touching)
+        lost = [hit for hit in touching if EFFECTS[hit.what] is _LOST_SERVER]
+        if len({hit.server for hit in lost}) == self.servers:  # a call waits until one of them is back
+            most += sum(min(hit.ended, ended) - hit.begun for hit in lost)
+        return bool(record["seconds"] > most)
 
-def _may_fail(record: Record, hits: list[Hit]) -> bool:
-    if record.get("harmful"):
-        return record["error"] in _HARMFUL
-    touching = [EFFECTS[hit.what] for hit in hits if hit.touches(record["begun"], record["at"])]
-    if record["error"] == "StateLost" and record.get("follows"):
-        return False  # a state that follows from the history is rebuilt
-    return any(
-        record["error"] in effect.all or (record["ships"] and record["error"] in effect.shipped) for effect in touching
-    )
+    def _may_fail(self, record: Record) -> bool:
+        error = record["error"]
+        if record.get("harmful"):
+            return error in _HARMFUL
+        if error == "StateLost" and record["follows"]:
+            return False  # a state that follows from the history is rebuilt
+        effects = [EFFECTS[hit.what] for hit in self._touching(record["begun"], record["at"])]
+        return any(error in effect.all or (record["ships"] and error in effect.shipped) for effect in effects)
+
+    def _touching(self, begun: float, ended: float) -> list[Hit]:
+        return [hit for hit in self.hits if hit.touches(begun, ended)]

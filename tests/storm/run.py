@@ -14,7 +14,7 @@ from typing import Any
 from tests.storm import classes, control
 from tests.storm.actors import IN_DRIVER, kind_of
 from tests.storm.actors.base import Records, Setting, run_in_process
-from tests.storm.judge import Load, Record, findings
+from tests.storm.judge import Judge, Load, Record
 from tests.storm.script import Script
 from tests.storm.world import World
 
@@ -60,7 +60,7 @@ class Run:
             world.start()
             self._run_actors(world)
             world.finish(self._script.world["settle_seconds"])
-            found = findings([*self._records, *world.found], world.hits, self._load)
+            found = Judge(world.hits, self._load, len(world.servers)).findings([*self._records, *world.found])
             return Report(self._counts, found, max(self._load.lateness, default=0.0))
         finally:
             for process in self._processes.values():

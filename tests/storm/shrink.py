@@ -25,13 +25,13 @@ def shrink(script: Script, fails: Callable[[Script], bool], seconds: float = flo
     def tries(shorter: Script) -> bool:
         return time.monotonic() < deadline and fails(shorter)
 
-    kept = minimize(script.actors, lambda names: tries(_of(script, names)))
-    script = _of(script, kept)
-    closer = script.without_pauses(_LONGEST_PAUSE)
-    if closer.seconds < script.seconds and tries(closer):
-        script = closer
-    base = script
-    return base.with_events(minimize(base.events, lambda events: tries(base.with_events(events))))
+    def closer(given: Script) -> Script:
+        without = given.without_pauses(_LONGEST_PAUSE)
+        return without if without.seconds < given.seconds and tries(without) else given
+
+    names = minimize(script.actors, lambda names: tries(_of(script, names)))
+    fewer = closer(_of(script, names))
+    return closer(fewer.with_events(minimize(fewer.events, lambda events: tries(fewer.with_events(events)))))
 
 
 def minimize(items: list[T], fails: Callable[[list[T]], bool]) -> list[T]:

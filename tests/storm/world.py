@@ -24,6 +24,7 @@ from tests.storm.server import StormServer
 _STORE_BYTES = 16 << 20
 _WATCH_SECONDS = 0.1
 _START_SECONDS = 60.0
+SETTLE_SECONDS = 20.0  # for processes below a server that has ended
 SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
 # Errors that are logged while the disk is full.
 _DISK_ERRORS = r"store|disk|database"
@@ -90,9 +91,9 @@ class World:
         new.rename(self.folder / "tokens")
 
     @contextmanager
-    def breaking(self, what: str) -> Iterator[None]:
-        """Note that something is broken during the block."""
-        hit = Hit(what, time.monotonic())
+    def breaking(self, what: str, server: StormServer) -> Iterator[None]:
+        """Note that something of a server is broken during the block."""
+        hit = Hit(what, server.name, time.monotonic())
         self.hits.append(hit)
         try:
             yield
@@ -101,7 +102,8 @@ class World:
 
     def restart(self, server: StormServer, number: signal.Signals) -> None:
         """End a server, and start it again. Another thread that restarts it goes first."""
-        with self._locks[server.name], self.breaking("server drained" if number == signal.SIGTERM else "server killed"):
+        what = "server drained" if number == signal.SIGTERM else "server killed"
+        with self._locks[server.name], self.breaking(what, server):
             below = server.below()
             status = server.end(number)
             if number == signal.SIGTERM:
@@ -109,7 +111,7 @@ class World:
                     self.find("server ended", f"{server.name} ended with status {status}: {server.log_end()}")
                 self._check_left(server)
             else:  # a killed server removes no files
-                _wait(lambda: not any(process.runs for process in below), 20.0)
+                _wait(lambda: not any(process.runs for process in below), SETTLE_SECONDS)
                 self._check_left(server, "files", "sockets")
                 shutil.rmtree(server.temporary)
                 server.temporary.mkdir()
@@ -138,10 +140,11 @@ class World:
     def close(self) -> None:
         """End the servers, and remove all files."""
         self._ended.set()
+        self._kill()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+        self._kill()  # what it has started meanwhile
         for server in self.servers:
-            if server.process is not None:
-                server.signal(signal.SIGKILL)
-                server.process.wait()
             for process in server.seen:
                 with suppress(ProcessLookupError):
                     if process.runs:
@@ -153,6 +156,13 @@ class World:
     def find(self, kind: str, detail: str) -> None:
         """Add a finding."""
         self.found.append({"kind": kind, "actor": "world", "at": time.monotonic(), "detail": detail, "event": {}})
+
+    def _kill(self) -> None:
+        for server in self.servers:
+            if server.process is not None:
+                server.stopping = True
+                server.process.kill()
+                server.process.wait()
 
     def _start_again(self, server: StormServer) -> None:
         """Start a server; one with a full disk may need several attempts."""
@@ -173,7 +183,7 @@ class World:
         def left() -> dict[str, Any]:
             return {what: which for what, which in server.left().items() if what not in ignored}
 
-        _wait(lambda: not left(), 20.0)
+        _wait(lambda: not left(), SETTLE_SECONDS)
         if found := left():
             self.find("left behind", f"{server.name}: {found}")
 

@@ -42,14 +42,14 @@ class Breaker(Actor):
     def kill_process(self, event: Event) -> None:
         """Kill a process below a server: a worker, a zygote, or a process of a principal."""
         if (process := pick(Random(event["seed"]), self._server(event).below())) is not None:
-            with self.world.breaking("process killed"), suppress(ProcessLookupError):
+            with self.world.breaking("process killed", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
                 self.count["processes killed"] += 1
 
     def stop_process(self, event: Event) -> None:
         """Stop a process below a server for a while."""
         if (process := pick(Random(event["seed"]), self._server(event).below())) is not None:
-            with self.world.breaking("process stopped"), suppress(ProcessLookupError):
+            with self.world.breaking("process stopped", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGSTOP)
                 self.pause(event["seconds"])
                 self.count["processes stopped"] += 1
@@ -63,7 +63,7 @@ class Breaker(Actor):
 
     def stop_server(self, event: Event) -> None:
         """Stop a server for a while."""
-        with self.world.breaking("server stopped"):
+        with self.world.breaking("server stopped", self._server(event)):
             self._server(event).signal(signal.SIGSTOP)
             self.pause(event["seconds"])
             self._server(event).signal(signal.SIGCONT)
@@ -72,7 +72,7 @@ class Breaker(Actor):
     def take_descriptors(self, event: Event) -> None:
         """Leave a server a few descriptors only."""
         pid = self._server(event).pid
-        with self.world.breaking("descriptors"), suppress(OSError):
+        with self.world.breaking("descriptors", self._server(event)), suppress(OSError):
             limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             used = len(os.listdir(f"/proc/{pid}/fd"))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, limits[1]))
@@ -85,7 +85,7 @@ class Breaker(Actor):
         if not self.world.store_is_small:
             return
         filler = self.world.store / "filler"
-        with self.world.breaking("disk"):
+        with self.world.breaking("disk", self._server(event)):
             with suppress(OSError), filler.open("wb", buffering=0) as file:
                 while file.write(bytes(1 << 16)):
                     pass
@@ -98,7 +98,7 @@ class Breaker(Actor):
         if not self.world.settings["slow_calls"]:
             return
         file = self.world.folder / "slow"
-        with self.world.breaking("slow calls"):
+        with self.world.breaking("slow calls", self._server(event)):
             file.write_text(str(Random(event["seed"]).choice([20_000, 200_000])))
             self.pause(event["seconds"])
             file.unlink()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tests.storm import chains
 from tests.storm.actors.base import Records
 from tests.storm.chains import Chain
 from tests.storm.classes import BAD, GOOD, payload
@@ -82,10 +84,10 @@ class Comparison:
 
     def _applied(self, rows: list[tuple[Running, int]], applied: dict[str, int]) -> None:
         """Compare what the reply says was applied."""
-        for name in {name for one, _ in rows for name, _ in one.chain if name not in GOOD and name not in BAD}:
-            count = sum(name == other for one, _ in rows for other, _ in one.chain)
-            if applied.get(name) != count:
-                self._wrong(rows[0][0], f"{name} has {count} rows, and the reply says {applied.get(name)}")
+        counts = Counter(name for one, _ in rows for name, _ in one.chain if name in chains.BUILTINS)
+        reported = {name: count for name, count in applied.items() if name in chains.BUILTINS}
+        if reported != counts:
+            self._wrong(rows[0][0], f"the reply says {reported} of a step with {dict(counts)}")
 
     def _wrong(self, one: Running, detail: str) -> None:
         fields = {"length": len(one.ids), "prompt": one.prompt, "calls": one.calls}

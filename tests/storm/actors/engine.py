@@ -59,7 +59,7 @@ class Engine(Actor):
         self._running: list[Running] = []
         self._pending: dict[Any, Running] = {}
         self._opening: Event = {}
-        self._names = 0
+        self._names = self._reconnects = 0
         self._comparison = Comparison(self.records)
 
     # Events.
@@ -73,6 +73,7 @@ class Engine(Actor):
         self._client = Client.embedded() if embedded else Client(self.setting.targets, token=token, timeout=60)
         self._session = self._open_session()
         self.count["sessions"] += 1
+        self._reconnects = 0
 
     def add(self, event: Event) -> None:
         """Admit a request with a random chain."""
@@ -162,20 +163,24 @@ class Engine(Actor):
             Request(one.ids[: one.prompt], one.ids[one.prompt :], processors(one.chain), tenant="apply") for one in requests
         ]
         bound = STEP_SECONDS + self.setting.step_seconds + self.setting.load_seconds
-        with self.records.waiting("apply", bound, principal=self._opening["principal"]), suppress(ServerUnavailable):
-            result = self._client.apply(rows, messages, check=False)
-            for at, one in enumerate(requests):
-                if at in result.failures:
-                    self._failed(one, result.failures[at])
-                else:
-                    self._comparison.row(one, result.logits[at], Context(one.ids, one.prompt, vocab), rows[at])
+        begun = time.monotonic()
+        try:
+            with self.records.waiting("apply", bound, principal=self._opening["principal"]):
+                result = self._client.apply(rows, messages, check=False)
+        except ServerUnavailable as error:
+            fields = {"detail": str(error)[:1000], "principal": self._opening["principal"]}
+            self.records.add("failure", error="ServerUnavailable", begun=begun, ships=False, **fields)
+            return
+        for at, one in enumerate(requests):
+            if at in result.failures:
+                self._failed(one, result.failures[at])
+            else:
+                self._comparison.row(one, result.logits[at], Context(one.ids, one.prompt, vocab), rows[at])
 
     def close(self) -> None:
         self._running.clear()
         self._pending.clear()
         if self._client is not None:
-            if self._session is not None:
-                self.count["reconnects"] += self._session.reconnects
             with self.records.waiting("close", STEP_SECONDS * 2, principal=self._opening["principal"]):
                 self._client.close()
         self._client = self._session = None
@@ -258,6 +263,10 @@ class Engine(Actor):
             accepted = random.randint(0, len(one.drafts))
             one.new = [*one.drafts[:accepted], random.randrange(self._vocab)]
         self.count["steps"] += 1
+        if (reconnects := self._session.reconnects) > self._reconnects:
+            self.count["reconnects"] += reconnects - self._reconnects
+            self._reconnects = reconnects
+            self.records.add("failure", error="Reconnected", begun=begun, ships=False, principal=self._opening["principal"])
 
     def _memory(self, raw: Any, *, buffered: bool) -> Any:
         """A copy of the logits, in shared memory or not."""

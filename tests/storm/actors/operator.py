@@ -74,7 +74,7 @@ class Operator(Actor):
 
     def drain(self, event: Event) -> None:
         """Have the sessions of a server move, and restart it."""
-        with self.world.breaking("server drained"):
+        with self.world.breaking("server drained", self.world.servers[event["server"]]):
             self._call("drain", event, lambda server: server.drain())
             deadline = time.monotonic() + 10
             while time.monotonic() < min(deadline, self.setting.until) and self._movable(event):
