@@ -157,7 +157,9 @@ EDITING: dict[str, Callable[[Context, dict[str, Any], Edits], None]] = {
 }
 
 
-def expected(chain: Sequence[tuple[str, dict[str, Any]]], context: Context, row: Row, calls: int = 0) -> Row:
+def expected(
+    chain: Sequence[tuple[str, dict[str, Any]]], context: Context, row: Row, calls: int = 0, *, together: bool = True
+) -> Row:
     """Return the processed row of a chain.
 
     Args:
@@ -165,19 +167,22 @@ def expected(chain: Sequence[tuple[str, dict[str, Any]]], context: Context, row:
         context: of this row.
         row: float32[vocab], which stays as it is.
         calls: how often the processors of the request were called, with this call.
+        together: apply the edits of consecutive processors together, and not one after another.
 
     Raises:
         Undecided: rounding decides about an id.
     """
     for edit, entries in groupby(chain, key=lambda entry: entry[0] in EDITING):
-        if edit:
-            edits = Edits()
+        if not edit:
             for name, params in entries:
-                EDITING[name](context, params, edits)
-            row = edits.apply(row)
+                row = READING[name](row, params, context.ids, calls)
             continue
+        edits = Edits()
         for name, params in entries:
-            row = READING[name](row, params, context.ids, calls)
+            EDITING[name](context, params, edits)
+            if not together:
+                row, edits = edits.apply(row), Edits()
+        row = edits.apply(row)
     return row
 
 

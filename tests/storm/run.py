@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pickle import UnpicklingError
 from typing import Any
 
 from tests.storm import classes, control
@@ -51,6 +52,9 @@ class Run:
         self._lock = threading.Lock()
         self._processes: dict[str, Any] = {}
         self._threads: dict[str, threading.Thread] = {}
+        self._pipes: dict[Connection, str] = {}
+        self._setting: Setting
+        self._begun = 0.0
 
     def run(self) -> Report:
         """Run all events, wait for the ends of all actors, and stop the servers."""
@@ -68,53 +72,69 @@ class Run:
                 process.join()
             world.close()
 
+    def kill(self, name: str) -> None:
+        """Kill the process of an actor, as a loss of power does, and start another for its events that are left."""
+        process = self._processes.get(name)
+        if process is not None and time.monotonic() < self._setting.until:
+            process.kill()
+            process.join()
+            self._start(name)
+
     def _run_actors(self, world: World) -> None:
         script, options = self._script, self._script.world["options"]
-        begun = time.monotonic() + 1.0
-        until = begun + max(script.seconds + 0.1, min(script.world["seconds"], script.seconds + 10))
+        self._begun = time.monotonic() + 1.0
+        until = self._begun + max(script.seconds + 0.1, min(script.world["seconds"], script.seconds + 10))
         times = (options["processor-timeout-seconds"], options["load-timeout-seconds"], until)
-        setting = Setting([server.target for server in world.servers], world.tokens, *times, self._programs)
-        pipes: dict[Connection, str] = {}
+        self._setting = Setting([server.target for server in world.servers], world.tokens, *times, self._programs)
         for name in script.actors:
-            kind = kind_of(name)
-            if kind in IN_DRIVER:
-                actor = kind(name, setting, Records(name, self._receive))
-                actor.world = world  # type: ignore[attr-defined]
-                self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), begun), daemon=True)
+            if (kind := kind_of(name)) in IN_DRIVER:
+                actor = kind(name, self._setting, Records(name, self._receive))
+                actor.world, actor.kill = world, self.kill  # type: ignore[attr-defined]
+                self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), self._begun), daemon=True)
             else:
-                pipes |= self._process(name, run_in_process, kind, name, setting, script.of(name), begun)
-        pipes |= self._process("control", control.measure, setting.targets, until)
+                self._start(name)
+        self._start_process("control", control.measure, self._setting.targets, until)
         for thread in self._threads.values():
             thread.start()
-        self._collect(pipes, until)
+        self._collect(until)
         for name, thread in self._threads.items():
             thread.join(max(0.0, until + _GRACE_SECONDS - time.monotonic()))
             if thread.is_alive():
                 self._hangs(name)
 
-    def _process(self, name: str, function: Callable[..., None], *arguments: Any) -> dict[Connection, str]:
+    def _start(self, name: str) -> None:
+        """Start the process of an actor, for its events from now on."""
+        begun, now = self._begun, time.monotonic()
+        events = [event for event in self._script.of(name) if begun + event["at"] > now or now < begun]
+        self._start_process(name, run_in_process, kind_of(name), name, self._setting, events, begun)
+
+    def _start_process(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
         pipe, theirs = context.Pipe(duplex=False)
         self._processes[name] = context.Process(target=function, args=(*arguments, theirs), name=name)
         self._processes[name].start()
         theirs.close()
-        return {pipe: name}
+        with self._lock:
+            self._pipes[pipe] = name
 
-    def _collect(self, pipes: dict[Connection, str], until: float) -> None:
+    def _collect(self, until: float) -> None:
         """Receive records until all actors have ended."""
         begun = said = time.monotonic()
-        while pipes and time.monotonic() < until + _GRACE_SECONDS:
-            for pipe in wait(list(pipes), 0.5):
+        while self._pipes and time.monotonic() < until + _GRACE_SECONDS:
+            with self._lock:
+                pipes = list(self._pipes)
+            for pipe in wait(pipes, 0.5):
                 assert isinstance(pipe, Connection)
                 try:
                     self._receive(pipe.recv())
-                except (EOFError, OSError):
-                    del pipes[pipe]
+                except (EOFError, OSError, UnpicklingError):  # the last record of a process that was killed is cut
+                    with self._lock:
+                        del self._pipes[pipe]
             if time.monotonic() > said + _PROGRESS_SECONDS:
                 said = time.monotonic()
                 self._say(f"{said - begun:4.0f} s: {self._progress()}")
-        for name in pipes.values():
+        for name in self._pipes.values():
             self._hangs(name)
 
     def _receive(self, record: Record) -> None:

@@ -41,19 +41,27 @@ class Process(NamedTuple):
         """Whether it has not ended."""
         return Process.of(self.pid) == self
 
+    def describe(self) -> str:
+        """Its command, and where it waits in the kernel."""
+        folder = PROC / str(self.pid)
+        with suppress(OSError):
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            return f"{command}in {(folder / 'wchan').read_text()}"
+        return "ended"
+
 
 class StormServer:
     """A server on a fixed address.
 
     Attributes:
         target: HOST:PORT.
-        stopping: whether its end is intended.
+        serving: whether it is ready, and no end is intended.
         seen: all processes that were found below it.
     """
 
     def __init__(self, name: str, folder: Path, options: Iterable[str], preload: str = "") -> None:
         self.name, self.target = name, free_address()
-        self.stopping = False
+        self.serving = False
         self.seen: set[Process] = set()
         self._folder = folder / name
         self._log, self._out = self._folder / "log", self._folder / "out"
@@ -72,7 +80,6 @@ class StormServer:
 
     def start(self) -> None:
         """Start it, and wait until it is ready. Raises RuntimeError."""
-        self.stopping = False
         with self._out.open("wb") as out, self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=self._environment
@@ -83,10 +90,11 @@ class StormServer:
                 raise RuntimeError(f"{self.name} does not start: {self.log_end()}")
             time.sleep(0.05)
         self._idle = Usage.of(self.pid)
+        self.serving = True
 
     def end(self, number: signal.Signals) -> int | None:
         """Send SIGTERM or SIGKILL, and wait for the end. Returns the exit status; None if it has not ended."""
-        self.stopping = True
+        self.serving = False
         assert self.process is not None
         self.signal(number)
         self.signal(signal.SIGCONT)
@@ -130,7 +138,7 @@ class StormServer:
     def left(self) -> dict[str, Any]:
         """What it has left behind, after its end."""
         found = {
-            "processes": [process.pid for process in self.seen if process.runs],
+            "processes": [f"{process.pid}: {process.describe()}" for process in self.seen if process.runs],
             "files": sorted(map(str, self.temporary.rglob("*"))),
             "sockets": [line for line in (PROC / "net/unix").read_text().splitlines() if str(self.temporary) in line],
         }

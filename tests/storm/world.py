@@ -17,17 +17,17 @@ from typing import Any
 
 from logitport_server.access import new_token
 from tests.conftest import _missing_layers
-from tests.storm import slow_calls
+from tests.storm import orphans, slow_calls
 from tests.storm.judge import Hit, Record
-from tests.storm.server import StormServer
+from tests.storm.server import Process, StormServer
 
 _STORE_BYTES = 16 << 20
 _WATCH_SECONDS = 0.1
 _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended
 SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
-# Errors that are logged while the disk is full.
-_DISK_ERRORS = r"store|disk|database"
+# Errors that are logged while the disk is full, and while descriptors are taken.
+_EXPECTED_ERRORS = {"disk": r"store|disk|database", "descriptors": r"open files|descriptors"}
 
 
 class World:
@@ -43,6 +43,8 @@ class World:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="storm-"))
+        orphans.adopt(True)
+        self._before = orphans.children()
         self.hits: list[Hit] = []
         self.found: list[Record] = []
         self.tokens, self._lines = {}, {}
@@ -133,9 +135,10 @@ class World:
             if server.process is not None and (status := server.end(signal.SIGTERM)) != 0:
                 self.find("server ended", f"{server.name} ended with status {status}: {server.log_end()}")
             self._check_left(server)
-            ignored = _DISK_ERRORS if any(hit.what in ("disk", "descriptors") for hit in self.hits) else ""
+            ignored = "|".join({_EXPECTED_ERRORS[hit.what] for hit in self.hits if hit.what in _EXPECTED_ERRORS})
             for error in server.errors(ignored):
                 self.find("logged error", f"{server.name}: {error}")
+        self._check_orphans()
 
     def close(self) -> None:
         """End the servers, and remove all files."""
@@ -145,10 +148,11 @@ class World:
             self._watcher.join()
         self._kill()  # what it has started meanwhile
         for server in self.servers:
-            for process in server.seen:
+            for process in server.seen | (orphans.children() - self._before):
                 with suppress(ProcessLookupError):
                     if process.runs:
                         os.kill(process.pid, signal.SIGKILL)
+        orphans.adopt(False)
         if self.store_is_small:
             subprocess.run(["umount", "-l", self.store], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -160,7 +164,7 @@ class World:
     def _kill(self) -> None:
         for server in self.servers:
             if server.process is not None:
-                server.stopping = True
+                server.serving = False
                 server.process.kill()
                 server.process.wait()
 
@@ -172,7 +176,7 @@ class World:
             try:
                 server.start()
             except RuntimeError as error:
-                broken = any(hit.what == "disk" and hit.touches(begun, time.monotonic()) for hit in self.hits)
+                broken = any(hit.what in _EXPECTED_ERRORS and hit.touches(begun, time.monotonic()) for hit in self.hits)
                 if not broken or time.monotonic() > deadline:
                     self.find("no start", str(error))
                     return
@@ -187,13 +191,25 @@ class World:
         if found := left():
             self.find("left behind", f"{server.name}: {found}")
 
+    def _check_orphans(self) -> None:
+        """Look for processes that have lost their server: they are children of this process now."""
+
+        def left() -> set[Process]:
+            servers = {server.pid for server in self.servers}
+            return {process for process in orphans.children() - self._before if process.pid not in servers}
+
+        _wait(lambda: not left(), SETTLE_SECONDS)
+        if found := left():
+            details = [f"{process.pid}: {process.describe()}" for process in found]
+            self.find("left behind", f"processes without a server: {details}")
+
     def _watch(self) -> None:
         """Start servers that have ended again, and note the processes below each."""
         while not self._ended.wait(_WATCH_SECONDS):
             for server in self.servers:
                 server.below()
                 process = server.process
-                if process is not None and process.poll() is not None and not server.stopping:
+                if process is not None and process.poll() is not None and server.serving:
                     self.find("server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}")
                     self.restart(server, signal.SIGKILL)
 

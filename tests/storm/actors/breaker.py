@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from tests.storm.world import World, pick
 
 _STOP_SECONDS = (0.05, 0.5, 2.0, 6.0)
 _SPARE_DESCRIPTORS = 3
-KINDS = ("kill_process", "stop_process", "kill_server", "stop_server", "take_descriptors", "fill_disk", "slow_calls")
+KINDS = ("kill_engine", "kill_process", "stop_process", "kill_server", "stop_server", "take_descriptors", "fill_disk", "slow_calls")
 
 
 class Breaker(Actor):
@@ -24,10 +25,12 @@ class Breaker(Actor):
 
     Attributes:
         world: the servers; set by the driver.
+        kill: kills the process of an actor, and starts another; set by the driver.
     """
 
     kind = "breaker"
     world: World
+    kill: Callable[[str], None]
 
     @staticmethod
     def draw(random: Random, seconds: float, servers: int = 1, kinds: Any = KINDS, **given: Any) -> list[Event]:
@@ -56,6 +59,11 @@ class Breaker(Actor):
                 if process.runs:
                     os.kill(process.pid, signal.SIGCONT)
 
+    def kill_engine(self, event: Event) -> None:
+        """Kill a checked engine, and start it again."""
+        self.kill(f"engine-{Random(event['seed']).randrange(2)}")
+        self.count["engines killed"] += 1
+
     def kill_server(self, event: Event) -> None:
         """Kill a server; it is started again."""
         self.world.restart(self._server(event), signal.SIGKILL)
@@ -71,6 +79,8 @@ class Breaker(Actor):
 
     def take_descriptors(self, event: Event) -> None:
         """Leave a server a few descriptors only."""
+        if not self._server(event).serving:
+            return  # a starting server may end without descriptors
         pid = self._server(event).pid
         with self.world.breaking("descriptors", self._server(event)), suppress(OSError):
             limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)

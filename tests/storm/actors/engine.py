@@ -175,7 +175,8 @@ class Engine(Actor):
             if at in result.failures:
                 self._failed(one, result.failures[at])
             else:
-                self._comparison.row(one, result.logits[at], Context(one.ids, one.prompt, vocab), rows[at])
+                context = Context(one.ids, one.prompt, vocab)
+                self._comparison.row(one, result.logits[at], context, rows[at], runs_on_server=True)
 
     def close(self) -> None:
         self._running.clear()

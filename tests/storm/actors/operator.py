@@ -66,7 +66,8 @@ class Operator(Actor):
 
     def reload(self, event: Event) -> None:
         """Send SIGHUP."""
-        self.world.servers[event["server"]].signal(signal.SIGHUP)
+        if (server := self.world.servers[event["server"]]).serving:
+            server.signal(signal.SIGHUP)
 
     def restart(self, event: Event) -> None:
         """Stop a server, and start it again."""
