@@ -15,7 +15,7 @@ from typing import NamedTuple
 from benchmarks.hostile.attackers import PRINCIPALS
 from logitport_server.access import new_token
 from tests.conftest import RunningServer, run_server
-from tests.soak.processes import PROC, descendants
+from tests.processes import PROC, descendants
 
 # The defaults of the server, which the function for tests would make longer.
 _TIMEOUTS = ("--processor-timeout-seconds", "2", "--load-timeout-seconds", "10")

@@ -15,7 +15,7 @@ import torch
 
 from logitport import Client, Request
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
-from tests.soak.processes import Usage
+from tests.processes import Usage
 from tests.toy_processors import HalveInPlace
 from tests.waiting import SECONDS, wait_until
 

@@ -50,6 +50,8 @@ def text(finding: Record) -> str:
 
 def _shorten(script: Script, report: Report, options: argparse.Namespace) -> None:
     kinds = {_kind(finding) for finding in report.findings}
+    if not any(kind == "leak" for kind, _ in kinds):
+        script = Script({**script.world, "settle_seconds": 0}, script.events)
 
     def fails(shorter: Script) -> bool:
         return any(kinds & set(map(_kind, _run(shorter).findings)) for _ in range(_ATTEMPTS))

@@ -97,6 +97,7 @@ def test_most_chains_change_rows() -> None:
     assert changed > 120
 
 
+@pytest.mark.slow
 def test_sessions_in_this_process_equal_the_reference() -> None:
     found: list[dict[str, Any]] = []
     events = [{"actor": "engine-0", **event} for event in Engine.draw(Random(5), 20.0, embedded=True)]
