@@ -64,7 +64,7 @@ def _shorten(script: Script, report: Report, options: argparse.Namespace) -> Non
 
 
 def _kind(finding: Record) -> tuple[str, str]:
-    return finding["kind"], finding.get("error", finding.get("what", ""))
+    return finding["kind"], finding.get("error") or finding.get("what", "")
 
 
 def _run(script: Script) -> Report:

@@ -78,7 +78,7 @@ class ScaleProgram(TensorProcessor):
 
     params: ClassVar = {"factor": Float(ge=0.01, le=100)}
 
-    def process(self, logits: torch.Tensor, params: Any, history: Any) -> torch.Tensor:
+    def process(self, logits: torch.Tensor, params: Any, history: Any) -> Any:
         return logits * params.factor[:, None]
 
 

@@ -56,7 +56,8 @@ def _check_health(target: str, until: float, send: Any) -> None:
 
     options = [("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100)]
     with grpc.insecure_channel(target, options=options) as channel:
-        stub, counts = health_pb2_grpc.HealthStub(channel), 0
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        counts = 0
         while (begun := time.monotonic()) < until:
             error = ""
             try:

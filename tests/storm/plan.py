@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.storm.actors import KINDS
+from tests.storm.kinds import KINDS
 from tests.storm.actors.breaker import KINDS as BREAKS
 from tests.storm.script import Script
 

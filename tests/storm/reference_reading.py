@@ -81,7 +81,8 @@ def _add_call_count(row: Row, params: dict[str, Any], ids: Any, calls: int) -> R
 
 def _probabilities(row: Row) -> NDArray[np.float64]:
     weights = np.exp(row.astype(np.float64) - row.max())
-    return weights / weights.sum()
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities
 
 
 READING: dict[str, Callable[[Row, dict[str, Any], Any, int], Row]] = {

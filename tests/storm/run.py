@@ -13,7 +13,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from tests.storm import classes, control
-from tests.storm.actors import IN_DRIVER, kind_of
+from tests.storm.kinds import IN_DRIVER, kind_of
 from tests.storm.actors.base import Records, Setting, run_in_process
 from tests.storm.judge import Judge, Load, Record
 from tests.storm.script import Script
@@ -88,8 +88,8 @@ class Run:
         self._setting = Setting([server.target for server in world.servers], world.tokens, *times, self._programs)
         for name in script.actors:
             if (kind := kind_of(name)) in IN_DRIVER:
-                actor = kind(name, self._setting, Records(name, self._receive))
-                actor.world, actor.kill = world, self.kill  # type: ignore[attr-defined]
+                actor: Any = kind(name, self._setting, Records(name, self._receive))
+                actor.world, actor.kill = world, self.kill
                 self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), self._begun), daemon=True)
             else:
                 self._start(name)

@@ -75,7 +75,8 @@ def judged(records: list[Record], *hits: Hit, load: Load | None = None) -> list[
 @pytest.fixture
 def after_apply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any, Any], None]], None]:
     """Has a function called with the logits and the result of the tenth step."""
-    applied, steps = PendingStep.apply, []
+    applied = PendingStep.apply
+    steps: list[None] = []
 
     def plant(defect: Callable[[Any, Any], None]) -> None:
         def apply(self: Any, logits: Any, *, check: bool = True) -> Any:

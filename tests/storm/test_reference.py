@@ -110,7 +110,7 @@ def test_sessions_in_this_process_equal_the_reference() -> None:
 
 
 def test_edits_that_are_applied_one_after_another() -> None:
-    chain = [("disallowed_tokens", {"token_ids": [5]}), ("thinking_budget", THINKING)]
+    chain: chains.Chain = [("disallowed_tokens", {"token_ids": [5]}), ("thinking_budget", THINKING)]
     context, row = Context(np.array([1, 4, 4], np.int32), 1, len(ROW)), np.array(ROW, np.float32)
     assert expected(chain, context, row)[5] == -INF
     assert expected(chain, context, row, together=False)[5] == 0

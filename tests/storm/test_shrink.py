@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.storm import plan
-from tests.storm.actors import kind_of
+from tests.storm.kinds import kind_of
 from tests.storm.script import Script
 from tests.storm.shrink import minimize, shrink
 

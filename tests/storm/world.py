@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from logitport_server.access import new_token
@@ -26,8 +25,13 @@ _WATCH_SECONDS = 0.1
 _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended
 SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
-# Errors that are logged while the disk is full, and while descriptors are taken.
-_EXPECTED_ERRORS = {"disk": r"store|disk|database", "descriptors": r"open files|descriptors"}
+# Errors that are logged, and may prevent a start, by what is broken.
+_EXPECTED_ERRORS = {
+    "disk": r"store|disk|database",
+    "descriptors": r"open files|descriptors",
+    "process killed": r"zygote",
+    "process stopped": r"zygote",
+}
 
 
 class World:
@@ -127,7 +131,7 @@ class World:
             self._watcher.join()
         deadline = time.monotonic() + settle_seconds
         for server in self.servers if settle_seconds else ():
-            _wait(lambda server=server: not server.growth(), deadline - time.monotonic())  # type: ignore[misc]
+            _wait(lambda server=server: not server.growth(), deadline - time.monotonic())
             if growth := server.growth():
                 self.find("leak", f"{server.name} has {growth}")
         for server in self.servers:
@@ -169,17 +173,15 @@ class World:
                 server.process.wait()
 
     def _start_again(self, server: StormServer) -> None:
-        """Start a server; one with a full disk may need several attempts."""
+        """Start a server; one that lacks what was broken meanwhile may need several attempts."""
         deadline = time.monotonic() + _START_SECONDS
-        while True:
+        while not self._ended.is_set() and time.monotonic() < deadline:
             begun = time.monotonic()
             try:
                 server.start()
             except RuntimeError as error:
-                broken = any(hit.what in _EXPECTED_ERRORS and hit.touches(begun, time.monotonic()) for hit in self.hits)
-                if not broken or time.monotonic() > deadline:
+                if not any(hit.what in _EXPECTED_ERRORS and hit.touches(begun, time.monotonic()) for hit in self.hits):
                     self.find("no start", str(error))
-                    return
             else:
                 return
 
@@ -212,11 +214,6 @@ class World:
                 if process is not None and process.poll() is not None and server.serving:
                     self.find("server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}")
                     self.restart(server, signal.SIGKILL)
-
-
-def pick(random: Random, given: list[Any]) -> Any:
-    """One of a list; None of an empty one."""
-    return random.choice(given) if given else None
 
 
 def _mount(folder: Path) -> bool:

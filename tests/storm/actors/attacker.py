@@ -74,13 +74,13 @@ class Attacker(Actor):
     def send_garbage(self, event: Event) -> None:
         """Send frames and calls of random bytes."""
         random = Random(event["seed"])
-        metadata = [("authorization", f"Bearer {self._token(event)}")]
+        metadata = (("authorization", f"Bearer {self._token(event)}"),)
         with grpc.insecure_channel(self._target(event)) as channel:
             for _ in self._rounds(event, 0.01):
                 data = _garbage(random)
                 with tolerating(self.count, *_ERRORS), suppress(AttributeError):
-                    method = f"/logitport.v1.{random.choice(_METHODS)}"
-                    channel.unary_unary(method)(data, metadata=metadata, timeout=_TIMEOUT_SECONDS)
+                    method: Any = channel.unary_unary(f"/logitport.v1.{random.choice(_METHODS)}")
+                    method(data, metadata=metadata, timeout=_TIMEOUT_SECONDS)
                 with tolerating(self.count, *_ERRORS), self._session(event) as session:
                     session.exchange(data)
 
@@ -103,9 +103,9 @@ class Attacker(Actor):
 
     def flood(self, event: Event) -> None:
         """Send small frames, and calls with a wrong token, as fast as possible."""
-        wrong = [("authorization", f"Bearer {os.urandom(16).hex()}")]
+        wrong = (("authorization", f"Bearer {os.urandom(16).hex()}"),)
         with self._session(event) as session, grpc.insecure_channel(self._target(event)) as channel:
-            method = channel.unary_unary("/logitport.v1.LogitProcessing/GetLoad")
+            method: Any = channel.unary_unary("/logitport.v1.LogitProcessing/GetLoad")
             for _ in self._rounds(event):
                 session.exchange(_step(session, 0).SerializeToString())
                 with suppress(grpc.RpcError):

@@ -147,7 +147,7 @@ class Actor:
 
 
 @contextmanager
-def tolerating(counts: Counter[str], *also: type[Exception]) -> Iterator[None]:
+def tolerating(counts: Counter[str], *also: Any) -> Iterator[None]:
     """Count the errors of an attacker's block instead of raising them."""
     try:
         yield

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.storm.actors.base import Actor
 from tests.storm.script import Event
-from tests.storm.server import StormServer
-from tests.storm.world import World, pick
+from tests.storm.server import Process, StormServer
+from tests.storm.world import World
 
 _STOP_SECONDS = (0.05, 0.5, 2.0, 6.0)
 _SPARE_DESCRIPTORS = 3
@@ -44,14 +44,14 @@ class Breaker(Actor):
 
     def kill_process(self, event: Event) -> None:
         """Kill a process below a server: a worker, a zygote, or a process of a principal."""
-        if (process := pick(Random(event["seed"]), self._server(event).below())) is not None:
+        if (process := self._below(event)) is not None:
             with self.world.breaking("process killed", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
                 self.count["processes killed"] += 1
 
     def stop_process(self, event: Event) -> None:
         """Stop a process below a server for a while."""
-        if (process := pick(Random(event["seed"]), self._server(event).below())) is not None:
+        if (process := self._below(event)) is not None:
             with self.world.breaking("process stopped", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGSTOP)
                 self.pause(event["seconds"])
@@ -117,6 +117,12 @@ class Breaker(Actor):
     def close(self) -> None:
         for server in self.world.servers:
             server.signal(signal.SIGCONT)
+
+    def _below(self, event: Event) -> Process | None:
+        """A process below a server that has started: one that starts may end without a process."""
+        server = self._server(event)
+        found = server.below() if server.serving else []
+        return Random(event["seed"]).choice(found) if found else None
 
     def _server(self, event: Event) -> StormServer:
         return self.world.servers[event["server"]]

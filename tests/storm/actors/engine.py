@@ -201,7 +201,7 @@ class Engine(Actor):
 
         event, client = self._opening, self._client
         assert client is not None
-        transport = {"embedded": "auto"}.get(event["transport"], event["transport"])
+        transport: Any = "auto" if event["transport"] == "embedded" else event["transport"]
         dtype = torch.float32 if event["torch"] else "float32"
         with self.records.waiting("open", ADD_SECONDS, principal=event["principal"]):
             return self.retry(
@@ -257,8 +257,8 @@ class Engine(Actor):
                 one.since = begun
         self._comparison.step(rows, raw, np.asarray(processed), result)
         for one in chosen:
-            if (error := failed.get(one.handle)) is not None:
-                self._failed(one, error)
+            if one.handle in failed:
+                self._failed(one, failed[one.handle])
                 if not one.skips:
                     self._end(one)
             accepted = random.randint(0, len(one.drafts))
