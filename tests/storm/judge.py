@@ -12,6 +12,7 @@ Record = dict[str, Any]
 # Errors by which a harmful chain may fail.
 _HARMFUL = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded", "PayloadError", "InvalidArgument"})
 _SHIPPED = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded"})
+_SENT = "while logits of this request were being processed"
 # Lateness of the control process that an idle machine has, in seconds.
 _IDLE_LATENESS = 0.05
 
@@ -130,7 +131,8 @@ class Judge:
         if record.get("harmful"):
             return error in _HARMFUL
         if error == "StateLost" and record["follows"]:
-            return False  # a state that follows from the history is rebuilt
+            # Such a state is rebuilt. But logits that were sent are lost with their server.
+            return _SENT in record["detail"] and bool(self._touching(record["begun"], record["at"]))
         effects = [EFFECTS[hit.what] for hit in self._touching(record["begun"], record["at"])]
         return any(error in effect.all or (record["ships"] and error in effect.shipped) for effect in effects)
 

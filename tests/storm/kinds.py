@@ -11,10 +11,12 @@ from tests.storm.actors.operator import Operator
 from tests.storm.actors.shipper import Shipper
 
 KINDS: dict[str, type[Actor]] = {each.kind: each for each in (Engine, Author, Attacker, Shipper, Operator, Breaker)}
+# Engines without a server, and with requests that do harm.
+KINDS |= {"embedded": Engine, "mixed": Engine}
 # Run in threads of the driver, because they act on the servers' processes and files.
 IN_DRIVER = (Operator, Breaker)
 
 
 def kind_of(name: str) -> type[Actor]:
     """The class of an actor."""
-    return KINDS[name.rpartition("-")[0].rpartition(" ")[2]]
+    return KINDS[name.partition("-")[0]]

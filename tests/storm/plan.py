@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.storm.kinds import KINDS
+from tests.storm.kinds import kind_of
 from tests.storm.actors.breaker import KINDS as BREAKS
 from tests.storm.script import Script
 
@@ -43,19 +43,18 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
     }
     actors: list[tuple[str, dict[str, Any]]] = [
         *((f"engine-{number}", {"principal": f"innocent-{number}"}) for number in range(random.choice([2, 3]))),
-        ("embedded engine-3", {"embedded": True}),
+        ("embedded-0", {"embedded": True}),
         ("operator-0", {"restarts": random.random() < 0.6}),
         ("author-0", {"principal": "author-0"}),
         ("breaker-0", {"kinds": breaks}),
     ]
     if harmful:
-        actors += [("mixed engine-4", {"principal": "mixed", "harmful": True})]
+        actors += [("mixed-0", {"principal": "mixed", "harmful": True})]
         actors += [(f"attacker-{number}", {"principal": f"hostile-{number}"}) for number in range(random.choice([1, 2]))]
         actors += [("shipper-0", {"principal": "hostile-0"})]
     events = []
     for name, given in actors:
-        kind = KINDS[name.rpartition("-")[0].rpartition(" ")[2]]
-        own = Random(f"{seed} {name}")
-        events += [{"actor": name, **event} for event in kind.draw(own, seconds, servers=servers, **given)]
+        drawn = kind_of(name).draw(Random(f"{seed} {name}"), seconds, servers=servers, **given)
+        events += [{"actor": name, **event} for event in drawn]
     events.sort(key=lambda event: event["at"])
     return Script(world, events[:max_events])

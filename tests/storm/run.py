@@ -16,12 +16,13 @@ from tests.storm import classes, control
 from tests.storm.kinds import IN_DRIVER, kind_of
 from tests.storm.actors.base import Records, Setting, run_in_process
 from tests.storm.judge import Judge, Load, Record
-from tests.storm.script import Script
+from tests.storm.script import Event, Script
 from tests.storm.world import World
 
 # Calls of an actor that are in progress at the end: a replay on a busy machine takes long.
 _GRACE_SECONDS = 150.0
 _PROGRESS_SECONDS = 15.0
+_EXIT_SECONDS = 10.0
 _PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session", "tests.storm.run"]
 
 
@@ -52,7 +53,8 @@ class Run:
         self._lock = threading.Lock()
         self._processes: dict[str, Any] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._pipes: dict[Connection, str] = {}
+        self._pipes: dict[Connection, Any] = {}
+        self._killed: list[Any] = []
         self._setting: Setting
         self._begun = 0.0
 
@@ -76,9 +78,12 @@ class Run:
         """Kill the process of an actor, as a loss of power does, and start another for its events that are left."""
         process = self._processes.get(name)
         if process is not None and time.monotonic() < self._setting.until:
+            self._killed.append(process)
             process.kill()
             process.join()
-            self._start(name)
+            now, events = time.monotonic() - self._begun, self._script.of(name)
+            opened = [event for event in events if event["at"] <= now and event["do"] == "open"]
+            self._start(name, [*opened[-1:], *(event for event in events if event["at"] > now)])
 
     def _run_actors(self, world: World) -> None:
         script, options = self._script, self._script.world["options"]
@@ -92,7 +97,7 @@ class Run:
                 actor.world, actor.kill = world, self.kill
                 self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), self._begun), daemon=True)
             else:
-                self._start(name)
+                self._start(name, script.of(name))
         self._start_process("control", control.measure, self._setting.targets, until)
         for thread in self._threads.values():
             thread.start()
@@ -100,13 +105,10 @@ class Run:
         for name, thread in self._threads.items():
             thread.join(max(0.0, until + _GRACE_SECONDS - time.monotonic()))
             if thread.is_alive():
-                self._hangs(name)
+                self._find("actor hangs", name)
 
-    def _start(self, name: str) -> None:
-        """Start the process of an actor, for its events from now on."""
-        begun, now = self._begun, time.monotonic()
-        events = [event for event in self._script.of(name) if begun + event["at"] > now or now < begun]
-        self._start_process(name, run_in_process, kind_of(name), name, self._setting, events, begun)
+    def _start(self, name: str, events: list[Event]) -> None:
+        self._start_process(name, run_in_process, kind_of(name), name, self._setting, events, self._begun)
 
     def _start_process(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -116,7 +118,7 @@ class Run:
         self._processes[name].start()
         theirs.close()
         with self._lock:
-            self._pipes[pipe] = name
+            self._pipes[pipe] = self._processes[name]
 
     def _collect(self, until: float) -> None:
         """Receive records until all actors have ended."""
@@ -129,13 +131,20 @@ class Run:
                 try:
                     self._receive(pipe.recv())
                 except (EOFError, OSError, UnpicklingError):  # the last record of a process that was killed is cut
-                    with self._lock:
-                        del self._pipes[pipe]
+                    self._ended(pipe)
             if time.monotonic() > said + _PROGRESS_SECONDS:
                 said = time.monotonic()
                 self._say(f"{said - begun:4.0f} s: {self._progress()}")
-        for name in self._pipes.values():
-            self._hangs(name)
+        for process in self._pipes.values():
+            self._find("actor hangs", process.name)
+
+    def _ended(self, pipe: Connection) -> None:
+        """Handle the end of a process."""
+        with self._lock:
+            process = self._pipes.pop(pipe)
+        process.join(_EXIT_SECONDS)
+        if process.exitcode != 0 and process not in self._killed:
+            self._find("actor ended", process.name, f"with status {process.exitcode}")
 
     def _receive(self, record: Record) -> None:
         with self._lock:
@@ -146,8 +155,8 @@ class Run:
             else:
                 self._records.append(record)
 
-    def _hangs(self, name: str) -> None:
-        self._receive({"kind": "actor hangs", "actor": name, "at": time.monotonic(), "event": {}, "detail": ""})
+    def _find(self, kind: str, name: str, detail: str = "") -> None:
+        self._receive({"kind": kind, "actor": name, "at": time.monotonic(), "event": {}, "detail": detail})
 
     def _progress(self) -> str:
         shown = ("events", "sessions", "steps", "rows", "reconnects")

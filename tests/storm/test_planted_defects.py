@@ -145,7 +145,7 @@ def test_a_failed_request(after_apply: Any, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_failures_after_hits(error: str, fields: dict[str, Any], what: str, is_found: bool) -> None:
-    record = {"kind": "failure", "error": error, "begun": 10.0, "at": 12.0, **fields}
+    record = {"kind": "failure", "error": error, "begun": 10.0, "at": 12.0, "detail": "", **fields}
     assert judged([record], Hit(what, "server-0", 11.0, 11.5)) == ([f"failure {error}"] if is_found else [])
 
 

@@ -19,7 +19,7 @@ def test_minimize_keeps_what_is_needed(needed: set[int]) -> None:
 
 def test_actors_events_and_pauses_are_left_out() -> None:
     script = plan.draw(3, 60)
-    needed = [script.of(name)[at]["seed"] for name, at in (("engine-0", 5), ("embedded engine-3", 20), ("engine-1", 9))]
+    needed = [script.of(name)[at]["seed"] for name, at in (("engine-0", 5), ("embedded-0", 20), ("engine-1", 9))]
     runs = []
 
     def fails(shorter: Script) -> bool:
