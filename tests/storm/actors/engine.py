@@ -35,7 +35,7 @@ class Engine(Actor):
         at, events = 0.0, []
         while at < seconds:
             transport = "embedded" if embedded else random.choice(["local", "local", "grpc"])
-            vocab = random.choice([50, 333, 1000, 4096, 32_000])
+            vocab = random.choice([50, 333, 1000, 4096, 8192])
             opening = {"transport": transport, "vocab": vocab, "principal": principal, "torch": random.random() < 0.6}
             opening |= {"programs": random.choice(["all", "all", "off"]), "harmful": harmful}
             events.append({"at": at, "do": "open", **opening})
