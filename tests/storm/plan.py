@@ -22,7 +22,7 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
     """
     random = Random(seed)
     servers = random.choice([1, 2, 2])
-    breaks = random.choice([(), BREAKS, tuple(random.sample(BREAKS, 2)), tuple(random.sample(BREAKS, 1))])
+    breaks = random.choice([(), (), BREAKS, tuple(random.sample(BREAKS, 2)), tuple(random.sample(BREAKS, 1))])
     harmful = random.random() < 0.8
     world: dict[str, Any] = {
         "seed": seed,
@@ -44,7 +44,7 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
     actors: list[tuple[str, dict[str, Any]]] = [
         *((f"engine-{number}", {"principal": f"innocent-{number}"}) for number in range(random.choice([2, 3]))),
         ("embedded-0", {"embedded": True}),
-        ("operator-0", {"restarts": random.random() < 0.6}),
+        ("operator-0", {"restarts": random.random() < 0.4}),
         ("author-0", {"principal": "author-0"}),
         ("breaker-0", {"kinds": breaks}),
     ]
