@@ -1,6 +1,6 @@
 """The storm: engines, authors, operators, attackers and breakers at once, on real servers: `python -m tests.storm`.
 
-Prints the seed, counts and findings. After a finding it shortens the script, and prints it. Exit status 1 with findings.
+Prints the seed, counts and findings. After a finding it shortens the script, and prints it; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.storm import plan
-from tests.storm.judge import Record
 from tests.storm.run import Report, Run
 from tests.storm.script import Script
 from tests.storm.shrink import shrink
+
+if TYPE_CHECKING:
+    from tests.storm.judge import Record
 
 _ATTEMPTS = 2
 

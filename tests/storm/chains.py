@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.storm.classes import BAD, GOOD
 from tests.storm.reference import READING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
 
 Chain = list[tuple[str, dict[str, Any]]]
 

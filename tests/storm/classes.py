@@ -171,8 +171,20 @@ VERSIONS = 3  # of classes that authors register
 GOOD: dict[str, type] = {each.__name__: each for each in (Rest, DenyLast, Slow, Scale, AddCallCount, ScaleProgram)}
 BAD: dict[str, type] = {
     each.__name__: each
-    for each in (Raises, Loops, Exits, Forks, EatsMemory, DeniesAll, Lies, NaN, SlowToStart, SlowToInitialize)
-    + (SlowToValidate, HangsInInit)
+    for each in (
+        Raises,
+        Loops,
+        Exits,
+        Forks,
+        EatsMemory,
+        DeniesAll,
+        Lies,
+        NaN,
+        SlowToStart,
+        SlowToInitialize,
+        SlowToValidate,
+        HangsInInit,
+    )
 }
 
 

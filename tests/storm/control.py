@@ -70,7 +70,9 @@ def _check_health(target: str, until: float, send: Any) -> None:
                 send({"kind": "failure", "error": "HealthCheckFailed", "detail": error, "ships": False, **fields})
                 time.sleep(0.3)
             elif now - begun > HEALTH_BOUND_SECONDS / 5:
-                send({"kind": "wait", "what": "health", "seconds": now - begun, "bound": HEALTH_BOUND_SECONDS, **fields})
+                send(
+                    {"kind": "wait", "what": "health", "seconds": now - begun, "bound": HEALTH_BOUND_SECONDS, **fields}
+                )
             counts += 1
             time.sleep(_HEALTH_SECONDS)
         send({"kind": "counts", "actor": "health", "counts": {"health checks": counts}})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Record = dict[str, Any]
 
@@ -42,7 +44,9 @@ EFFECTS = {
     "server killed": _LOST_SERVER,
     "server stopped": _LOST_SERVER,
     "server drained": _LOST_SERVER,
-    "descriptors": Effect(_SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable", "Reconnected"}) | _HEALTH, wait=12.0, after=5.0),
+    "descriptors": Effect(
+        _SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable", "Reconnected"}) | _HEALTH, wait=12.0, after=5.0
+    ),
     "disk": Effect(_SHIPPED | {"LogitportError"}, wait=5.0, after=5.0),
     "slow calls": Effect(_SHIPPED, wait=10.0, after=10.0),
     "tokens": Effect(after=3.0),

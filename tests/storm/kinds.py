@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.storm.actors.attacker import Attacker
 from tests.storm.actors.author import Author
-from tests.storm.actors.base import Actor
 from tests.storm.actors.breaker import Breaker
 from tests.storm.actors.engine import Engine
 from tests.storm.actors.operator import Operator
 from tests.storm.actors.shipper import Shipper
+
+if TYPE_CHECKING:
+    from tests.storm.actors.base import Actor
 
 KINDS: dict[str, type[Actor]] = {each.kind: each for each in (Engine, Author, Attacker, Shipper, Operator, Breaker)}
 # Engines without a server, and with requests that do harm.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.storm.kinds import kind_of
 from tests.storm.actors.breaker import KINDS as BREAKS
+from tests.storm.kinds import kind_of
 from tests.storm.script import Script
 
 _MANY = 1_000_000
@@ -31,7 +31,16 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
         "small_store": random.random() < 0.5,
         "slow_calls": random.random() < 0.5,
         "settle_seconds": 90 if seconds >= 60 else 0,
-        "principals": ["innocent-0", "innocent-1", "innocent-2", "mixed", "author-0", "operator", "hostile-0", "hostile-1"],
+        "principals": [
+            "innocent-0",
+            "innocent-1",
+            "innocent-2",
+            "mixed",
+            "author-0",
+            "operator",
+            "hostile-0",
+            "hostile-1",
+        ],
         "options": {
             "processor-timeout-seconds": random.choice([2, 4]),
             "load-timeout-seconds": 10,
@@ -50,7 +59,9 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
     ]
     if harmful:
         actors += [("mixed-0", {"principal": "mixed", "harmful": True})]
-        actors += [(f"attacker-{number}", {"principal": f"hostile-{number}"}) for number in range(random.choice([1, 2]))]
+        actors += [
+            (f"attacker-{number}", {"principal": f"hostile-{number}"}) for number in range(random.choice([1, 2]))
+        ]
         actors += [("shipper-0", {"principal": "hostile-0"})]
     events = []
     for name, given in actors:

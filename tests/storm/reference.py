@@ -5,15 +5,17 @@ Shares no code with the product. `docs/processor-reference.md` and `docs/protoco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.storm.reference_reading import READING, Row, Undecided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Ids = NDArray[np.int32]
 _F32 = np.finfo(np.float32)

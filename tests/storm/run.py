@@ -6,18 +6,21 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.storm import classes, control
-from tests.storm.kinds import IN_DRIVER, kind_of
 from tests.storm.actors.base import Records, Setting, run_in_process
 from tests.storm.judge import Judge, Load, Record
-from tests.storm.script import Event, Script
+from tests.storm.kinds import IN_DRIVER, kind_of
 from tests.storm.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.storm.script import Event, Script
 
 # Calls of an actor that are in progress at the end: a replay on a busy machine takes long.
 _GRACE_SECONDS = 150.0
@@ -95,7 +98,9 @@ class Run:
             if (kind := kind_of(name)) in IN_DRIVER:
                 actor: Any = kind(name, self._setting, Records(name, self._receive))
                 actor.world, actor.kill = world, self.kill
-                self._threads[name] = threading.Thread(target=actor.run, args=(script.of(name), self._begun), daemon=True)
+                self._threads[name] = threading.Thread(
+                    target=actor.run, args=(script.of(name), self._begun), daemon=True
+                )
             else:
                 self._start(name, script.of(name))
         self._start_process("control", control.measure, self._setting.targets, until)

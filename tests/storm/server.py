@@ -7,13 +7,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.conftest import COMMAND, environment, free_address
 from tests.processes import PROC, Usage, descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 45.0  # --stop-seconds, and 7 s

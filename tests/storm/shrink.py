@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tests.storm.script import Script
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.storm.script import Script
 
 T = TypeVar("T")
 _LONGEST_PAUSE = 0.5

@@ -6,22 +6,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from logitport import ProcessorFailed
 from logitport.session.step import PendingStep
-from tests.processes import descendants
 from tests.storm.actors.base import Records, Setting
 from tests.storm.actors.engine import Engine
 from tests.storm.judge import Hit, Judge, Load, Record
 from tests.storm.world import World
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # A server that leaves behind what its arguments name: it keeps all that is opened at SIGHUP.
 _FAKE = """
@@ -68,7 +69,9 @@ def run_engine(seconds: float = 20.0) -> list[Record]:
 
 def judged(records: list[Record], *hits: Hit, load: Load | None = None) -> list[str]:
     """What the judge finds: kinds, with the error or the call."""
-    found = Judge(list(hits), load or Load(), servers=1).findings([each for each in records if each["kind"] != "counts"])
+    found = Judge(list(hits), load or Load(), servers=1).findings(
+        [each for each in records if each["kind"] != "counts"]
+    )
     return sorted({f"{each['kind']} {each.get('error', each.get('what', ''))}".strip() for each in found})
 
 
@@ -190,7 +193,7 @@ def test_what_a_server_leaves_behind(world: World, found: list[str]) -> None:
 @pytest.mark.parametrize("world", [[]], indirect=True)
 def test_a_growing_server(world: World) -> None:
     os.kill(world.servers[0].pid, signal.SIGHUP)
-    wait_until(lambda: world.servers[0].growth())
+    wait_until(world.servers[0].growth)
     world.finish(0.5)
     assert kinds(world) == ["leak"]
 

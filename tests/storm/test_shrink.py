@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,9 @@ from tests.storm import plan
 from tests.storm.kinds import kind_of
 from tests.storm.script import Script
 from tests.storm.shrink import minimize, shrink
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("needed", [{3}, {0, 99}, {7, 8, 50}, set(range(40, 60))])

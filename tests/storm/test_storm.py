@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from tests.storm import plan
 from tests.storm.__main__ import text
 from tests.storm.run import Run
 from tests.storm.script import Script
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.timeout(600)

@@ -9,16 +9,18 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logitport_server.access import new_token
 from tests.conftest import _missing_layers
 from tests.storm import orphans, slow_calls
 from tests.storm.judge import Hit, Record
 from tests.storm.server import Process, StormServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _STORE_BYTES = 16 << 20
 _WATCH_SECONDS = 0.1
@@ -212,7 +214,9 @@ class World:
                 server.below()
                 process = server.process
                 if process is not None and process.poll() is not None and server.serving:
-                    self.find("server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}")
+                    self.find(
+                        "server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}"
+                    )
                     self.restart(server, signal.SIGKILL)
 
 

@@ -6,19 +6,22 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
-
 from benchmarks.hostile.raw import RawSession, checksum, int32
+
 from logitport import Client, Request
 from logitport_proto import common_pb2, processing_pb2
 from tests.storm.actors.base import Actor, tolerating
-from tests.storm.script import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.storm.script import Event
 
 _VOCAB = 4096
 _METHODS = ("LogitProcessing/Apply", "LogitProcessing/GetLoad", "ProcessorRegistry/Register", "ProcessorRegistry/List",
@@ -97,7 +100,9 @@ class Attacker(Actor):
                     session.connection.settimeout(0.2)
                 with tolerating(self.count, *_ERRORS):
                     for number in range(50):
-                        session.post(processing_pb2.SessionRequest(seq=session.seq + number, step=step).SerializeToString())
+                        session.post(
+                            processing_pb2.SessionRequest(seq=session.seq + number, step=step).SerializeToString()
+                        )
                         if number == 40:
                             session.end_stream()
 
@@ -147,7 +152,7 @@ class Attacker(Actor):
                 drafts = dict.fromkeys(handles, [2] * 127)
                 for _ in range(3):
                     logits = np.zeros((2 * 128, _VOCAB), np.float32)
-                    session.step(dict.fromkeys(handles, [3]), drafts=drafts).apply(logits, check=False)
+                    session.step({key: [3] for key in handles}, drafts=drafts).apply(logits, check=False)
                     for handle in handles:
                         session.rewind(handle, 1)
                 session.remove(*handles)
@@ -196,7 +201,9 @@ def _add(session: RawSession, slot: int) -> processing_pb2.SessionRequest:
     call = common_pb2.ProcessorCall(
         processor=common_pb2.Processor(builtin="disallowed_tokens"), params=b'{"token_ids": [2]}'
     )
-    added = processing_pb2.SlottedRequest(slot=slot, request=common_pb2.Request(prompt_token_ids=[1], processors=[call]))
+    added = processing_pb2.SlottedRequest(
+        slot=slot, request=common_pb2.Request(prompt_token_ids=[1], processors=[call])
+    )
     return processing_pb2.SessionRequest(seq=session.seq, add=processing_pb2.AddRequests(requests=[added]))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logitport import Client, LogitportError, NotFound, ServerUnavailable
 from tests.storm.actors.base import Actor
 from tests.storm.classes import VERSIONS, payload
-from tests.storm.script import Event
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.storm.script import Event
 
 _NAMES = 6
 _CLASSES = ("DenyLast", "Rest", "Scale", "Raises", "ScaleProgram")

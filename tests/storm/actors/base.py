@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from logitport import LogitportError, ServerUnavailable
 from tests.storm import classes
-from tests.storm.script import Event
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.storm.script import Event
 
 Send = Callable[[dict[str, Any]], None]
 _RETRY_SECONDS = 120.0
@@ -155,7 +158,9 @@ def tolerating(counts: Counter[str], *also: Any) -> Iterator[None]:
         counts[type(error).__name__] += 1
 
 
-def run_in_process(actor: type[Actor], name: str, setting: Setting, events: list[Event], begun: float, pipe: Any) -> None:
+def run_in_process(
+    actor: type[Actor], name: str, setting: Setting, events: list[Event], begun: float, pipe: Any
+) -> None:
     """Run an actor as the main function of a process."""
     classes.use(setting.programs)
     with suppress(BrokenPipeError):  # the driver has ended

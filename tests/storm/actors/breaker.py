@@ -1,23 +1,35 @@
-"""A breaker, which runs in the driver: it kills and stops processes, and takes descriptors, disk and time from servers."""
+"""A breaker, which runs in the driver: it kills and stops processes, and takes descriptors, disk and time from them."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.storm.actors.base import Actor
-from tests.storm.script import Event
-from tests.storm.server import Process, StormServer
-from tests.storm.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.storm.script import Event
+    from tests.storm.server import Process, StormServer
+    from tests.storm.world import World
 
 _STOP_SECONDS = (0.05, 0.5, 2.0, 6.0)
 _SPARE_DESCRIPTORS = 3
-KINDS = ("kill_engine", "kill_process", "stop_process", "kill_server", "stop_server", "take_descriptors", "fill_disk", "slow_calls")
+KINDS = (
+    "kill_engine",
+    "kill_process",
+    "stop_process",
+    "kill_server",
+    "stop_server",
+    "take_descriptors",
+    "fill_disk",
+    "slow_calls",
+)
 
 
 class Breaker(Actor):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tests.storm import chains
-from tests.storm.actors.base import Records
-from tests.storm.chains import Chain
 from tests.storm.classes import BAD, GOOD, payload
 from tests.storm.reference import Context, Undecided, expected
+
+if TYPE_CHECKING:
+    from tests.storm.actors.base import Records
+    from tests.storm.chains import Chain
 
 EOS = 1
 # A chain that reads logits on the server, and every chain of `Apply`, has the edits of consecutive processors applied

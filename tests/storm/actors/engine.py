@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from logitport import Client, LogitportError, NotFound, Request, ServerUnavailab
 from tests.storm import chains
 from tests.storm.actors.base import Actor
 from tests.storm.actors.checked import EOS, Comparison, Running, logits, processors
+from tests.storm.actors.engine_events import draw
 from tests.storm.classes import GOOD
 from tests.storm.reference import Context
-from tests.storm.script import Event
+
+if TYPE_CHECKING:
+    from tests.storm.script import Event
 
 _RECONNECT_SECONDS = 120.0
 # Bounds of calls on an idle machine, without code that was shipped.
@@ -30,27 +33,8 @@ class Engine(Actor):
     kind = "engine"
 
     @staticmethod
-    def draw(random: Random, seconds: float, principal: str = "", harmful: bool = False, **given: Any) -> list[Event]:
-        embedded = given.get("embedded", False)
-        at, events = 0.0, []
-        while at < seconds:
-            transport = "embedded" if embedded else random.choice(["local", "local", "grpc"])
-            vocab = random.choice([50, 333, 1000, 4096, 8192])
-            opening = {"transport": transport, "vocab": vocab, "principal": principal, "torch": random.random() < 0.6}
-            opening |= {"programs": random.choice(["all", "all", "off"]), "harmful": harmful}
-            events.append({"at": at, "do": "open", **opening})
-            until = min(seconds, at + random.uniform(2, 30))
-            while at < until:
-                at = round(at + random.expovariate(2), 3)
-                do = random.choices(["steps", "add", "remove", "rewind", "apply", "poll"], [8, 5, 2, 2, 1, 1])[0]
-                event = {"at": at, "do": do, "seed": random.randrange(1 << 30)}
-                if do == "add":
-                    event["how"] = random.choices(["add", "background", "cancelled"], [4, 3, 1])[0]
-                    event["ids"] = _history_length(random)
-                if do == "steps":
-                    event["count"] = random.choice([1, 3, 10, 30])
-                events.append(event)
-        return events
+    def draw(random: Random, seconds: float, **given: Any) -> list[Event]:
+        return draw(random, seconds, **given)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -126,7 +110,9 @@ class Engine(Actor):
         candidates = [one for one in self._running if chains.follows_from_history(one.chain) and not one.harmful]
         if candidates:
             one = random.choice(candidates)
-            length = random.choice([one.prompt, random.randint(one.prompt, len(one.ids)), max(one.prompt, len(one.ids) - 3)])
+            length = random.choice(
+                [one.prompt, random.randint(one.prompt, len(one.ids)), max(one.prompt, len(one.ids) - 3)]
+            )
             self._session.rewind(one.handle, length)
             one.ids, one.new, one.drafts = one.ids[:length], [], []
             self.count["rewinds"] += 1
@@ -160,7 +146,8 @@ class Engine(Actor):
             requests.append(one)
         rows = logits(generator, len(requests), vocab)
         messages = [
-            Request(one.ids[: one.prompt], one.ids[one.prompt :], processors(one.chain), tenant="apply") for one in requests
+            Request(one.ids[: one.prompt], one.ids[one.prompt :], processors(one.chain), tenant="apply")
+            for one in requests
         ]
         bound = STEP_SECONDS + self.setting.step_seconds + self.setting.load_seconds
         begun = time.monotonic()
@@ -168,8 +155,7 @@ class Engine(Actor):
             with self.records.waiting("apply", bound, principal=self._opening["principal"]):
                 result = self._client.apply(rows, messages, check=False)
         except ServerUnavailable as error:
-            fields = {"detail": str(error)[:1000], "principal": self._opening["principal"]}
-            self.records.add("failure", error="ServerUnavailable", begun=begun, ships=False, **fields)
+            self.records.add("failure", error="ServerUnavailable", begun=begun, ships=False, detail=str(error)[:1000])
             return
         for at, one in enumerate(requests):
             if at in result.failures:
@@ -179,8 +165,7 @@ class Engine(Actor):
                 self._comparison.row(one, result.logits[at], context, rows[at], runs_on_server=True)
 
     def close(self) -> None:
-        self._running.clear()
-        self._pending.clear()
+        self._running, self._pending = [], {}
         if self._client is not None:
             with self.records.waiting("close", STEP_SECONDS * 2, principal=self._opening["principal"]):
                 self._client.close()
@@ -221,7 +206,11 @@ class Engine(Actor):
             self.retry(lambda: client.register(shipped, name=name, replace=True, lift=False))
             one.name, chain[0] = name, (name, chain[0][1])
         return Request(
-            one.ids[: one.prompt], one.ids[one.prompt :], chain, tenant=tenant, on_error="skip" if one.skips else "abort"
+            one.ids[: one.prompt],
+            one.ids[one.prompt :],
+            chain,
+            tenant=tenant,
+            on_error="skip" if one.skips else "abort",
         )
 
     def _admitted(self, one: Running, handle: Any) -> None:
@@ -267,7 +256,9 @@ class Engine(Actor):
         if (reconnects := self._session.reconnects) > self._reconnects:
             self.count["reconnects"] += reconnects - self._reconnects
             self._reconnects = reconnects
-            self.records.add("failure", error="Reconnected", begun=begun, ships=False, principal=self._opening["principal"])
+            self.records.add(
+                "failure", error="Reconnected", begun=begun, ships=False, principal=self._opening["principal"]
+            )
 
     def _memory(self, raw: Any, *, buffered: bool) -> Any:
         """A copy of the logits, in shared memory or not."""
@@ -306,12 +297,3 @@ class Engine(Actor):
         if one.name and self._client is not None:
             with suppress(NotFound, ServerUnavailable):
                 self._client.delete(one.name)
-
-
-def _history_length(random: Random) -> int:
-    kind = random.random()
-    if kind < 0.005:
-        return 2_000_000
-    if kind < 0.04:
-        return random.randint(20_000, 200_000)
-    return random.choice([0, random.randint(1, 40), random.randint(1, 2000)])

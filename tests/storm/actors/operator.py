@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logitport import Client, LogitportError, ServerUnavailable
 from tests.storm.actors.base import Actor
-from tests.storm.script import Event
-from tests.storm.world import World
+
+if TYPE_CHECKING:
+    from tests.storm.script import Event
+    from tests.storm.world import World
 
 _CALL_SECONDS = 2.0
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from logitport import Client, Request
 from tests.storm.actors.base import Actor, tolerating
 from tests.storm.classes import BAD, payload
-from tests.storm.script import Event
+
+if TYPE_CHECKING:
+    from tests.storm.script import Event
 
 _VOCAB = 4096
 _DIGESTS = 40
@@ -40,9 +42,13 @@ class Shipper(Actor):
     def do(self, event: Event) -> None:
         """Run an attack in a session of its own."""
         target, token = self.setting.targets[event["server"]], self.setting.tokens[event["principal"]]
-        with tolerating(self.count), Client(target, token=token, timeout=_TIMEOUT_SECONDS) as client:
-            with client.session(vocab_size=_VOCAB, transport=event["transport"], reconnect_seconds=0) as session:
-                getattr(self, event["do"])(event, session, Random(event["seed"]))
+        opening = {"vocab_size": _VOCAB, "transport": event["transport"], "reconnect_seconds": 0}
+        with (
+            tolerating(self.count),
+            Client(target, token=token, timeout=_TIMEOUT_SECONDS) as client,
+            client.session(**opening) as session,
+        ):
+            getattr(self, event["do"])(event, session, Random(event["seed"]))
 
     def run_harmful_steps(self, event: Event, session: Any, random: Random) -> None:
         """Run steps of several classes of a kind at once."""
@@ -74,7 +80,7 @@ class Shipper(Actor):
     def _step(self, session: Any, handles: list[Any], steps: int) -> None:
         for _ in range(steps if handles else 0):
             logits = np.zeros((len(handles), _VOCAB), np.float32)
-            result = session.step(dict.fromkeys(handles, [7])).apply(logits, check=False)
+            result = session.step({key: [7] for key in handles}).apply(logits, check=False)
             self.count["harmful steps"] += 1
             self.count["harmful requests that failed"] += len(result.skipped)
 
