@@ -28,8 +28,9 @@ def measure(targets: list[str], until: float, pipe: Any) -> None:
     ours, theirs = socket.socketpair()
     multiprocessing.get_context("fork").Process(target=_echo, args=(theirs, ours), daemon=True).start()
     theirs.close()
-    for target in targets:
-        threading.Thread(target=_check_health, args=(target, until, send), daemon=True).start()
+    checks = [threading.Thread(target=_check_health, args=(target, until, send), daemon=True) for target in targets]
+    for check in checks:
+        check.start()
     samples, sent = [], time.monotonic()
     while (now := time.monotonic()) < until:
         time.sleep(_PAUSE_SECONDS)
@@ -42,6 +43,8 @@ def measure(targets: list[str], until: float, pipe: Any) -> None:
             send({"kind": "lateness", "samples": samples})
             samples, sent = [], now
     send({"kind": "lateness", "samples": samples})
+    for check in checks:
+        check.join()
 
 
 def _echo(connection: socket.socket, other: socket.socket) -> None:

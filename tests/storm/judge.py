@@ -37,10 +37,15 @@ class Effect(NamedTuple):
 
 _HEALTH = frozenset({"HealthCheckFailed"})
 _LOST_SERVER = Effect(_SHIPPED, _HEALTH | {"Reconnected", "ServerUnavailable"}, wait=12.0, after=15.0)
-# By what is broken. A zygote that has ended again is launched after 30 s at most.
+_LOST_WORKER = frozenset({"ProcessorFailed", "StateLost"})
+# By what is broken.
 EFFECTS = {
-    "process killed": Effect(_SHIPPED, wait=6.0, after=32.0),
-    "process stopped": Effect(_SHIPPED, wait=12.0, after=32.0),
+    "worker killed": Effect(_LOST_WORKER, wait=3.0, after=1.0),
+    "worker stopped": Effect(_LOST_WORKER, wait=6.0, after=3.0),
+    "zygote killed": Effect(_SHIPPED, wait=6.0, after=32.0),  # it is launched again after 30 s at most
+    "zygote stopped": Effect(_SHIPPED, wait=12.0, after=32.0),
+    "principal killed": _LOST_SERVER,
+    "principal stopped": _LOST_SERVER,
     "server killed": _LOST_SERVER,
     "server stopped": _LOST_SERVER,
     "server drained": _LOST_SERVER,

@@ -43,6 +43,17 @@ class Process(NamedTuple):
         """Whether it has not ended."""
         return Process.of(self.pid) == self
 
+    @property
+    def role(self) -> str:
+        """What it is: "principal" (its sessions), "worker" (a fork of a zygote), or "zygote"."""
+        with suppress(OSError):
+            command = (PROC / str(self.pid) / "cmdline").read_bytes()
+            if b"principal_process" in command:
+                return "principal"
+            parent = (PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()[1]
+            return "worker" if (PROC / parent / "cmdline").read_bytes() == command else "zygote"
+        return "worker"  # it has ended
+
     def describe(self) -> str:
         """Its command, and where it waits in the kernel."""
         folder = PROC / str(self.pid)

@@ -137,8 +137,8 @@ def test_a_failed_request(after_apply: Any, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("error", "fields", "what", "is_found"),
     [
-        ("ProcessorFailed", {"ships": True}, "process killed", False),
-        ("ProcessorFailed", {"ships": False}, "process killed", True),
+        ("ProcessorFailed", {"ships": True}, "worker killed", False),
+        ("ProcessorFailed", {"ships": False}, "worker killed", True),
         ("ProcessorFailed", {"ships": True}, "tokens", True),
         ("StateLost", {"ships": True, "follows": False}, "server killed", False),
         ("StateLost", {"ships": True, "follows": True}, "server killed", True),

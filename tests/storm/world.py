@@ -31,8 +31,8 @@ SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
 _EXPECTED_ERRORS = {
     "disk": r"store|disk|database",
     "descriptors": r"open files|descriptors",
-    "process killed": r"zygote",
-    "process stopped": r"zygote",
+    "zygote killed": r"zygote",
+    "zygote stopped": r"zygote",
 }
 
 

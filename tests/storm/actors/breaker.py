@@ -57,14 +57,14 @@ class Breaker(Actor):
     def kill_process(self, event: Event) -> None:
         """Kill a process below a server: a worker, a zygote, or a process of a principal."""
         if (process := self._below(event)) is not None:
-            with self.world.breaking("process killed", self._server(event)), suppress(ProcessLookupError):
+            with self.world.breaking(f"{process.role} killed", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
                 self.count["processes killed"] += 1
 
     def stop_process(self, event: Event) -> None:
         """Stop a process below a server for a while."""
         if (process := self._below(event)) is not None:
-            with self.world.breaking("process stopped", self._server(event)), suppress(ProcessLookupError):
+            with self.world.breaking(f"{process.role} stopped", self._server(event)), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGSTOP)
                 self.pause(event["seconds"])
                 self.count["processes stopped"] += 1
