@@ -59,6 +59,10 @@ class Edits:
     denied: list[Any] = field(default_factory=list)
     biases: list[tuple[Any, Any]] = field(default_factory=list)
 
+    def force(self, token_id: int) -> None:
+        """Allow one id only; it is the first edit of its row, so that those of earlier processors have no effect."""
+        self.forced, self.denied, self.biases = token_id, [], []
+
     def apply(self, row: Row) -> Row:
         """Return the edited row, by the rules of `docs/protocol.md`."""
         row = row.copy()
@@ -128,7 +132,7 @@ def _thinking_budget(context: Context, params: dict[str, Any], edits: Edits) -> 
     if len(context.ids) - tags[-1] - 1 >= params["thinking_budget"]:
         newline = params.get("newline_id")
         written = len(context.output) > 0 and context.output[-1] == newline
-        edits.forced = end if newline is None or written else newline
+        edits.force(end if newline is None or written else newline)
 
 
 def _most_frequent_rest(context: Context, params: dict[str, Any], edits: Edits) -> None:

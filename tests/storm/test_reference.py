@@ -64,6 +64,8 @@ CASES: list[tuple[Any, list[int], int, list[float]]] = [
     ([("Slow", {"seconds": 0})], [0, 3], 1, denies(3)),
     ([("Scale", {"factor": 2.0}), ("ScaleProgram", {"factor": 0.5})], [], 0, ROW),
     ([("AddCallCount", {})], [], 0, [logit + 3 for logit in ROW]),
+    ([("disallowed_tokens", {"token_ids": [5]}), ("thinking_budget", THINKING)], [1, 4, 4], 1, only(5)),
+    ([("logit_bias", {"logit_bias": {"5": 1}}), ("thinking_budget", THINKING)], [1, 4, 4], 1, only(5)),
     ([("thinking_budget", THINKING), ("logit_bias", {"logit_bias": {"5": 1}})], [1, 4, 4], 1, [*only(5)[:5], 1.0]),
 ]
 
@@ -110,7 +112,10 @@ def test_sessions_in_this_process_equal_the_reference() -> None:
 
 
 def test_edits_that_are_applied_one_after_another() -> None:
-    chain: chains.Chain = [("disallowed_tokens", {"token_ids": [5]}), ("thinking_budget", THINKING)]
-    context, row = Context(np.array([1, 4, 4], np.int32), 1, len(ROW)), np.array(ROW, np.float32)
-    assert expected(chain, context, row)[5] == -INF
-    assert expected(chain, context, row, together=False)[5] == 0
+    chain: chains.Chain = [
+        ("frequency_penalty", {"frequency_penalty": 1.5237346606397004}),
+        ("presence_penalty", {"presence_penalty": 1.0001437327702027}),
+    ]
+    context, row = Context(np.zeros(1, np.int32), 0, 1), np.array([1.75], np.float32)
+    assert expected(chain, context, row) == np.float32(-0.7738785743713379)
+    assert expected(chain, context, row, together=False) == np.float32(-0.7738784551620483)

@@ -28,6 +28,7 @@ _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended
 SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
 # Errors that are logged, and may prevent a start, by what is broken.
+_HARMFUL_ERRORS = r"of TrustDomain\(owner='(mixed|hostile)"  # quarantines
 _EXPECTED_ERRORS = {
     "disk": r"store|disk|database",
     "descriptors": r"open files|descriptors",
@@ -141,7 +142,8 @@ class World:
             if server.process is not None and (status := server.end(signal.SIGTERM)) != 0:
                 self.find("server ended", f"{server.name} ended with status {status}: {server.log_end()}")
             self._check_left(server)
-            ignored = "|".join({_EXPECTED_ERRORS[hit.what] for hit in self.hits if hit.what in _EXPECTED_ERRORS})
+            expected = {_EXPECTED_ERRORS[hit.what] for hit in self.hits if hit.what in _EXPECTED_ERRORS}
+            ignored = "|".join([_HARMFUL_ERRORS, *expected])
             for error in server.errors(ignored):
                 self.find("logged error", f"{server.name}: {error}")
         self._check_orphans()

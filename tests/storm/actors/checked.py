@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EOS = 1
 # A chain that reads logits on the server, and every chain of `Apply`, has the edits of consecutive processors applied
-# one after another: a FORCE then lifts a DENY before it, and each BIAS is rounded. docs/protocol.md says otherwise.
+# one after another, so that each BIAS is rounded. docs/protocol.md has their sum rounded once.
 ACCEPTS_SEPARATE_EDITS = True
 
 
