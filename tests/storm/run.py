@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 150.0
 _PROGRESS_SECONDS = 15.0
 _EXIT_SECONDS = 10.0
-_PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session", "tests.storm.run"]
+_PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session_opening", "tests.storm.run"]
 
 
 @dataclass

@@ -26,9 +26,9 @@ _STORE_BYTES = 16 << 20
 _WATCH_SECONDS = 0.1
 _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended
-SCOPES = {"innocent": ["apply", "register"], "operator": ["admin", "apply"]}
-# Errors that are logged, and may prevent a start, by what is broken.
+_SCOPES = {"operator": ["admin", "apply"]}
 _HARMFUL_ERRORS = r"of TrustDomain\(owner='(mixed|hostile)"  # quarantines
+# Errors that are logged, and may prevent a start, by what is broken.
 _EXPECTED_ERRORS = {
     "disk": r"store|disk|database",
     "descriptors": r"open files|descriptors",
@@ -56,7 +56,7 @@ class World:
         self.found: list[Record] = []
         self.tokens, self._lines = {}, {}
         for name in settings["principals"]:
-            self.tokens[name], grant = new_token(name, SCOPES.get(name, ["apply", "register"]))
+            self.tokens[name], grant = new_token(name, _SCOPES.get(name, ["apply", "register"]))
             self._lines[name] = grant.line
         self.write_tokens()
         self.store = self.folder / "store"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _RECONNECT_SECONDS = 120.0
 # Bounds of calls on an idle machine, without code that was shipped.
-STEP_SECONDS, ADD_SECONDS = 1.0, 2.0
+STEP_SECONDS, ADD_SECONDS, OPEN_SECONDS = 1.0, 2.0, 5.0
 _MAX_IDS = 1 << 20  # the default of --max-tokens-per-request
 _MAX_REQUESTS = 12
 
@@ -188,7 +188,7 @@ class Engine(Actor):
         assert client is not None
         transport: Any = "auto" if event["transport"] == "embedded" else event["transport"]
         dtype = torch.float32 if event["torch"] else "float32"
-        with self.records.waiting("open", ADD_SECONDS, principal=event["principal"]):
+        with self.records.waiting("open", OPEN_SECONDS, principal=event["principal"]):
             return self.retry(
                 lambda: client.session(
                     vocab_size=event["vocab"], dtype=dtype, transport=transport, reconnect_seconds=_RECONNECT_SECONDS,
