@@ -59,7 +59,8 @@ def _shorten(script: Script, report: Report, options: argparse.Namespace) -> Non
     def fails(shorter: Script) -> bool:
         return any(kinds & set(map(_kind, _run(shorter).findings)) for _ in range(_ATTEMPTS))
 
-    shortened = shrink(script, fails, options.shrink_minutes * 60)
+    until = min(finding["event"].get("at", float("inf")) for finding in report.findings)
+    shortened = shrink(script, fails, options.shrink_minutes * 60, until)
     path = options.shortened or Path(f"storm-{script.world['seed']}.jsonl")
     shortened.save(path)
     print(f"seed {script.world['seed']}, shortened to {len(shortened.events)} events in {path}:")

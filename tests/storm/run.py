@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Calls of an actor that are in progress at the end: a replay on a busy machine takes long.
 _GRACE_SECONDS = 150.0
 _PROGRESS_SECONDS = 15.0
+_TAIL_SECONDS = 1.0  # after the last event
 _EXIT_SECONDS = 10.0
 _PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session_opening", "tests.storm.run"]
 
@@ -63,7 +64,8 @@ class Run:
 
     def run(self) -> Report:
         """Run all events, wait for the ends of all actors, and stop the servers."""
-        world = World(self._script.world)
+        alone = all(name.startswith("embedded") for name in self._script.actors)
+        world = World(self._script.world | ({"servers": 0} if alone else {}))
         try:
             self._programs = classes.programs()
             world.start()
@@ -91,7 +93,7 @@ class Run:
     def _run_actors(self, world: World) -> None:
         script, options = self._script, self._script.world["options"]
         self._begun = time.monotonic() + 1.0
-        until = self._begun + max(script.seconds + 0.1, min(script.world["seconds"], script.seconds + 10))
+        until = self._begun + script.seconds + _TAIL_SECONDS
         times = (options["processor-timeout-seconds"], options["load-timeout-seconds"], until)
         self._setting = Setting([server.target for server in world.servers], world.tokens, *times, self._programs)
         for name in script.actors:

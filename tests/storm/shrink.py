@@ -14,13 +14,16 @@ T = TypeVar("T")
 _LONGEST_PAUSE = 0.5
 
 
-def shrink(script: Script, fails: Callable[[Script], bool], seconds: float = float("inf")) -> Script:
+def shrink(
+    script: Script, fails: Callable[[Script], bool], seconds: float = float("inf"), until: float = float("inf")
+) -> Script:
     """Return a script that is as short as can be found in this time, and still fails.
 
     Args:
         script: fails.
         fails: runs a script. One that does not always fail should be run several times by it.
         seconds: no further run is begun after this time.
+        until: events after this time are left out first, if it fails without them.
     """
     deadline = time.monotonic() + seconds
 
@@ -31,6 +34,9 @@ def shrink(script: Script, fails: Callable[[Script], bool], seconds: float = flo
         without = given.without_pauses(_LONGEST_PAUSE)
         return without if without.seconds < given.seconds and tries(without) else given
 
+    begin = script.with_events(event for event in script.events if event["at"] <= until)
+    if len(begin.events) < len(script.events) and tries(begin):
+        script = begin
     names = minimize(script.actors, lambda names: tries(_of(script, names)))
     fewer = closer(_of(script, names))
     return closer(fewer.with_events(minimize(fewer.events, lambda events: tries(fewer.with_events(events)))))

@@ -36,6 +36,17 @@ def test_actors_events_and_pauses_are_left_out() -> None:
     assert len(runs) < 150
 
 
+def test_the_begin_is_tried_first() -> None:
+    script, runs = plan.draw(3, 60), []
+
+    def fails(shorter: Script) -> bool:
+        runs.append(shorter)
+        return any(event["actor"] == "engine-0" for event in shorter.events)
+
+    assert shrink(script, fails, until=9.0).actors == ["engine-0"]
+    assert runs[0].events == [event for event in script.events if event["at"] <= 9]
+
+
 def test_no_run_is_begun_after_the_time() -> None:
     script = plan.draw(3, 60)
     assert shrink(script, lambda _: pytest.fail("it was run"), seconds=0) == script
