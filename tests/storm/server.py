@@ -1,0 +1,169 @@
+"""One `logitport serve` of the storm, which is started again after each end, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.conftest import COMMAND, environment, free_address
+from tests.processes import PROC, Usage, descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+READY_SECONDS = 90.0
+STOP_SECONDS = 45.0  # --stop-seconds, and 7 s
+# Growth that is not a leak: the allocator keeps memory, gRPC and pools keep threads.
+_GROWTH_BYTES, _GROWTH_DESCRIPTORS, _GROWTH_THREADS = 160 << 20, 16, 80
+
+
+class Process(NamedTuple):
+    """A process; its number may be used again, its start time then differs."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process with this number, if there is one and it is not a zombie."""
+        try:
+            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return Process.of(self.pid) == self
+
+    @property
+    def role(self) -> str:
+        """What it is: "principal" (its sessions), "worker" (a fork of a zygote), or "zygote"."""
+        with suppress(OSError):
+            command = (PROC / str(self.pid) / "cmdline").read_bytes()
+            if b"principal_process" in command:
+                return "principal"
+            parent = (PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()[1]
+            return "worker" if (PROC / parent / "cmdline").read_bytes() == command else "zygote"
+        return "worker"  # it has ended
+
+    def describe(self) -> str:
+        """Its command, and where it waits in the kernel."""
+        folder = PROC / str(self.pid)
+        with suppress(OSError):
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            return f"{command}in {(folder / 'wchan').read_text()}"
+        return "ended"
+
+
+class StormServer:
+    """A server on a fixed address.
+
+    Attributes:
+        target: HOST:PORT.
+        serving: whether it is ready, and no end is intended.
+        seen: all processes that were found below it.
+    """
+
+    def __init__(self, name: str, folder: Path, options: Iterable[str], preload: str = "") -> None:
+        self.name, self.target = name, free_address()
+        self.serving = False
+        self.seen: set[Process] = set()
+        self._folder = folder / name
+        self._log, self._out = self._folder / "log", self._folder / "out"
+        self.temporary = self._folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self._arguments = [COMMAND, "serve", "--listen", self.target, *options]
+        self._environment = environment() | {"TMPDIR": str(self.temporary)}
+        self._environment |= {"LD_PRELOAD": preload, "STORM_SLOW": str(folder / "slow")} if preload else {}
+        self._idle: Usage | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The number of its process; 0 if it was never started."""
+        return self.process.pid if self.process else 0
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready. Raises RuntimeError."""
+        with self._out.open("wb") as out, self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=self._environment
+            )
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._out.read_bytes().startswith(b"logitport listening on "):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} does not start: {self.log_end()}")
+            time.sleep(0.05)
+        self._idle = Usage.of(self.pid)
+        self.serving = True
+
+    def end(self, number: signal.Signals) -> int | None:
+        """Send SIGTERM or SIGKILL, and wait for the end. Returns the exit status; None if it has not ended."""
+        self.serving = False
+        assert self.process is not None
+        self.signal(number)
+        self.signal(signal.SIGCONT)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server's own process."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def below(self) -> list[Process]:
+        """The processes below it now, in the order of their depth."""
+        found = [process for pid in descendants(self.pid) if (process := Process.of(pid))]
+        self.seen.update(found)
+        return found
+
+    def usage(self) -> Usage | None:
+        """What it uses now."""
+        with suppress(OSError, KeyError):
+            return Usage.of(self.pid)
+        return None
+
+    def growth(self) -> str:
+        """What it uses more than when it had started, if that is more than it may keep."""
+        usage, idle = self.usage(), self._idle
+        if usage is None or idle is None:
+            return ""
+        excesses = {
+            "resident bytes": (usage.resident_bytes - idle.resident_bytes, _GROWTH_BYTES),
+            "descriptors": (usage.descriptors - idle.descriptors, _GROWTH_DESCRIPTORS),
+            "threads": (usage.threads - idle.threads, _GROWTH_THREADS),
+            "regions": (usage.regions - usage.workers, 0),
+        }
+        return ", ".join(f"{value:+} {what}" for what, (value, most) in excesses.items() if value > most)
+
+    def left(self) -> dict[str, Any]:
+        """What it has left behind, after its end."""
+        found = {
+            "processes": [f"{process.pid}: {process.describe()}" for process in self.seen if process.runs],
+            "files": sorted(map(str, self.temporary.rglob("*"))),
+            "sockets": [line for line in (PROC / "net/unix").read_text().splitlines() if str(self.temporary) in line],
+        }
+        return {what: which for what, which in found.items() if which}
+
+    def errors(self, ignored: str = "") -> list[str]:
+        """The lines of errors in its log, without those that the pattern matches."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        found = [at for at, line in enumerate(lines) if re.search(r" (ERROR|CRITICAL) |^Traceback ", line)]
+        texts = ["\n".join(lines[at : at + 40]) for at in found]
+        return [text[:4000] for text in texts if not ignored or not re.search(ignored, text)]
+
+    def log_end(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-3000:]
