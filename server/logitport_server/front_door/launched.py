@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.config import StartupError
@@ -53,6 +54,11 @@ def launch(config: ServerConfig, processors: Iterable[object] = ()) -> Launched:
         StartupError: shipped processors must be refused on this machine, or no process can be started.
         PayloadError: a tokenizer cannot be read.
     """
+    if not hasattr(os, "pidfd_open"):
+        raise StartupError(
+            "the server needs Linux: run it in a container or a virtual machine, or use sessions in the process of the "
+            "engine (LOGITPORT_TARGET=embedded)"
+        )
     setup = setup_of(config, processors)
     try:
         sessions = session_zygote.launch(setup)

@@ -1,0 +1,16 @@
+"""What a server launches first."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from logitport_server.config import ServerConfig, StartupError
+from logitport_server.front_door.launched import launch
+
+
+def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    with pytest.raises(StartupError, match="needs Linux: .*LOGITPORT_TARGET=embedded"):
+        launch(ServerConfig())
