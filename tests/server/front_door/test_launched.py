@@ -12,5 +12,5 @@ from logitport_server.front_door.launched import launch
 
 def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
-    with pytest.raises(StartupError, match="needs Linux: .*LOGITPORT_TARGET=embedded"):
+    with pytest.raises(StartupError, match=r"needs Linux: .*LOGITPORT_TARGET=embedded"):
         launch(ServerConfig())
