@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,10 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 def resume(process: subprocess.Popen[Any]) -> None:
-    """Let a stopped server go on, with the processes of principals."""
+    """Let a stopped server go on, with the processes of principals. Does nothing if it has ended."""
     for each in (*principal_processes(process.pid), process.pid):
-        os.kill(each, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGCONT)
 
 
 def _state(file: Path) -> str:
