@@ -68,7 +68,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(bar.not_overlapped, [1 / 80, 1 / 40, 0.6], id="not overlapped"),
         pytest.param(bar.histories, [1.1, 1.15], id="histories"),
-        pytest.param(bar.round_trips, [0.35, 1.2], id="round trips"),
+        pytest.param(bar.round_trips, [0.35, 1.45], id="round trips"),
         pytest.param(costs.engine_thread, [0.12, 0.12], id="engine's thread"),
         pytest.param(costs.server_cpu, [0.8, 1.5], id="server CPU"),
     ],

@@ -191,6 +191,8 @@ def test_what_another_client_has_deleted_stays_deleted(
         handle = session.add(Request([1]))
         other.delete(digest)
         client.session(vocab_size=VOCAB).close()
+        # A server counts a closed session until the process of the principal has reported its end.
+        wait_until(lambda: sum(sessions_of(server)[0] for server in cluster) == 1)
         kill(next(server for server in cluster if sessions_of(server)[0]))
         session.step({handle: []}).apply(np.zeros((1, VOCAB), np.float32))
         assert session.reconnects == 1

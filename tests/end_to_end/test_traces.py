@@ -130,7 +130,9 @@ def test_an_engines_trace_continues(protocol: str, start_server: Start, monkeypa
 
         call = one(collector, "logitport.v1.LogitProcessing/Apply")
         assert (call.trace_id, call.parent_id) == ids(applied)
-        below = {span.name for span in collector.spans if span.parent_id == call.span_id}
+        work = one(collector, "apply")  # in the process of the principal
+        assert (work.trace_id, work.parent_id) == (call.trace_id, call.span_id)
+        below = {span.name for span in collector.spans if span.parent_id == work.span_id}
         assert below == {"request admission", "processor call"}
 
         assert str(SECRET) not in repr(collector.spans)
