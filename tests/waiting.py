@@ -33,9 +33,10 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
     Returns when all threads have stopped: one that still runs could answer.
     """
-    process.send_signal(signal.SIGSTOP)
-    for each in (process.pid, *principal_processes(process.pid)):
+    processes = (*principal_processes(process.pid), process.pid)
+    for each in processes:
         os.kill(each, signal.SIGSTOP)
+    for each in processes:
         threads = Path(f"/proc/{each}/task")
         wait_until(lambda threads=threads: {_state(file) for file in threads.glob("*/stat")} == {"T"})  # type: ignore[misc]
 

@@ -23,7 +23,7 @@ def test_a_server_is_stopped(start_server: Callable[..., RunningServer], figure:
         engines = [Engine(client, seed, "grpc" if seed % 2 else "auto") for seed in range(8)]
         stopped = busiest(cluster)
         moving, _ = sessions_of(stopped)
-        run(engines, 60, lambda: stop(stopped.process))
+        run(engines, 600, lambda: stop(stopped.process))
         longest = max(engine.longest_step for engine in engines)
         figure("one of three servers stopped: longest step of 8 engines (s)", longest)
         assert [engine.wrong for engine in engines] == [0] * 8
