@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
+
+if TYPE_CHECKING:
+    import logging
 
 _INTERVAL_SECONDS = 1.0
 # Names of principals may come from certificates: their number has no limit.
@@ -36,3 +40,9 @@ class LogLimit:
                 return None
             self._recent[key] = _Recent(now)
             return 0 if recent is None else recent.unlogged
+
+    def warn(self, logger: logging.Logger, key: str, message: str, *args: object) -> None:
+        """Log a warning, with the number of earlier ones of this key that were not logged, if it may be logged."""
+        unlogged = self.take(key)
+        if unlogged is not None:
+            logger.warning(f"{message} (%d earlier lines were left out)", *args, unlogged)

@@ -70,7 +70,7 @@ class Processes:
         self._running: dict[str, list[RunningProcess]] = {}
         # Processes that were idle, and have not ended yet.
         self._ending: set[RunningProcess] = set()
-        self._pinging: set[asyncio.Task[None]] = set()
+        self._pinging: dict[RunningProcess, asyncio.Task[None]] = {}
         self._measuring: asyncio.Task[None] | None = None
         self._forking: dict[str, asyncio.Future[RunningProcess]] = {}
         self._crashes: BoundedTable[str, deque[float]] = BoundedTable(_MAX_PRINCIPALS)
@@ -138,7 +138,7 @@ class Processes:
             process.kill("the server ends, and it did not end in time")
         if late:
             await asyncio.wait([process.ended for process in late], timeout=_STATUS_SECONDS)
-        for task in (*self._watching, *self._pinging):
+        for task in (*self._watching, *self._pinging.values()):
             task.cancel()
         return len(late)
 
@@ -224,12 +224,10 @@ class Processes:
 
     def _ping(self) -> None:
         """Kill processes that have not answered for half a minute: their callers get other ones."""
-        pinged = {task.get_name() for task in self._pinging}
         for process in self:
-            if process.streams and str(process.process_id) not in pinged:
-                task = asyncio.create_task(_answer(process), name=str(process.process_id))
-                self._pinging.add(task)
-                task.add_done_callback(self._pinging.discard)
+            if process.streams and process not in self._pinging:
+                task = self._pinging[process] = asyncio.create_task(_answer(process))
+                task.add_done_callback(lambda _, process=process: self._pinging.pop(process))  # type: ignore[misc]
 
     def _end(self, process: RunningProcess) -> None:
         """Let an idle process end."""

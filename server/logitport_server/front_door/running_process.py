@@ -100,7 +100,7 @@ class RunningProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has neither ended nor been told to end."""
+        """Whether it has neither ended nor been closed."""
         return self._is_open and not self.ended.done()
 
     @property

@@ -118,7 +118,7 @@ class ForkedWorkers:
         self._max_workers = max_workers
         self._of: dict[RunningProcess, _LentWorkers] = {}
         # All workers that have not ended, also those of ended processes.
-        self._alive: dict[_LentWorker, int] = {}
+        self._alive: set[_LentWorker] = set()
         self._log_limit = LogLimit()
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class ForkedWorkers:
 
     def process_ids(self) -> list[int]:
         """Return the visible process ids of all workers."""
-        return [process_id for process_id in tuple(self._alive.values()) if process_id]
+        return [worker.process_id for worker in tuple(self._alive) if worker.process_id]
 
     def process_ids_of(self, process: RunningProcess) -> set[int]:
         """Return the visible process ids of the workers of a process."""
@@ -220,7 +220,7 @@ class ForkedWorkers:
             _end_started(started)
             raise
         workers.running[number] = worker
-        self._alive[worker] = worker.process_id
+        self._alive.add(worker)
         self._note_surplus(process, workers)  # its slot may have been returned meanwhile
         loop = asyncio.get_running_loop()
 
@@ -236,7 +236,7 @@ class ForkedWorkers:
 
     def _end(self, process: RunningProcess, workers: _LentWorkers, number: int, status: int | None) -> None:
         worker = workers.running.pop(number)
-        del self._alive[worker]
+        self._alive.remove(worker)
         os.close(worker.pidfd)
         workers.signal()
         self._note_surplus(process, workers)
@@ -265,15 +265,8 @@ class ForkedWorkers:
                 worker.kill()
 
     def _warn(self, process: RunningProcess, what: str) -> None:
-        before = self._log_limit.take(process.principal)
-        if before is not None:
-            logger.warning(
-                "the process %d of %r %s (%d earlier lines were left out)",
-                process.process_id,
-                process.principal,
-                what,
-                before,
-            )
+        text = "the process %d of %r %s"
+        self._log_limit.warn(logger, process.principal, text, process.process_id, process.principal, what)
 
 
 def _discard(forking: Future[StartedWorker]) -> None:

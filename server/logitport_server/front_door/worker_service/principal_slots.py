@@ -116,14 +116,8 @@ class PrincipalSlots:
     def release(self, process: RunningProcess, _release: ReleaseSlot, _descriptors: list[int]) -> None:
         """Handle the return of a slot."""
         if not self._held.get(process):
-            before = self._log_limit.take(process.principal)
-            if before is not None:
-                logger.warning(
-                    "the process %d of %r has returned a slot that it does not have (%d earlier lines were left out)",
-                    process.process_id,
-                    process.principal,
-                    before,
-                )
+            text = "the process %d of %r has returned a slot that it does not have"
+            self._log_limit.warn(logger, process.principal, text, process.process_id, process.principal)
             return
         self._held[process] -= 1
         self._claims[process] = max(0, self._claims[process] - 1)
