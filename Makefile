@@ -30,7 +30,7 @@ core-stub: $(VENV)/.core ## the types of the compiled core, after a change to wh
 # Two processes, and all tests of a file in one of them: they share servers.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 4 minutes
+test: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## the fast tests; 6 minutes
 	$(PYTEST) -m "not slow and not peers and not engines and not fleet"
 
 RUNS ?= 5
