@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import mmap
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from logitport_proto import processing_pb2
 from logitport_server.transports.stream import SessionStream
 from logitport_session.shared_memory import device_regions
 from logitport_session.shared_memory.regions import Regions
+from tests.descriptors import descriptors
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import Engine
@@ -378,18 +378,14 @@ def test_each_session_has_its_own_stream(shared_gpu: SharedGpu) -> None:
 
 
 def test_nothing_is_left_open(shared_gpu: SharedGpu) -> None:
-    def held() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     for _ in range(2):
-        before = held()
+        before = descriptors()
         with shared_gpu.session() as session:
             run(session, add(session, True, False), torch.ones(2, VOCAB))
             run(session, add(session, True), session.logits_buffer(1))
         shared_gpu.sessions.clear()
         del session
-        gc.collect()
-    assert held() <= before
+    assert descriptors() <= before
     assert shared_gpu.gpu.record.count("server: closes the memory") == shared_gpu.gpu.record.count(
         "server: open_memory"
     )

@@ -20,6 +20,7 @@ import torch
 from logitport import Client, InvalidArgument, LimitExceeded, Request
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2, processing_pb2_grpc
+from tests.descriptors import descriptors
 from tests.toy_processors import HalveInPlace
 from tests.waiting import SECONDS, wait_until
 
@@ -263,7 +264,7 @@ def test_nothing_is_left_behind(client: Client, server: Any) -> None:
 
 
 def test_an_unclosed_session_ends_when_it_is_collected(server: Any) -> None:
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, before = threading.active_count(), descriptors()
     with Client(server.target) as client:
         session = client.session(vocab_size=VOCAB, transport="local")
         session.step({session.add(Request([1])): []}).apply(np.zeros((1, VOCAB), np.float32))
@@ -272,7 +273,7 @@ def test_an_unclosed_session_ends_when_it_is_collected(server: Any) -> None:
         gc.collect()
         assert ended() is None
     wait_until(
-        lambda: threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors,
+        lambda: threading.active_count() <= threads and descriptors() <= before,
         threading.enumerate,
     )
 

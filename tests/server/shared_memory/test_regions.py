@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
 from logitport_session.shared_memory.regions import Region, Regions
+from tests.descriptors import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,11 +115,11 @@ def test_the_regions_of_a_session_are_limited() -> None:
 
 
 def test_a_closed_region_leaves_no_descriptor(regions: Regions) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     _, region = regions.open(SIZE, 0)
     view = regions.tensor(tensor_in(1, 1, 4))
     regions.close()
     assert region.fd == -1
     view[0] = 1.0  # memory in use stays mapped
     del view, region
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert descriptors() <= before
