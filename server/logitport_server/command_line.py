@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel, ValidationError
 
-from logitport_server.config import ServerConfig, UsageError
+from logitport_server.config import ServerConfig
 from logitport_server.config.option import (
     Flag,
     choices_of,
@@ -26,6 +26,7 @@ from logitport_server.config.option import (
 from logitport_server.config.sources import add_sources
 from logitport_server.config.units import accepts_off
 from logitport_server.config.values import text_of
+from logitport_server.start_errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

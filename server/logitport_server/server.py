@@ -31,7 +31,6 @@ from logitport_proto import (
 )
 from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
-from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.admin import AdminService, Status
@@ -52,6 +51,7 @@ from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
+from logitport_server.start_errors import StartupError
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
 from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding

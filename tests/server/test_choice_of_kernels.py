@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import InvalidArgument, ops
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config import ServerConfig
 from logitport_server.server import Server
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

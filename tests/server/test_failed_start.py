@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config import ServerConfig
 from logitport_server.server import Server
+from logitport_server.start_errors import StartupError
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

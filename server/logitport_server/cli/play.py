@@ -14,10 +14,10 @@ from pydantic import BaseModel, Field
 from logitport.errors import InvalidArgument, NotInstalled
 from logitport.installation import how_to_install
 from logitport.recording.reader import MAX_MEMORY_BYTES
-from logitport_server.config import UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
+from logitport_server.start_errors import UsageError
 from logitport_session import stubs
 
 _REDIRECTION = """<!doctype html>

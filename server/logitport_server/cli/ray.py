@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from logitport.installation import how_to_install
-from logitport_server.config import StartupError
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
 from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -17,10 +17,10 @@ from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.cli.servers import print_json
-from logitport_server.config import StartupError, UsageError
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.play.token_texts import read_tokenizer
+from logitport_server.start_errors import StartupError, UsageError
 from logitport_session import stubs
 
 if TYPE_CHECKING:

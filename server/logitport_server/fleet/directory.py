@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
-from logitport_server.config import StartupError
 from logitport_server.reloaded import Reloaded
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from logitport_server.addresses import is_wildcard, join
 from logitport_server.command_line import parse
-from logitport_server.config import ServerConfig, StartupError, UsageError
+from logitport_server.config import ServerConfig
 from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import Milliseconds, Seconds
 from logitport_server.config.values import Port
+from logitport_server.start_errors import StartupError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

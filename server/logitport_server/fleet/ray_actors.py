@@ -19,7 +19,6 @@ import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
 from logitport_server.addresses import join
-from logitport_server.config import StartupError
 from logitport_server.fleet.child import child_environment, environment_at_start, leave_background
 from logitport_server.fleet.controller import Controller, FleetStatus
 from logitport_server.fleet.directory import PATH, Directory
@@ -29,6 +28,7 @@ from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.processes.report import Report
 from logitport_server.processes.server_process import child_command
 from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

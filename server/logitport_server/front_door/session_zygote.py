@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
-from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.principal_process import lifeline
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel, ChannelError
+from logitport_server.start_errors import StartupError
 from logitport_session import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import dill  # type: ignore[import-untyped]
 
-from logitport_server.config import StartupError
 from logitport_server.front_door import machine
 from logitport_server.principal_process.setup import Setup
+from logitport_server.start_errors import StartupError
 from logitport_session import limits
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config import ServerConfig
 from logitport_server.processes.single import serve
 from logitport_server.sandbox.linux import die_with_parent
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from logitport_server.transports.readiness import Ready

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server import sandbox
-from logitport_server.config import StartupError
 from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.sandbox.assessment import contain
+from logitport_server.start_errors import StartupError
 from logitport_server.worker.tokenizers import open_tokenizers
 
 if TYPE_CHECKING:

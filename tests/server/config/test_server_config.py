@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from logitport import calls
 from logitport_server.command_line import parse
-from logitport_server.config import ServerConfig, UsageError
+from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
+from logitport_server.start_errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("no_variables")
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from logitport_server.cli.root import run
-from logitport_server.config import StartupError
 from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
+from logitport_server.start_errors import StartupError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config import ServerConfig
 from logitport_server.front_door.launched import launch
+from logitport_server.start_errors import StartupError
 
 
 def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:

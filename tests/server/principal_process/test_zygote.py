@@ -30,3 +30,10 @@ def test_a_process_imports_nothing_at_its_start() -> None:
     command = [sys.executable, "-c", _CODE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_it_imports_nothing_that_only_the_front_door_needs() -> None:
+    """Each process of a principal would have its memory, and could not be forked after gRPC has started its threads."""
+    code = "import sys; from logitport_server.principal_process import zygote; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=200)
+    assert not set(done.stdout.split()) & {"grpc", "pydantic", "cryptography", "prometheus_client", "sqlite3"}

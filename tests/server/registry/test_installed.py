@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from logitport import CustomLogitProcessor, EditProcessor
 from logitport_builtins import BUILTINS
-from logitport_server.config import ServerConfig, StartupError
+from logitport_server.config import ServerConfig
 from logitport_server.registry import installed
+from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path
