@@ -7,6 +7,8 @@ import resource
 import threading
 from contextlib import suppress
 
+from logitport_server import time_slice
+
 # The kernel ends processes with higher values first when memory is short: before the front door, which has 0.
 _OOM_SCORE = 300
 # Of a thread. It counts as private memory; by default it is that of `ulimit -s`, which may be much larger.
@@ -23,6 +25,7 @@ def apply(memory_bytes: int) -> None:
     # A session of its own is a scheduling group of its own (autogroup, sched(7)): the kernel divides the processors
     # among groups, whatever the number of their threads. Without effect in a cgroup; see front_door/cpu_regime.py.
     os.setsid()
+    time_slice.shorten()
     threading.stack_size(STACK_BYTES)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(_OOM_SCORE))

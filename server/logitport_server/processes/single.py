@@ -6,6 +6,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
+from logitport_server import time_slice
 from logitport_server.front_door.launched import launch
 from logitport_session import descriptors
 
@@ -41,6 +42,7 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     # torch's threads spin for a while when they have nothing to do, on cores that the engine could use.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     prevent_core_files()
+    time_slice.shorten()
     config.start_logging()
     descriptors.raise_limit()  # before the zygotes, which inherit it
     launched = launch(config)
