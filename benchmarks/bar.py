@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks import forwards
 from benchmarks.contestants import InProcess, RoundTrip, Service, close_all
 from benchmarks.kinds import TEMPERATURE, Kind
-from benchmarks.measure import race
+from benchmarks.measure import race, ratio
 from benchmarks.peers import Echo, InPlace, SGLang, SocketEcho
 from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server, echo_server
@@ -49,6 +49,8 @@ def not_overlapped(_: Server, client: Client) -> Iterator[BarLine]:
     limits = {local.name: 1 / 80, grpc.name: 1 / 40, in_process.name: None, bare.name: None, echo.name: None}
     yield from ratios(f"{_MIX}, not overlapped: ", raced, SGLang.name, limits)
     yield from ratios(f"{_MIX}, not overlapped: ", raced, local.name, {embedded.name: 0.6})
+    floor = ratio(raced[in_process.name].exposed, raced[local.name].blocking)
+    yield BarLine(f"{_MIX}, not overlapped: applying the same edits, nothing else ÷ {local.name}", floor, None)
 
 
 def histories(_: Server, client: Client) -> Iterator[BarLine]:
