@@ -36,6 +36,7 @@ from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.admin import AdminService, Status
 from logitport_server.front_door.launched import launch
+from logitport_server.front_door.memory_shares import MemoryShares
 from logitport_server.front_door.processes import Processes
 from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.front_door.reports import Reports
@@ -162,7 +163,8 @@ class Server:
         self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
-        handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
+        shares = MemoryShares(config.max_principal_memory, lambda: self._processes)
+        handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers, **shares.handlers}
         for need in machine.needs(config):
             if need.warning is not None:
                 logger.warning("%s", need.warning)
