@@ -155,7 +155,7 @@ class Server:
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
-        self._guard = Guard(authenticator, quotas, self._metrics)
+        self._guard = Guard(authenticator, quotas, self._metrics, config.max_message_bytes)
         self._local_socket = None
         if config.local_transport and LOCAL_TRANSPORT_AVAILABLE:
             self._local_socket = open_local_socket(config)
@@ -226,6 +226,10 @@ class Server:
     def device(self) -> str:
         """Torch's name of the device for logits, once the server has started."""
         return self._zygote.device
+
+    def take_freed(self) -> bool:
+        """Whether much memory of the front door may have become free since the last call."""
+        return self._processing.take_freed()
 
     @property
     def announcement(self) -> str:
@@ -442,7 +446,7 @@ async def _serve(
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    collecting = loop.create_task(collector.collect_at_intervals())
+    collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
