@@ -35,6 +35,7 @@ from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
 from logitport_server.front_door.admin import AdminService, Status
 from logitport_server.front_door.launched import launch
+from logitport_server.front_door.memory_shares import MemoryShares
 from logitport_server.front_door.processes import Processes
 from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.front_door.reports import Reports
@@ -154,7 +155,7 @@ class Server:
         )
         self._poller = Poller(self._registry.poll) if config.store is not None else None
         quotas = Quotas(config)
-        self._guard = Guard(authenticator, quotas, self._metrics)
+        self._guard = Guard(authenticator, quotas, self._metrics, config.max_message_bytes)
         self._local_socket = None
         if config.local_transport and LOCAL_TRANSPORT_AVAILABLE:
             self._local_socket = open_local_socket(config)
@@ -162,7 +163,8 @@ class Server:
         self._threads = FairThreads(_MAX_CALL_THREADS, "logitport-call")
         self._reports = Reports(self._metrics, lambda: self._processes)
         resolving = Resolving(self._registry)
-        handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers}
+        shares = MemoryShares(config.max_principal_memory, lambda: self._processes)
+        handlers = {**resolving.handlers, **self._workers.handlers, **self._reports.handlers, **shares.handlers}
         for need in machine.needs(config):
             if need.warning is not None:
                 logger.warning("%s", need.warning)
@@ -224,6 +226,10 @@ class Server:
     def device(self) -> str:
         """Torch's name of the device for logits, once the server has started."""
         return self._zygote.device
+
+    def take_freed(self) -> bool:
+        """Whether much memory of the front door may have become free since the last call."""
+        return self._processing.take_freed()
 
     @property
     def announcement(self) -> str:
@@ -440,7 +446,7 @@ async def _serve(
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    collecting = loop.create_task(collector.collect_at_intervals())
+    collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))

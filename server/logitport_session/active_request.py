@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from logitport.core.history import History
     from logitport_session.dialects import Dialect
+    from logitport_session.memory import PrincipalMemory
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +37,9 @@ class ChainEntry:
 class ActiveRequest:
     """An admitted request.
 
+    Args:
+        account: charged with the memory of its history and states; None if they are not charged.
+
     Attributes:
         chain: its processors, in the order in which they run.
         reads_logits: whether any of them reads logits.
@@ -49,6 +53,7 @@ class ActiveRequest:
     """
 
     __slots__ = (
+        "_account",
         "_needs_check",
         "_token_callbacks",
         "chain",
@@ -73,7 +78,9 @@ class ActiveRequest:
         *,
         skip: bool,
         greedy: bool = False,
+        account: PrincipalMemory | None = None,
     ) -> None:
+        self._account = account
         self.trace: object = None
         self.slot = slot
         self.generation = generation
@@ -119,7 +126,7 @@ class ActiveRequest:
                 code=LogitportError.NEED_SYNC,
             )
         if new_token_ids:
-            charge(self.history, len(new_token_ids))
+            charge(self.history, self._account, len(new_token_ids))
             later = self._extend(new_token_ids)
             failure = failure or later
         if failure is not None:
@@ -139,7 +146,7 @@ class ActiveRequest:
             LimitExceeded: the principal would hold too much memory.
             LogitportError: the first error of a processor, raised after all processors were called.
         """
-        charge(self.history, len(token_ids))
+        charge(self.history, self._account, len(token_ids))
         self.history.draft_tokens += len(token_ids)
         failure = self._extend(token_ids)
         if failure is not None:

@@ -6,8 +6,10 @@ be known too late: the states of one long history can take more than the limit.
 
 from __future__ import annotations
 
+import math
 import threading
-import weakref
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +18,7 @@ from logitport.core.memory_account import MemoryAccount
 from logitport.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from logitport.core.history import History
     from logitport_session.dialects import Dialect
@@ -29,33 +31,70 @@ _PLACE_BYTES = 2048
 # Freed memory that is worth returning to the kernel. Each return takes the memory of large logits, too, which malloc
 # keeps for the next step on purpose.
 _LARGE_BYTES = 64 << 20
+# A smaller part of the limit is not worth a message. After a refusal, none is requested for a while: each request takes
+# time of the front door, which other principals share.
+_PARTS, _PAUSE_SECONDS = 256, 0.05
+# Each may bring half of what the other processes have left.
+_MAX_LOANS = 8
 
 
-class MemoryAccounts:
-    """The account of each principal. An account exists while one of its sessions does.
+class PrincipalMemory(MemoryAccount):
+    """The account of one principal's sessions in this process. Thread-safe.
+
+    What the principal's other processes may hold is held here, too: the processes together stay within the limit.
 
     Args:
-        limit: bytes that the histories and states of one principal may hold.
+        limit: bytes that the histories and states of the principal may hold.
+        borrow: requests a further part of the limit for this process. Returns its bytes, or raises LogitportError.
+            Without it, the process has all of the limit.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        # Names may come from certificates: their number has no limit.
-        self._by_principal: weakref.WeakValueDictionary[str, MemoryAccount] = weakref.WeakValueDictionary()
+    def __init__(self, limit: int, borrow: Callable[[], int] | None = None) -> None:
+        super().__init__(limit)
+        self._borrow = borrow
         self._lock = threading.Lock()
+        self._borrowing = threading.Lock()
+        self._loans = 0
+        self._refused_until = -math.inf
         self._has_freed = False
+        self._elsewhere = 0 if borrow is None else limit
+        self.add(self._elsewhere)
 
-    def of(self, principal: str) -> MemoryAccount:
-        """The account of a principal."""
+    def grow(self) -> bool:
+        """Borrow a further part of the limit. Returns whether a charge may fit now that did not before.
+
+        Raises LogitportError if the front door has ended.
+        """
+        if self._borrow is None:
+            return False
+        loans = self._loans
+        with self._borrowing:
+            if loans != self._loans:  # another thread has borrowed
+                return True
+            if time.monotonic() < self._refused_until:
+                return False
+            lent = self._borrow()
+            if not lent:
+                self._refused_until = time.monotonic() + _PAUSE_SECONDS
+                return False
+            self._loans += 1
+            with self._lock:
+                self._elsewhere -= lent
+            self.remove(lent)
+            return True
+
+    def give_back(self) -> int:
+        """Leave half of the free part to the principal's other processes. Returns its bytes; does not wait."""
+        half = (self.limit - self.held) // 2
+        if half < self.limit // _PARTS or not self.add(half):
+            return 0
         with self._lock:
-            account = self._by_principal.get(principal)
-            if account is None:
-                account = self._by_principal[principal] = MemoryAccount(self._limit)
-            return account
+            self._elsewhere += half
+        return half
 
-    def session_ends(self, account: MemoryAccount) -> None:
-        """Note that a session of an account ends, whose requests are still charged."""
-        if account.held >= _LARGE_BYTES:
+    def session_ends(self) -> None:
+        """Note that a session ends, whose requests are still charged."""
+        if self.held - self._elsewhere >= _LARGE_BYTES:
             self._has_freed = True
 
     def take_freed(self) -> bool:
@@ -64,7 +103,7 @@ class MemoryAccounts:
         return freed
 
 
-def begin_charge(history: History, account: MemoryAccount, chain: Iterable[tuple[Dialect, int]] = ()) -> None:
+def begin_charge(history: History, account: PrincipalMemory, chain: Iterable[tuple[Dialect, int]] = ()) -> None:
     """Charge a request before its states are built. The charge ends with its history.
 
     `chain` lists the processors, each with the size of its parameters as JSON.
@@ -80,15 +119,25 @@ def begin_charge(history: History, account: MemoryAccount, chain: Iterable[tuple
         per_output_id += dialect.bytes_per_output_id
     if per_prompt_id:  # counted only here: prompts are long, and have few distinct ids
         fixed += per_prompt_id * len(np.unique(history.prompt_token_ids))
-    if not history.begin_charge(account, fixed, per_id, per_output_id):
+    begin = partial(history.begin_charge, account, fixed, per_id, per_output_id)
+    if not begin() and not _fits_later(begin, account):
         raise too_much_memory(len(history), account.limit)
 
 
-def charge(history: History, new_ids: int) -> None:
-    """Charge ids that will be appended. Raises LimitExceeded if the principal would hold more than its limit."""
+def charge(history: History, account: PrincipalMemory | None, new_ids: int) -> None:
+    """Charge ids that will be appended, to the account of `begin_charge`.
+
+    Raises LimitExceeded if the principal would hold more than its limit.
+    """
     length = history.length + new_ids
-    if not history.charge(length):
+    if not history.charge(length) and not (account and _fits_later(partial(history.charge, length), account)):
         raise too_much_memory(length, history.memory_limit)
+
+
+def _fits_later(charge: Callable[[], bool], account: PrincipalMemory) -> bool:
+    """Borrow until the charge fits. Returns whether it does."""
+    # Not without an end: two processes that need more than is left would take it from each other.
+    return any(account.grow() and charge() for _ in range(_MAX_LOANS))
 
 
 def too_much_memory(length: int, limit: int) -> LimitExceeded:

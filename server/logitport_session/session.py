@@ -13,7 +13,7 @@ from logitport_session.admissions.admission import check_token_ids
 from logitport_session.admissions.pending_admissions import PendingAdmissions
 from logitport_session.hosting import HostedProcessors
 from logitport_session.lending import Lending
-from logitport_session.memory import MemoryAccounts
+from logitport_session.memory import PrincipalMemory
 from logitport_session.principals import ANONYMOUS
 from logitport_session.steps.batch import PersistentBatch, check_size
 from logitport_session.steps.columns import unpack_int32
@@ -49,15 +49,14 @@ class EngineSession:
         opening: the message that opens it.
         device: where logits are processed that are not sent to workers: "cpu", or torch's name of a GPU.
         submit: runs admissions in the background. Without it, all requests are admitted before the reply.
-        memory: has the account of the principal, which is charged with the memory of the requests; by default, the
-            session has an account of its own.
+        account: charged with the memory of the requests; by default, the session has an account of its own.
 
     Attributes:
         engine: the message that opened it, with its final `max_requests`.
         max_requests: the number of its slots.
         batch: the admitted requests.
         processors: hosts the processors of all requests.
-        account: charged with the memory of the requests.
+        account: as the argument.
         lending: lends this memory to workers.
         reply_deadlines: the deadlines to state to the engine.
         trace: the span of its opening, as `Span.context`.
@@ -75,7 +74,7 @@ class EngineSession:
         limits: SessionLimits,
         principal: Principal = ANONYMOUS,
         submit: Submit | None = None,
-        memory: MemoryAccounts | None = None,
+        account: PrincipalMemory | None = None,
     ) -> None:
         check_opening(opening)
         self.engine = processing_pb2.OpenSession()
@@ -90,8 +89,7 @@ class EngineSession:
         self.batch = PersistentBatch(compiled, opening.max_draft_tokens, limits)
         self.pending_admissions = PendingAdmissions(principal.name, submit, limits.max_message_bytes)
         self.processors = HostedProcessors(names, loader, principal)
-        self._memory = memory or MemoryAccounts(limits.max_principal_memory)
-        self.account = self._memory.of(principal.name)
+        self.account = account or PrincipalMemory(limits.max_principal_memory)
         self.lending = Lending()
         self.reply_deadlines = ReplyDeadlines.of(limits, only_builtins=names.has_only_builtins)
         self.trace: object = None
@@ -158,7 +156,7 @@ class EngineSession:
         Returns:
             The admissions that still run.
         """
-        self._memory.session_ends(self.account)
+        self.account.session_ends()
         running = self.pending_admissions.close()
         if "regions" in vars(self):
             self.regions.close()

@@ -1,6 +1,7 @@
 """Access control: authentication, scopes and quotas, checked before a call's message is read."""
 
 from logitport_server.access.authentication import Authenticator
+from logitport_server.access.byte_budgets import LARGE_BYTES, ByteBudgets, Room
 from logitport_server.access.guard import Guard, current_call
 from logitport_server.access.messages import Unparsed
 from logitport_server.access.quotas import Quotas
@@ -9,9 +10,12 @@ from logitport_server.access.stalls import StallLimit, stall_limit
 from logitport_server.access.tokens import TokenFile, new_token
 
 __all__ = [
+    "LARGE_BYTES",
     "Authenticator",
+    "ByteBudgets",
     "Guard",
     "Quotas",
+    "Room",
     "StallLimit",
     "TokenFile",
     "Unparsed",

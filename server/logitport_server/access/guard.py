@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import grpc
 
 from logitport.errors import AccessDenied, LogitportError
 from logitport_server.access import messages
+from logitport_server.access.byte_budgets import ByteBudgets
 from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls, read_message
 from logitport_server.access.spans import call_span
@@ -23,7 +23,7 @@ from logitport_server.log_limit import LogLimit
 from logitport_session.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from logitport_server.access.authentication import Authenticator
@@ -53,8 +53,8 @@ _SCOPES = {
 }
 _ANY_SCOPE = "/grpc.reflection."
 
-# Of one principal at the same time, and from which size on a message is large.
-_MAX_LARGE_CALLS, _LARGE_BYTES = 4, 1 << 20
+# Messages of the maximum size of one principal that the server reads at the same time.
+_MAX_LARGEST_CALLS = 4
 
 
 class Call:
@@ -105,14 +105,16 @@ class Guard(grpc.aio.ServerInterceptor):
         authenticator: authenticates the callers.
         quotas: limits of each principal.
         metrics: counts refused calls.
+        max_message_bytes: the size limit of a message.
     """
 
-    def __init__(self, authenticator: Authenticator, quotas: Quotas, metrics: Metrics) -> None:
+    def __init__(self, authenticator: Authenticator, quotas: Quotas, metrics: Metrics, max_message_bytes: int) -> None:
         self._authenticator = authenticator
         self._quotas = quotas
         self._metrics = metrics
         self._open_calls = OpenCalls()
-        self._large_calls = _Gates()
+        self._max_message_bytes = max_message_bytes
+        self._large_calls = ByteBudgets(_MAX_LARGEST_CALLS * max_message_bytes)
         # All callers that have not authenticated share one line a second: their number has no limit.
         self._log_limit = LogLimit()
         self._running: dict[asyncio.Task[Any], tuple[Principal, Callable[[], Principal]]] = {}
@@ -234,35 +236,17 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler.stream_stream is not None:
             await _stream(handler.stream_stream, requests, context)
             return
-        async with AsyncExitStack() as gate:
-            if method in messages.LARGE:
-                await gate.enter_async_context(self._large_calls.of(current_call.get().principal.name))
+        with self._large_calls.room(current_call.get().principal.name) as room:
+            # The size is known only after the message was read.
+            if method in messages.LARGE and (waiter := room.take(self._max_message_bytes)) is not None:
+                await waiter
             message = await read_message(context)
-            if isinstance(message, messages.Unparsed) and len(message.data) <= _LARGE_BYTES:
-                await gate.aclose()
+            if isinstance(message, messages.Unparsed):
+                room.keep(len(message.data))
             reply = await handler.unary_unary(message, context)
             del message
             with stall_limit("the reply was not received"):
                 await context.write(reply)
-
-
-class _Gates:
-    """Limits the calls with large messages of each principal: the server holds a message while it is relayed.
-
-    The size is known only after a message was read. So a call waits before its message is read, and one with a small
-    message gives up its place then.
-    """
-
-    def __init__(self) -> None:
-        # A gate exists while a call holds or waits for it: names may come from certificates, without a limit.
-        self._by_principal: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def of(self, principal: str) -> AsyncIterator[None]:
-        """Context that holds a place of this principal. Waits for one."""
-        gate = self._by_principal.setdefault(principal, asyncio.Semaphore(_MAX_LARGE_CALLS))
-        async with gate:
-            yield
 
 
 async def _stream(behaviour: Callable[..., Any], requests: object, context: Context) -> None:

@@ -44,8 +44,8 @@ class Limits(OptionGroup):
         SessionLimits.max_principal_memory,
         ge=1 << 20,
         le=(1 << 62) - 1,
-        description="maximum memory for the histories and states of a principal's requests in one process, by upper "
-        "bounds; 256 requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
+        description="maximum memory for the histories and states of all requests of one principal, by upper bounds; "
+        "256 requests of 32k ids with no_repeat_ngram and thinking_budget take 373 MiB",
     )
     max_region_bytes: Size = Field(
         SessionLimits.max_region_bytes, ge=0, description="maximum shared memory of one session"

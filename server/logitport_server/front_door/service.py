@@ -15,7 +15,7 @@ import grpc
 from logitport import calls
 from logitport.errors import ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
-from logitport_server.access import StallLimit, Unparsed, current_call
+from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
 from logitport_server.front_door.relay import Relay
 from logitport_server.principal_process.messages import AttachConnection, OpenStream
 from logitport_session import descriptors as descriptors_of_process
@@ -35,8 +35,10 @@ logger = logging.getLogger(__name__)
 
 # What the answer to a check of a payload has in addition to its bytes.
 _CHECKED_BYTES = 1 << 16
-# Garbage is collected so long after a call with a message of this size has failed.
-_LARGE_BYTES, _COLLECT_SECONDS = 1 << 20, 1.0
+# Replies of the maximum size of one principal's sessions at the same time. gRPC copies each of them.
+_MAX_LARGEST_REPLIES = 2
+# Garbage is collected so long after a call with a large message has failed.
+_COLLECT_SECONDS = 1.0
 
 
 class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
@@ -69,9 +71,11 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         self._accepts_session = accepts_session
         self._is_leaving = is_leaving
         self._max_reply_bytes = max_message_bytes + _CHECKED_BYTES
+        self._replies = ByteBudgets(_MAX_LARGEST_REPLIES * max_message_bytes)
         self._numbers = itertools.count(1)
         self._idle: set[asyncio.Task[None]] = set()
         self._num_sessions = 0
+        self._largest = 0
         self._ending: set[asyncio.Task[None]] = set()
         self._draining = False
 
@@ -90,9 +94,11 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         async with _unavailable(context):
             stream = await self._open(call, kind, trace=tracing.headers())
             try:
-                return await stream.exchange(data)
+                self._largest = max(self._largest, len(data))
+                stream.relay.send(data)
+                return await stream.receive()
             except BaseException:
-                if len(data) > _LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
+                if len(data) > LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
                     asyncio.get_running_loop().call_later(_COLLECT_SECONDS, gc.collect, 1)
                 raise
             finally:
@@ -130,10 +136,15 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                     return
                 if stream is None:
                     stream = await self._open(call, "session", trace=_headers_of(context), peer=context.peer())
-                reply = await stream.exchange(frame.data)
+                stream.relay.send(frame.data)
+                size = len(frame.data)
+                del frame  # it may be large, and is in the process soon
+                reply = await stream.receive()
+                self._largest = max(self._largest, size, len(reply))
                 with stall_limit:
                     await context.write(reply)
-                del frame, reply  # they may be large, and the next frame long in coming
+                del reply  # the next frame may be long in coming
+                stream.relay.forget_reply()
         except asyncio.CancelledError:
             if not self._draining:
                 raise
@@ -143,6 +154,11 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
             if stream is not None:
                 self._end(stream, call.hold())
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; open a session on another one")
+
+    def take_freed(self) -> bool:
+        """Whether much memory may have become free since the last call."""
+        largest, self._largest = self._largest, 0
+        return largest > LARGE_BYTES
 
     def drain(self) -> None:
         """Finish the frames that are being processed, then end every session."""
@@ -187,7 +203,9 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                 self._revoke(message.access_token)
                 ours.close()
                 raise
-        stream = _Stream(process, Relay(ours, self._max_reply_bytes), message.access_token)
+        # The reply to a call is about as large as its message, for which the call has room already.
+        room = self._replies.room(call.principal.name) if kind == "session" else None
+        stream = _Stream(process, Relay(ours, self._max_reply_bytes, room), message.access_token)
         self._processes.begin_stream(process)
         process.ended.add_done_callback(stream.end)
         return stream
@@ -234,10 +252,10 @@ class _Stream:
         self.relay = relay
         self.access_token = access_token
 
-    async def exchange(self, message: bytes) -> bytes:
-        """Relay a message; see `Relay.exchange`. Raises LimitExceeded if the process could not open the stream."""
+    async def receive(self) -> bytes:
+        """Return a reply; see `Relay.receive`. Raises LimitExceeded if the process could not open the stream."""
         try:
-            return await self.relay.exchange(message)
+            return await self.relay.receive()
         except ServerUnavailable:
             if self.process.is_running:  # it has received the stream without its descriptor
                 raise descriptors_of_process.shortage() from None

@@ -80,6 +80,20 @@ class Ping(Message):
     """A call of the front door, to see whether the process answers. The answer is `Done`."""
 
 
+class BorrowMemory(Message):
+    """Lend the process a further part of its principal's `--max-principal-memory`. The answer is a `MemoryPart`."""
+
+
+class GiveBackMemory(Message):
+    """A call of the front door: give back a part of what was lent. The answer is a `MemoryPart`."""
+
+
+class MemoryPart(Message):
+    """A part of the memory of the principal; 0 if there is none."""
+
+    num_bytes: int
+
+
 class Resolve(Message):
     """Find the registered processor that a request names. The answer is `Resolved`.
 
@@ -135,6 +149,8 @@ TO_PROCESS: tuple[type[Any], ...] = (
     Leave,
     UseKeys,
     Ping,
+    GiveBackMemory,
+    MemoryPart,
     Resolved,
     Payload,
     Failed,
@@ -145,6 +161,8 @@ TO_PROCESS: tuple[type[Any], ...] = (
 TO_FRONT_DOOR: tuple[type[Any], ...] = (
     Resolve,
     GetPayload,
+    BorrowMemory,
+    MemoryPart,
     Failed,
     Done,
     *worker_messages.TO_FRONT_DOOR,

@@ -23,7 +23,7 @@ from logitport_server.principal_process.workers.choice import executor_of
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
-from logitport_session.memory import MemoryAccounts
+from logitport_session.memory import PrincipalMemory
 from logitport_session.session import EngineSession
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class _Process:
         self._names = Names(preloaded.installed, policy, Registered(link).find)
         self._executor = executor_of(request.workers, link, principal, self._device)
         self._limits = setup.session_limits
-        self._memory = MemoryAccounts(setup.session_limits.max_principal_memory)
+        self._link = link
+        self._memory = PrincipalMemory(setup.session_limits.max_principal_memory, self._borrow_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
         departures = Departures(setup.max_session_age)
         counts = SessionCounts(preloaded.installed)
@@ -115,6 +116,7 @@ class _Process:
         link.handle(messages.Leave, lambda *_: streams.leave())
         link.handle(messages.Ping, lambda *_: None)
         link.handle(messages.UseKeys, self._use_keys)
+        link.handle(messages.GiveBackMemory, lambda *_: messages.MemoryPart(num_bytes=self._memory.give_back()))
 
     def start(self) -> None:
         """Start the threads."""
@@ -129,6 +131,10 @@ class _Process:
         return EngineSession(
             opening, self._names, self._executor, self._device, self._limits, principal, self._submit, self._memory
         )
+
+    def _borrow_memory(self) -> int:
+        part: messages.MemoryPart = self._link.call(messages.BorrowMemory()).message
+        return part.num_bytes
 
     def _submit(self, principal: str, work: Callable[[], None]) -> Future[None]:
         return self._admission_threads.submit(principal, work)

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # Calls and sessions on one connection; further ones wait. A principal may have 64 of each.
 _MAX_STREAMS_PER_CONNECTION = 128
+# Of a stream: what a message of 1 MiB needs. Of a larger one that is being read, as much is under way at a time.
+_UNREAD_BYTES = 1 << 20
 # Those that BoringSSL accepts by default, and gRPC has no option for others.
 _CURVES = ("secp256r1", "secp384r1")
 logger = logging.getLogger(__name__)
@@ -62,6 +64,10 @@ def options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", connection_limit(config, descriptors.limit())),
         # A connection has no principal: its streams are limited, because each takes memory before its call is admitted.
         ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
+        # What a client may send before its message is read. With its probe, gRPC lets it send 16 MiB or more, also in a
+        # stream whose last frame is being processed.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         # Compression is off: logits hardly compress, and a few bytes could expand to a message of the maximum size.
         ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
         ("grpc.keepalive_time_ms", milliseconds),

@@ -22,12 +22,12 @@ from logitport_session.steps.columns import too_many_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from logitport.core.memory_account import MemoryAccount
     from logitport.errors import LogitportError
     from logitport_proto import processing_pb2
     from logitport_session.admissions.checked_calls import CheckedCalls
     from logitport_session.dialects import Dialect
     from logitport_session.limits import SessionLimits
+    from logitport_session.memory import PrincipalMemory
 
     Host = Callable[[common_pb2.Processor, str, int], Dialect]
 
@@ -95,6 +95,7 @@ class Admission:
         self._engine_runs_programs = engine.runs_programs and not addition.programs_on_server
         self.slot, self.generation = addition.slot, addition.generation
         self._message = message
+        self._account: PrincipalMemory | None = None
         self._chain: list[ChainEntry] = []
         # Entries that `finish` starts, with their parameters.
         self._unstarted: list[tuple[ChainEntry, CheckedCall]] = []
@@ -108,7 +109,7 @@ class Admission:
         """Copy the message of the chain: a part of a frame keeps the memory of the whole frame."""
         self._message = common_pb2.Request(processors=self._message.processors, on_error=self._message.on_error)
 
-    def charge(self, account: MemoryAccount) -> None:
+    def charge(self, account: PrincipalMemory) -> None:
         """Charge the memory of the history alone, until `load`. Raises LimitExceeded."""
         begin_charge(self._context.history, account)
 
@@ -125,7 +126,7 @@ class Admission:
         *,
         in_background: bool = False,
         shared: CheckedCalls | None = None,
-        account: MemoryAccount | None = None,
+        account: PrincipalMemory | None = None,
     ) -> None:
         """Find the processors, check their parameters, and build their state. May take long.
 
@@ -145,7 +146,7 @@ class Admission:
             self._load(host, in_background=in_background, shared=shared, account=account)
 
     def _load(
-        self, host: Host, *, in_background: bool, shared: CheckedCalls | None, account: MemoryAccount | None
+        self, host: Host, *, in_background: bool, shared: CheckedCalls | None, account: PrincipalMemory | None
     ) -> None:
         checked: list[CheckedCall] = []
         if self._pinned or tracing.is_on():  # with tracing, each request has spans of its own
@@ -161,6 +162,7 @@ class Admission:
         entries = [ChainEntry(call.dialect, None, call.label) for call in checked]
         if self._engine_runs_programs:
             _leave_programs_to_engine(entries)
+        self._account = account
         if account is not None:
             sizes = [(entry.dialect, call.params_bytes) for entry, call in zip(entries, checked, strict=True)]
             begin_charge(self._context.history, account, sizes)
@@ -212,6 +214,7 @@ class Admission:
             self._chain,
             skip=self._message.on_error == common_pb2.ON_ERROR_SKIP,
             greedy=is_greedy(self._sampling_params.get("temperature")),
+            account=self._account,
         )
 
 

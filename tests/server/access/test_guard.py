@@ -46,7 +46,7 @@ def test_callers_without_a_token_cannot_fill_the_log(
     now = [1000.0]
     monkeypatch.setattr(log_limit.time, "monotonic", lambda: now[0])
     metrics = Metrics()
-    guard = Guard(cast("Any", Refuses()), cast("Any", None), metrics)
+    guard = Guard(cast("Any", Refuses()), cast("Any", None), metrics, 1 << 20)
 
     async def call() -> None:
         task = asyncio.current_task()

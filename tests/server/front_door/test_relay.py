@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport_server.access import LARGE_BYTES, ByteBudgets
 from logitport_server.front_door.relay import Relay
 from logitport_server.principal_process.relayed import RelayedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+LARGE = 2 * LARGE_BYTES
 
 
 @contextmanager
@@ -26,6 +30,11 @@ def process(serve: Callable[[RelayedConnection], object]) -> Iterator[socket.soc
     thread.start()
     yield ours
     thread.join()
+
+
+async def exchange(stream: Relay, message: bytes) -> bytes:
+    stream.send(message)
+    return await stream.receive()
 
 
 def echo(connection: RelayedConnection) -> None:
@@ -39,7 +48,7 @@ def test_messages_of_any_size() -> None:
         stream = Relay(ours, 1 << 26)
         for size in (0, 1, 4, 65_530, 65_531, 65_536, 65_537, 1 << 20, 40_000_001):
             message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-            assert await stream.exchange(message) == message[::-1]
+            assert await exchange(stream, message) == message[::-1]
         stream.finish()
         await stream.ended
 
@@ -50,9 +59,9 @@ def test_messages_of_any_size() -> None:
 def test_a_reply_over_the_limit_ends_the_stream() -> None:
     async def relay(ours: socket.socket) -> None:
         stream = Relay(ours, 999)
-        assert len(await stream.exchange(b"x" * 999)) == 999
+        assert len(await exchange(stream, b"x" * 999)) == 999
         with pytest.raises(ServerUnavailable):
-            await stream.exchange(b"x" * 1000)
+            await exchange(stream, b"x" * 1000)
         await stream.ended
 
     with process(echo) as ours:
@@ -68,7 +77,7 @@ def test_an_error_of_the_process() -> None:
     async def relay(ours: socket.socket) -> None:
         stream = Relay(ours, 1 << 26)
         with pytest.raises(LimitExceeded, match="too many"):
-            await stream.exchange(b"frame")
+            await exchange(stream, b"frame")
         await stream.ended
 
     with process(refuse) as ours:
@@ -85,10 +94,10 @@ def test_a_process_that_ends(receives: bool) -> None:
     async def relay(ours: socket.socket) -> None:
         stream = Relay(ours, 1 << 26)
         with pytest.raises(ServerUnavailable, match="open a session again"):
-            await stream.exchange(b"frame")
+            await exchange(stream, b"frame")
         await stream.ended
         with pytest.raises(ServerUnavailable, match="open a session again"):
-            await stream.exchange(b"frame")
+            await exchange(stream, b"frame")
         stream.finish()
 
     with process(end) as ours:
@@ -108,11 +117,11 @@ def test_a_call_that_is_cancelled_while_its_process_computes() -> None:
 
     async def relay(ours: socket.socket) -> None:
         stream = Relay(ours, 1 << 26)
-        exchange = asyncio.ensure_future(stream.exchange(b"frame"))
+        exchanging = asyncio.ensure_future(exchange(stream, b"frame"))
         await asyncio.sleep(0)
-        exchange.cancel()
+        exchanging.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await exchange
+            await exchanging
         stream.finish()
         cancelled.set()
         await stream.ended
@@ -128,17 +137,107 @@ def test_a_process_that_ends_while_a_large_message_is_sent() -> None:
         for _ in range(20):
             ours, theirs = socket.socketpair()
             stream = Relay(ours, 1 << 20)
-            exchange = asyncio.ensure_future(stream.exchange(bytes(10_000_000)))
+            exchanging = asyncio.ensure_future(exchange(stream, bytes(10_000_000)))
             await asyncio.sleep(0.001)
             theirs.shutdown(socket.SHUT_WR)  # it sends no more, and has not received all
             with pytest.raises(ServerUnavailable):
-                await asyncio.wait_for(exchange, 60)
+                await asyncio.wait_for(exchanging, 60)
             await stream.ended
             theirs.close()
         with process(echo) as ours:
             again = Relay(ours, 1 << 26)
-            assert len(await again.exchange(bytes(10_000_000))) == 10_000_000
+            assert len(await exchange(again, bytes(10_000_000))) == 10_000_000
             again.finish()
             await again.ended
 
     asyncio.run(relay())
+
+
+def reply_large(connection: RelayedConnection) -> None:
+    with suppress(OSError):  # the front door has ended
+        while connection.receive() is not None:
+            connection.answer(bytes(LARGE))
+    connection.close()
+
+
+def test_a_large_reply_waits_in_its_process_for_room() -> None:
+    """Those before it have room until their callers have passed them on. Small replies wait for nothing."""
+
+    async def relay(*sockets: socket.socket) -> None:
+        budgets = ByteBudgets(LARGE + 1000)
+        first, second = (Relay(ours, 1 << 26, budgets.room("anna")) for ours in sockets)
+        assert len(await exchange(first, b"frame")) == LARGE
+        waiting = asyncio.ensure_future(exchange(second, b"frame"))
+        await waits(second)
+        assert len(second._begun) <= 1 << 16
+        first.forget_reply()
+        assert len(await waiting) == LARGE
+        second.forget_reply()
+        assert len(await exchange(first, b"frame")) == LARGE
+        for stream in (first, second):  # the first one with a reply that was not passed on
+            stream.finish()
+            await stream.ended
+        assert budgets.room("anna").take(LARGE) is None
+
+    with process(reply_large) as ours, process(reply_large) as others:
+        asyncio.run(relay(ours, others))
+
+
+@pytest.mark.parametrize("ends", ["the stream", "the process", "the call"])
+def test_what_ends_while_a_reply_waits_leaves_the_room_to_others(ends: str) -> None:
+    async def relay(*sockets: socket.socket) -> None:
+        budgets = ByteBudgets(LARGE + 1000)
+        first, second, third = (Relay(ours, 1 << 26, budgets.room("anna")) for ours in sockets)
+        assert len(await exchange(first, b"frame")) == LARGE
+        waiting = asyncio.ensure_future(exchange(second, b"frame"))
+        await waits(second)
+        later = asyncio.ensure_future(exchange(third, b"frame"))
+        if ends == "the process":
+            second.end()
+            with pytest.raises(ServerUnavailable):
+                await waiting
+        else:
+            waiting.cancel()
+            await asyncio.sleep(0)
+        second.finish()
+        if ends == "the stream":
+            second.end()
+        first.forget_reply()
+        assert len(await later) == LARGE
+        for stream in (first, second, third):
+            stream.finish()
+            await stream.ended
+
+    with process(reply_large) as ours, process(reply_large) as others, process(reply_large) as more:
+        asyncio.run(relay(ours, others, more))
+
+
+def test_a_process_that_sends_a_large_reply_without_a_message() -> None:
+    received = threading.Event()
+
+    def reply_twice(connection: RelayedConnection) -> None:
+        connection.receive()
+        connection.answer(bytes(LARGE))
+        received.wait()
+        with suppress(OSError):
+            connection.answer(bytes(LARGE))
+        connection.close()
+
+    async def relay(ours: socket.socket) -> None:
+        budgets = ByteBudgets(4 * LARGE)
+        stream = Relay(ours, 1 << 26, budgets.room("anna"))
+        assert len(await exchange(stream, b"frame")) == LARGE
+        received.set()
+        await stream.ended
+        stream.finish()
+        assert budgets.room("anna").take(4 * LARGE) is None
+
+    with process(reply_twice) as ours:
+        asyncio.run(relay(ours))
+
+
+async def waits(stream: Relay) -> None:
+    """Return when a reply of a stream waits for room."""
+    assert stream._room is not None
+    while stream._room.waiter is None:  # noqa: ASYNC110 - the thread of the process sends it
+        await asyncio.sleep(0.001)

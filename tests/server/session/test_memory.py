@@ -26,10 +26,11 @@ from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
 from logitport_server.config import ServerConfig
+from logitport_session import memory
 from logitport_session.dialects import make_dialect
 from logitport_session.dialects.edits import EditDialect
 from logitport_session.dialects.program import _BYTES_PER_COUNTED_ID
-from logitport_session.memory import _HISTORY_BYTES_PER_ID, MemoryAccounts, begin_charge
+from logitport_session.memory import _HISTORY_BYTES_PER_ID, _MAX_LOANS, PrincipalMemory, begin_charge, charge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +162,7 @@ def test_a_charge_grows_with_its_history_and_ends_with_it(account_class: Any, hi
 )
 def test_many_long_requests_fit_the_default_limit(prompt: int, chain: Any) -> None:
     history = History(np.arange(prompt, dtype=np.int32), np.arange((1 << 15) - prompt, dtype=np.int32))
-    account = MemoryAccount(ServerConfig().max_principal_memory)
+    account = PrincipalMemory(ServerConfig().max_principal_memory)
     begin_charge(
         history, account, [(EditDialect(builtin, builtin.builtin_name, shipped=False), 100) for builtin in chain]
     )
@@ -178,12 +179,61 @@ def test_an_account_holds_at_most_its_limit(account_class: Any, history_class: A
     assert account.held == 10
 
 
-def test_the_sessions_of_a_principal_share_an_account() -> None:
-    accounts = MemoryAccounts(10)
-    first = accounts.of("alice")
-    assert accounts.of("alice") is first
-    assert accounts.of("bob") is not first
-    assert accounts.of("bob").limit == 10
+class Lender:
+    """Lends these parts, one after the other, then nothing."""
+
+    def __init__(self, *parts: int) -> None:
+        self.parts = list(parts)
+        self.requests = 0
+
+    def __call__(self) -> int:
+        self.requests += 1
+        return self.parts.pop(0) if self.parts else 0
+
+
+def test_an_account_that_borrows_holds_what_was_lent() -> None:
+    lender = Lender(100_000, 100_000)
+    account, history = PrincipalMemory(1 << 20, lender), History([1])
+    assert account.held == 1 << 20, "nothing was lent yet"
+    begin_charge(history, account)
+    assert account.held == (1 << 20) - 100_000 + 4096 + 5 * 65
+    charge(history, account, 20_000)
+    assert lender.requests == 2
+    with pytest.raises(LimitExceeded, match="more than 1048576 bytes, the limit of a principal"):
+        charge(history, account, 1 << 17)
+    del history
+    assert account.held == (1 << 20) - 200_000
+
+
+def test_a_refused_account_requests_no_more_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    lender, clock = Lender(), [1000.0]
+    monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
+    account = PrincipalMemory(1 << 20, lender)
+    assert not any(account.grow() for _ in range(10))
+    assert lender.requests == 1
+    clock[0] += 1.0
+    lender.parts.append(1)
+    assert account.grow()
+
+
+def test_an_account_gives_back_half_of_what_is_free() -> None:
+    account = PrincipalMemory(1 << 20, Lender(1 << 20))
+    assert account.give_back() == 0
+    assert account.grow()
+    assert account.give_back() == 1 << 19
+    assert account.add(1 << 18)
+    assert account.give_back() == 1 << 17
+    assert account.held == (1 << 20) - (1 << 17)
+    assert account.add((1 << 17) - 4096)
+    assert account.give_back() == 0, "too little to be worth a message"
+
+
+def test_two_accounts_that_need_more_than_is_left_do_not_borrow_without_end() -> None:
+    lender = Lender(*[1] * 100)
+    account = PrincipalMemory(1 << 20, lender)
+    with pytest.raises(LimitExceeded):
+        begin_charge(History([1]), account)
+    assert lender.requests == _MAX_LOANS
 
 
 def refusal(engine: Any, slot: int, processors: Any, prompt: Any = (1,)) -> str:
