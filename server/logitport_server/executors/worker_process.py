@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-# How long to wait for the end of a worker that has closed its connection: the kernel closes it first, and the worker may
-# lose the CPU before it has ended. One that lives on delays the step of its caller by this time.
+# How long to wait for the end of a worker that has closed its connection. The kernel closes it before the process ends,
+# which may lose the CPU in between. A worker that lives on delays the step of its caller by this time.
 _END_MILLISECONDS = 200
 # How long to wait for the zygote's report of the exit status of a worker that has ended.
 _STATUS_TIMEOUT_SECONDS = 0.5
