@@ -36,8 +36,10 @@ logger = logging.getLogger(__name__)
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 # The text shows in `ps`. With -m, Python before 3.11 would search the working directory first, also for the modules
 # that it imports before any of ours. With -c, it searches there from the first statement on.
+# The zygote ends with the front door, also while its imports run, which take seconds.
 _CODE = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
+    "from logitport_server.sandbox.linux import end_with_parent; end_with_parent(int(sys.argv[2])); "
     "from logitport_server.principal_process.zygote import main; main()"
 )
 _FORK_SECONDS = 10.0
@@ -53,7 +55,7 @@ class LaunchedZygote(NamedTuple):
 
 
 def launch(setup: Setup) -> LaunchedZygote:
-    """Start a zygote. It ends when the socket is closed. Raises OSError."""
+    """Start a zygote. It ends when the socket is closed, or with the calling thread. Raises OSError."""
     ours, theirs = Channel.pair()
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS}
     environment |= {
@@ -65,7 +67,7 @@ def launch(setup: Setup) -> LaunchedZygote:
     try:
         with theirs:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                [sys.executable, "-c", _CODE, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what an installed processor prints; stdout is for the line with the address
                 env=environment,
