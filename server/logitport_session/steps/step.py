@@ -61,7 +61,7 @@ def run(
         if logits is not None:
             calls.fail_nan_rows(groups, logits)
         if observe is not None:
-            observe(groups, calls.waiting and calls.waiting.present_logits())
+            observe(groups, None if calls.waiting is None else calls.waiting.present_logits())
     if calls.waiting is not None:
         calls.waiting.apply_all()
     for row in rows if originals else ():
