@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.report import process_id_of
+from logitport_server.executors.pidfd import process_id_of, send_signal
 from logitport_server.worker import frames, messages, replies, stack
 from logitport_session.isolation import STACK_SECONDS
 
@@ -130,8 +130,7 @@ class WorkerProcess:
         """Let the process write where it is. It must be killed after that, because no reply can follow."""
         if not self._stack_until:
             self._stack_until = time.monotonic() + STACK_SECONDS
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, stack.SIGNAL)
+            send_signal(self._pidfd, stack.SIGNAL)
 
     def stack(self) -> list[stack.StackFrame]:
         """Return the frames of the processor in the running call, the innermost first; none if they do not arrive.
@@ -156,8 +155,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill the process and all that it has started. Idempotent."""
         self._killed = True
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        send_signal(self._pidfd)
 
     def close(self) -> None:
         """Kill the process and close its descriptors. No method may be called afterwards."""
