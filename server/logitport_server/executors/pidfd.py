@@ -1,4 +1,4 @@
-"""Processes by their descriptors (pidfds)."""
+"""Processes by their descriptors (pidfds), and their ends."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def process_id_of(pidfd: int) -> int:
         if found is not None:
             return int(found[1])
     return 0
+
+
+def describe_end(status: int) -> str:
+    """Describe an exit status, as a predicate such as "ended with status 1" or "was killed by SIGKILL".
+
+    Args:
+        status: negative for a signal.
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.pidfd import process_id_of, send_signal
+from logitport_server.executors.pidfd import describe_end, process_id_of, send_signal
 from logitport_server.worker import frames, messages, replies, stack
 from logitport_session.isolation import STACK_SECONDS
 
@@ -237,11 +237,8 @@ class WorkerProcess:
         status = self._ended.result()
         if status is None:
             return ZygoteGone("ended with the process that forks workers")
-        if status >= 0:
-            return WorkerGone(f"ended with status {status}")
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        cause = ", most likely for memory" if name == "SIGKILL" and not self._killed else ""
-        return WorkerGone(f"was killed by {name}{cause}")
+        cause = ", most likely for memory" if status == -signal.SIGKILL and not self._killed else ""
+        return WorkerGone(f"{describe_end(status)}{cause}")
 
 
 class ProcessPoll:

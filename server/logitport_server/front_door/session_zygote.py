@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config import StartupError
 from logitport_server.config.sources import VARIABLES
+from logitport_server.executors.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.principal_process import lifeline
@@ -199,7 +200,10 @@ class SessionZygote:
             logger.error("the process that forks sessions' processes has sent %s", error)
             received = None
         if received is None:
-            self._handle_end()
+            with suppress(subprocess.TimeoutExpired):  # it blocks the event loop
+                self._launched.process.wait(_END_SECONDS)
+            status = self._launched.process.returncode
+            self._handle_end("has closed its socket" if status is None else describe_end(status))
         else:
             self._handle(*received)
 
@@ -236,7 +240,7 @@ class SessionZygote:
         if channel is self._channel and channel.fileno() >= 0:
             self._handle_end(what)
 
-    def _handle_end(self, what: str = "has ended") -> None:
+    def _handle_end(self, what: str) -> None:
         """Kill the zygote, and launch it again unless it was never ready. Running processes go on.
 
         `what` describes what it has done, for the log.
@@ -253,7 +257,7 @@ class SessionZygote:
             return
         delay = self._backoff.next()
         logger.error(
-            "the process that forks sessions' processes %s; it is started again%s",
+            "the process that forks sessions' processes %s; it is started again%s. Open sessions go on; others wait",
             what,
             f" in {delay:g} s" if delay else "",
         )

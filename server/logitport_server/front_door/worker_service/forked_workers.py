@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import InvalidArgument
 from logitport_server.executors.pidfd import process_id_of, send_signal
 from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
-from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.worker_messages import (
     ForkWorker,
     WorkerEnded,
@@ -23,6 +22,7 @@ from logitport_server.principal_process.worker_messages import (
 )
 from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
