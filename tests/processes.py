@@ -48,7 +48,7 @@ class Usage:
             try:
                 descriptors = _descriptors(process)
                 regions = (PROC / str(process) / "maps").read_text().count("logitport-region")
-                private, threads = _private_bytes(process), _status(process, "Threads")
+                private, threads = private_bytes(process), _status(process, "Threads")
             except OSError:  # it has ended meanwhile
                 continue
             workers = sum("pidfd" in target for target in descriptors)
@@ -83,7 +83,7 @@ def _status(pid: int, field: str) -> int:
     return int(value[0]) << (10 if value[1:] == ["kB"] else 0)
 
 
-def _private_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
     """Return the memory that the process shares with no other one, such as the one that it is a fork of."""
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_Dirty:"))

@@ -79,6 +79,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_dialects_vllm_v2.py",
         "end_to_end/test_grammar.py",
         "end_to_end/test_drain.py",
+        "end_to_end/test_early_signals.py",
         "end_to_end/test_installed.py",
         "end_to_end/test_isolation.py",
         "end_to_end/test_isolation_admission.py",

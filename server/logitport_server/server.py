@@ -54,6 +54,7 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.start_errors import StartupError
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
+from logitport_server.stop_signals import Stopped, StopSignals
 from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
 # its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms. With 0.5 ms,
 # a step took three times as long in parallel with another principal's long steps.
@@ -401,15 +401,20 @@ def run(
     processors: Iterable[object] = (),
     launched: Launched | None = None,
     on_ready: Callable[[Ready], None] | None = None,
+    signals: StopSignals | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
+
+    A signal that is received before the server is ready ends the process by that signal.
 
     Args:
         config: the options of `logitport serve`.
         processors: see `Server`.
         launched: see `Server`.
         on_ready: called when the server is ready. By default the address is printed.
+        signals: those of the start, if it has begun already.
     """
+    signals = signals or StopSignals()
     config.start_logging()
     descriptors.raise_limit()
     for variable in unread({*OF_THE_SDK, *VARIABLES}):
@@ -418,7 +423,8 @@ def run(
         if name in os.environ and field not in config.model_fields_set:
             logger.warning("%s is set in the environment, but the configuration of this program leaves it out", name)
     try:
-        running = asyncio.run(_serve(config, processors, launched, on_ready or _report))
+        with signals.ending_the_process():
+            running = asyncio.run(_serve(config, processors, launched, on_ready or _report, signals))
     except (StartupError, LogitportError) as error:
         sys.exit(f"logitport: {error}")
     if running:
@@ -440,15 +446,15 @@ async def _serve(
     processors: Iterable[object],
     launched: Launched | None,
     on_ready: Callable[[Ready], None],
+    signals: StopSignals,
 ) -> int:
     server = Server(config, processors, launched)
-    ready = await server.start()
+    stopping = signals.watch()
+    ready = await _start(server, stopping)
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
     collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))
     compiled.warn_if_unfit()
     shipped, programs = server.announcement, "accepted" if config.programs else "refused"
@@ -457,9 +463,17 @@ async def _serve(
     on_ready(ready)
     await stopping.wait()
     collecting.cancel()
-    for number in _SIGNALS:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
     text = "stopping: sessions and calls get up to %.1f s; a second signal ends the server at once"
     logger.info(text, config.stop_seconds)
     return await server.stop()
+
+
+async def _start(server: Server, stopping: asyncio.Event) -> Ready:
+    """Start the server. If `stopping` is set before it is ready, close it and raise Stopped."""
+    starting, stopped = asyncio.create_task(server.start()), asyncio.create_task(stopping.wait())
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    (stopped if starting.done() else starting).cancel()
+    try:
+        return await starting
+    except asyncio.CancelledError:
+        raise Stopped from None

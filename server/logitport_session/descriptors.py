@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 _MAX_CHAIN_LENGTH = 8
+_log_limit = LogLimit()
 
 
 def limit() -> int:
@@ -43,6 +45,13 @@ def raise_limit() -> None:
 
 def shortage() -> LimitExceeded:
     """The error of an action for which the server has no descriptor. It is not the fault of any caller."""
+    _log_limit.warn(
+        logger,
+        "",
+        "no descriptor is free: this process may have %d open (ulimit -n, LimitNOFILE= of systemd), and the machine "
+        "has a limit of its own; calls and sessions that need one are refused",
+        limit(),
+    )
     return LimitExceeded(
         "the server is out of file descriptors; try again later, or have its operator raise the limit of open files "
         "(ulimit -n, or LimitNOFILE= of systemd)"

@@ -57,3 +57,13 @@ def test_the_server_cannot_serve_other_hosts_without_tokens() -> None:
     assert "LOGITPORT_LISTEN=0.0.0.0:" in variables
     assert "LOGITPORT_METRICS_LISTEN=127.0.0.1:" in variables
     assert [arguments for keyword, arguments in stages()[-1] if keyword == "CMD"] == ['["serve"]']
+
+
+def test_pods_keep_the_entry_point_of_the_image() -> None:
+    """`command` of a manifest would replace it, and with it the init that reaps processes."""
+    assert [arguments for keyword, arguments in stages()[-1] if keyword == "ENTRYPOINT"] == [
+        '["tini", "--", "logitport"]'
+    ]
+    manifests = "".join(path.read_text() for path in (ROOT / "deploy" / "kubernetes").rglob("*.yaml"))
+    assert re.findall(r"^ *(?:- )?command:", manifests, re.MULTILINE) == []
+    assert re.findall(r"^ *args:\n *- (.*)", manifests, re.MULTILINE) == ["serve"]

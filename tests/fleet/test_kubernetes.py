@@ -95,8 +95,7 @@ def config_of(resources: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(Serve, "run", lambda self: parsed.append(self))  # noqa: PLW0108 - a method of list is not bound
     container = container_of(resources)
-    assert container["command"] == ["logitport", "serve"]
-    run(["serve", *container["args"]])
+    run(container["args"])
     assert {name for name in variables if name.startswith("LOGITPORT_")} <= {*VARIABLES}
     (config,) = parsed
     return config
@@ -234,7 +233,7 @@ def test_the_server_runs_in_such_a_container(tmp_path: Path) -> None:
     variables = {name: inside(value) for name, value in variables_of(resources).items()}
     bwrap = ["bwrap", "--die-with-parent", "--unshare-user", "--uid", "10001", "--gid", "10001"]
     bwrap += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *binds]
-    command = [*bwrap, COMMAND, "serve", *map(inside, container["args"])]
+    command = [*bwrap, COMMAND, *map(inside, container["args"])]
     log = tmp_path / "log"
     with (
         log.open("w") as stderr,

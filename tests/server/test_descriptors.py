@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import resource
+import time
 
 import pytest
 
@@ -12,6 +13,17 @@ from logitport import LimitExceeded
 from logitport_server.config import ServerConfig
 from logitport_server.transports.endpoint import connection_limit
 from logitport_session import descriptors
+from logitport_session.log_limit import LogLimit
+
+
+def test_a_shortage_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Once a second: callers may try again and again."""
+    monkeypatch.setattr(descriptors, "_log_limit", LogLimit())
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    for _ in range(3):
+        descriptors.shortage()
+    assert caplog.text.count("no descriptor is free: this process may have") == 1
+    assert str(descriptors.limit()) in caplog.text
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.storm.classes import BAD, GOOD
-from tests.storm.reference import READING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,8 +98,3 @@ def ships(chain: Chain) -> bool:
 def follows_from_history(chain: Chain) -> bool:
     """Whether the chain continues after the loss of its state, or of ids at the end of its history."""
     return not any(name in _READING_CODE for name, _ in chain)
-
-
-def reads_logits(chain: Chain) -> bool:
-    """Whether the chain has a processor that reads logits."""
-    return any(name in READING for name, _ in chain)

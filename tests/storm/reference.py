@@ -163,9 +163,7 @@ EDITING: dict[str, Callable[[Context, dict[str, Any], Edits], None]] = {
 }
 
 
-def expected(
-    chain: Sequence[tuple[str, dict[str, Any]]], context: Context, row: Row, calls: int = 0, *, together: bool = True
-) -> Row:
+def expected(chain: Sequence[tuple[str, dict[str, Any]]], context: Context, row: Row, calls: int = 0) -> Row:
     """Return the processed row of a chain.
 
     Args:
@@ -173,7 +171,6 @@ def expected(
         context: of this row.
         row: float32[vocab], which stays as it is.
         calls: how often the processors of the request were called, with this call.
-        together: apply the edits of consecutive processors together, and not one after another.
 
     Raises:
         Undecided: rounding decides about an id.
@@ -186,8 +183,6 @@ def expected(
         edits = Edits()
         for name, params in entries:
             EDITING[name](context, params, edits)
-            if not together:
-                row, edits = edits.apply(row), Edits()
         row = edits.apply(row)
     return row
 

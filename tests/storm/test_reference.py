@@ -109,13 +109,3 @@ def test_sessions_in_this_process_equal_the_reference() -> None:
     Engine("engine-0", Setting([], {}, 2, 10, begun + 60), Records("engine-0", found.append)).run(events, begun)
     assert [record for record in found if record["kind"] not in ("counts", "wait")] == []
     assert sum(record["counts"].get("rows", 0) for record in found if record["kind"] == "counts") > 100
-
-
-def test_edits_that_are_applied_one_after_another() -> None:
-    chain: chains.Chain = [
-        ("frequency_penalty", {"frequency_penalty": 1.5237346606397004}),
-        ("presence_penalty", {"presence_penalty": 1.0001437327702027}),
-    ]
-    context, row = Context(np.zeros(1, np.int32), 0, 1), np.array([1.75], np.float32)
-    assert expected(chain, context, row) == np.float32(-0.7738785743713379)
-    assert expected(chain, context, row, together=False) == np.float32(-0.7738784551620483)

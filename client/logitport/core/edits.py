@@ -137,7 +137,10 @@ class Edits:
         return replace(self, rows=np.array(rows, np.int32)[self.rows])
 
     def joined(self, other: Edits) -> Edits:
-        """Return these edits and those of other rows, in the order of the rows. Rows ascend in both."""
+        """Return these edits and others, in the order of the rows. Rows ascend in both.
+
+        Edits of the same row follow these. They have no FORCE.
+        """
         if not len(self) or not len(other):
             return self if len(self) else other
         values = self.values
@@ -152,7 +155,13 @@ class Edits:
             ids=np.concatenate((self.ids, other.ids)),
             values=values,
         )
-        return both._in_order(np.argsort(both.rows, kind="stable"))
+        return both.taken(np.argsort(both.rows, kind="stable"))
+
+    def followed_by(self, later: Edits) -> Edits:
+        """Return these edits and those of later processors. Rows ascend in both. A FORCE discards what precedes it."""
+        forced = later.rows[later.kinds == EditKind.FORCE]
+        earlier = self.taken(np.flatnonzero(~np.isin(self.rows, forced))) if forced.size else self
+        return earlier.joined(later)
 
     def merged(self) -> Edits:
         """Return equivalent edits, with all DENYs of a row, and all BIASes of a row, joined.
@@ -162,7 +171,7 @@ class Edits:
         first_of_row = np.ones(len(self), np.bool_)
         first_of_row[1:] = self.rows[1:] != self.rows[:-1]
         places = np.cumsum(first_of_row, dtype=np.int32) * 4 + _PLACE_OF_KIND[self.kinds]
-        ordered = self._in_order(np.argsort(places, kind="stable"))  # first a FORCE, last the BIASes
+        ordered = self.taken(np.argsort(places, kind="stable"))  # first a FORCE, last the BIASes
         rows, kinds = ordered.rows, ordered.kinds
         goes_on = (rows[1:] == rows[:-1]) & (kinds[1:] == kinds[:-1])
         goes_on &= (kinds[1:] == EditKind.DENY) | (kinds[1:] == EditKind.BIAS)
@@ -170,11 +179,11 @@ class Edits:
         begins[1:-1] = ~goes_on
         return replace(ordered, rows=rows[begins[:-1]], kinds=kinds[begins[:-1]], offsets=ordered.offsets[begins])
 
-    def _in_order(self, order: NDArray[np.intp]) -> Edits:
-        """Return the same edits in another order."""
+    def taken(self, order: NDArray[np.intp]) -> Edits:
+        """Return the edits with these indices, each at most once, in this order."""
         counts = self.counts[order]
         offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
-        sources = np.arange(len(self.ids), dtype=np.int32) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)
+        sources = np.arange(offsets[-1], dtype=np.int32) + np.repeat(self.offsets[:-1][order] - offsets[:-1], counts)
         return Edits(
             rows=self.rows[order],
             kinds=self.kinds[order],

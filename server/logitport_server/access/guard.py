@@ -19,7 +19,7 @@ from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls, read_message
 from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
-from logitport_server.log_limit import LogLimit
+from logitport_session.log_limit import LogLimit
 from logitport_session.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:

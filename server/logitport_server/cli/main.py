@@ -10,8 +10,12 @@ import sys
 
 def main() -> None:
     """Run the command line. SIGINT and a closed pipe end the process by their signals, without a traceback."""
+    if sys.argv[1:2] == ["serve"]:
+        _prepare_signals()
     try:
         from logitport_server.cli import root
+    except KeyboardInterrupt:
+        _end_by(signal.SIGINT)
     except ModuleNotFoundError as error:
         from logitport.installation import how_to_install
 
@@ -29,6 +33,15 @@ def main() -> None:
         _end_by(signal.SIGINT)
     except BrokenPipeError:
         _end_by(signal.SIGPIPE)
+
+
+def _prepare_signals() -> None:
+    """Set what signals do to a server until `StopSignals` takes over; its imports take seconds."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a request to read files again, before they are read
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # libraries may swallow a KeyboardInterrupt while they are imported
 
 
 def _end_by(number: signal.Signals) -> None:

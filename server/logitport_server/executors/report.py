@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,18 +35,6 @@ class WorkerReport:
     def memory_bytes(self) -> int:
         """Resident memory of the process now, with shared pages; 0 if it is not known."""
         return resident_bytes(self.process_id) if self.process_id else 0
-
-
-def process_id_of(pidfd: int) -> int:
-    """Return the id of the process of a pidfd, as this process sees it; 0 if it is not visible.
-
-    Source: proc_pid_fdinfo(5).
-    """
-    with suppress(OSError):
-        found = re.search(r"^Pid:\s*(\d+)$", Path(f"/proc/self/fdinfo/{pidfd}").read_text(), re.MULTILINE)
-        if found is not None:
-            return int(found[1])
-    return 0
 
 
 def resident_bytes(process_id: int) -> int:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.report import process_id_of
+from logitport_server.executors.pidfd import describe_end, process_id_of, send_signal
 from logitport_server.worker import frames, messages, replies, stack
 from logitport_session.isolation import STACK_SECONDS
 
@@ -131,8 +131,7 @@ class WorkerProcess:
         """Let the process write where it is. It must be killed after that, because no reply can follow."""
         if not self._stack_until:
             self._stack_until = time.monotonic() + STACK_SECONDS
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, stack.SIGNAL)
+            send_signal(self._pidfd, stack.SIGNAL)
 
     def stack(self) -> list[stack.StackFrame]:
         """Return the frames of the processor in the running call, the innermost first; none if they do not arrive.
@@ -157,8 +156,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill the process and all that it has started. Idempotent."""
         self._killed = True
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        send_signal(self._pidfd)
 
     def close(self) -> None:
         """Kill the process and close its descriptors. No method may be called afterwards."""
@@ -240,11 +238,8 @@ class WorkerProcess:
         status = self._ended.result()
         if status is None:
             return ZygoteGone("ended with the process that forks workers")
-        if status >= 0:
-            return WorkerGone(f"ended with status {status}")
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-        cause = ", most likely for memory" if name == "SIGKILL" and not self._killed else ""
-        return WorkerGone(f"was killed by {name}{cause}")
+        cause = ", most likely for memory" if status == -signal.SIGKILL and not self._killed else ""
+        return WorkerGone(f"{describe_end(status)}{cause}")
 
 
 class ProcessPoll:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import subprocess
 import threading
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport_server.executors.pidfd import describe_end
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
 from logitport_session import descriptors
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 1 << 16
 _READY_TIMEOUT_SECONDS = 180.0
+# For the exit status of a zygote that has closed its socket.
+_END_SECONDS = 0.5
 
 
 class StartedWorker(NamedTuple):
@@ -176,8 +180,6 @@ class Zygote:
     def _handle_end(self) -> None:
         """Complete all futures: the workers have ended with their zygote."""
         self._gone = True
-        if not self._closed:
-            logger.error("the zygote of Python %s has ended, and all its workers with it", self.python)
         gone = ZygoteGone("could not be forked: the zygote has ended")
         with self._lock:
             forking, ended = list(self._forking.values()), list(self._ended.values())
@@ -191,12 +193,26 @@ class Zygote:
         for worker in tuple(self._cgroup_of):
             self._remove_cgroup(worker)
         if not self._ready.done():
-            status = self._process.wait()
-            self._ready.set_exception(RuntimeError(f"it ended with status {status} during start-up"))
+            ending = _ending(self._process.wait())
+            self._log_end(
+                f"{ending} during start-up; lines before may have the reason. The next call launches it again"
+            )
+            self._ready.set_exception(RuntimeError(f"it {ending} during start-up"))
         elif not self._closed:
+            with suppress(subprocess.TimeoutExpired):  # bubblewrap around it ends a moment later
+                self._process.wait(_END_SECONDS)
+            self._process.kill()
+            self._log_end(f"{_ending(self._process.wait())}, and all its workers with it; it is launched again")
             self._on_end(self)
-            self._process.kill()  # bubblewrap around it may not have ended yet
-            self._process.wait()
+
+    def _log_end(self, what: str) -> None:
+        if not self._closed:
+            logger.error("the zygote of Python %s, which forks workers, %s", self.python, what)
+
+
+def _ending(status: int) -> str:
+    """Describe the end of a zygote. Bubblewrap adds 128 to the number of the signal that has ended its child."""
+    return describe_end(128 - status if status > 128 else status)
 
 
 def _complete(forked: Future[WorkerProcess], started: Future[StartedWorker]) -> None:

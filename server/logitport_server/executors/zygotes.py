@@ -147,7 +147,7 @@ class Zygotes:
         if not delay:
             return self._submit(kind)
         logger.error(
-            "the zygote of Python %s has ended again; it is launched in %g s. Until then no worker starts",
+            "the zygote of Python %s has ended again within a minute; it is launched in %g s, and no worker before",
             kind.python,
             delay,
         )

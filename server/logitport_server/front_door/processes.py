@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
+from logitport_server.executors.pidfd import describe_end
 from logitport_server.principal_process.messages import Ping
 
 if TYPE_CHECKING:
@@ -200,9 +201,9 @@ class Processes:
         crashes.append(now)
         self.lost += 1
         logger.error(
-            "the process %d of principal %r %s; its %d streams have ended",
+            "the process %d of %s %s; sessions and calls that have ended with it: %d",
             process.process_id,
-            process.principal,
+            f"principal {process.principal!r}" if process.principal else "the caller",
             _ending(status, process.killed_because),
             process.streams,
             extra={"event": "process_lost", "principal": process.principal, "status": status},
@@ -261,8 +262,5 @@ def _ending(status: int | None, killed_because: str) -> str:
         return f"was killed by the server: {killed_because}"
     if status is None:
         return "has ended"
-    if status >= 0:
-        return f"has ended with status {status}"
-    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    cause = ", most likely for memory" if name == "SIGKILL" else ""
-    return f"was killed by {name}{cause}"
+    cause = ", by the kernel for lack of memory or by another program" if status == -signal.SIGKILL else ""
+    return f"{describe_end(status)}{cause}"

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport_server import tracing
-from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.report_messages import MetricsReport, ReportNow, SpansReport
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import logging
 import os
-import signal
 import threading
 from collections import deque
 from contextlib import suppress
@@ -17,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
 from logitport_proto import common_pb2
+from logitport_server.executors.pidfd import send_signal
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.link import failed
@@ -156,8 +156,7 @@ class RunningProcess:
         """Kill the process. The reason is for the log."""
         if not self.ended.done():
             self.killed_because = self.killed_because or reason
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            send_signal(self._pidfd)
 
     def cpu_seconds(self) -> float:
         """Return the processor time that it has used; 0 if it has ended. Source: proc_pid_stat(5)."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config.sources import VARIABLES
+from logitport_server.executors.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.principal_process import lifeline
@@ -36,8 +37,10 @@ logger = logging.getLogger(__name__)
 _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 # The text shows in `ps`. With -m, Python before 3.11 would search the working directory first, also for the modules
 # that it imports before any of ours. With -c, it searches there from the first statement on.
+# The zygote ends with the front door, also while its imports run, which take seconds.
 _CODE = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
+    "from logitport_server.sandbox.linux import end_with_parent; end_with_parent(int(sys.argv[2])); "
     "from logitport_server.principal_process.zygote import main; main()"
 )
 _FORK_SECONDS = 10.0
@@ -53,7 +56,7 @@ class LaunchedZygote(NamedTuple):
 
 
 def launch(setup: Setup) -> LaunchedZygote:
-    """Start a zygote. It ends when the socket is closed. Raises OSError."""
+    """Start a zygote. It ends when the socket is closed, or with the calling thread. Raises OSError."""
     ours, theirs = Channel.pair()
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES and name not in _SECRETS}
     environment |= {
@@ -65,7 +68,7 @@ def launch(setup: Setup) -> LaunchedZygote:
     try:
         with theirs:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", _CODE, str(theirs.fileno())],
+                [sys.executable, "-c", _CODE, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what an installed processor prints; stdout is for the line with the address
                 env=environment,
@@ -197,7 +200,10 @@ class SessionZygote:
             logger.error("the process that forks sessions' processes has sent %s", error)
             received = None
         if received is None:
-            self._handle_end()
+            with suppress(subprocess.TimeoutExpired):  # it blocks the event loop
+                self._launched.process.wait(_END_SECONDS)
+            status = self._launched.process.returncode
+            self._handle_end("has closed its socket" if status is None else describe_end(status))
         else:
             self._handle(*received)
 
@@ -234,7 +240,7 @@ class SessionZygote:
         if channel is self._channel and channel.fileno() >= 0:
             self._handle_end(what)
 
-    def _handle_end(self, what: str = "has ended") -> None:
+    def _handle_end(self, what: str) -> None:
         """Kill the zygote, and launch it again unless it was never ready. Running processes go on.
 
         `what` describes what it has done, for the log.
@@ -251,7 +257,7 @@ class SessionZygote:
             return
         delay = self._backoff.next()
         logger.error(
-            "the process that forks sessions' processes %s; it is started again%s",
+            "the process that forks sessions' processes %s; it is started again%s. Open sessions go on; others wait",
             what,
             f" in {delay:g} s" if delay else "",
         )

@@ -6,7 +6,6 @@ import gc
 import logging
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from logitport.core.fair_threads import FairThreads
@@ -17,6 +16,7 @@ from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.names import Names, Registered
+from logitport_server.principal_process.open_streams import OpenStreams
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
 from logitport_server.principal_process.workers.choice import executor_of
@@ -91,6 +91,7 @@ class _Process:
         self._link = link
         self._memory = PrincipalMemory(setup.session_limits.max_principal_memory, self._borrow_memory)
         self._admission_threads = FairThreads(_MAX_ADMISSION_THREADS, "logitport-admission")
+        self._open_streams = OpenStreams()
         departures = Departures(setup.max_session_age)
         counts = SessionCounts(preloaded.installed)
         self._reporter = Reporter(
@@ -110,6 +111,7 @@ class _Process:
             departures,
             setup.session_limits.max_message_bytes,
             setup.stall_seconds,
+            self._open_streams,
         )
         link.handle(messages.OpenStream, streams.open)
         link.handle(messages.AttachConnection, streams.attach)
@@ -144,9 +146,9 @@ class _Process:
             self._trusted_keys.use(message.keys)
 
     def _collect(self) -> None:
-        """Collect garbage at intervals, and return freed memory to the kernel."""
+        """Collect garbage at intervals and when the last stream has ended, and return freed memory to the kernel."""
         while True:
-            time.sleep(collector.INTERVAL_SECONDS)
+            is_idle = self._open_streams.wait_until_idle(collector.INTERVAL_SECONDS)
             gc.collect()
-            if self._memory.take_freed():
+            if self._memory.take_freed() or is_idle:
                 collector.return_freed_memory()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from logitport_proto import common_pb2
     from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.principal_process.messages import AttachConnection, OpenStream
+    from logitport_server.principal_process.open_streams import OpenStreams
     from logitport_server.transports.departures import Departures
     from logitport_server.transports.local_connection import FrameHandler
     from logitport_server.transports.refusals import Refusals
@@ -50,6 +51,7 @@ class Streams:
         check: answers a call of the kind "check".
         max_message_bytes: the size limit of a frame.
         stall_seconds: how long an engine may take to receive a reply on a local connection.
+        open_streams: counts the streams.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Streams:
         departures: Departures,
         max_message_bytes: int,
         stall_seconds: float,
+        open_streams: OpenStreams,
     ) -> None:
         self._stall_seconds = stall_seconds
         self._name = name
@@ -72,6 +75,7 @@ class Streams:
         self._departures = departures
         self._max_message_bytes = max_message_bytes
         self._sessions: dict[int, SessionStream] = {}
+        self._open_streams = open_streams
         self._call_threads = ThreadPoolExecutor(_MAX_CALL_THREADS, "logitport-call")
         self._is_leaving = False
 
@@ -81,6 +85,7 @@ class Streams:
             logger.warning("a stream was not opened: no descriptor is free in this process")
             return
         connection = RelayedConnection(socket.socket(fileno=descriptors[0]))
+        self._open_streams.begin()
         principal = Principal(self._name, frozenset(message.scopes))
         trace = tracing.continued(message.traceparent, message.tracestate)
         if message.kind != "session":
@@ -89,7 +94,7 @@ class Streams:
                 self._call_threads.submit(self._call, connection, message.kind, answer, principal, trace)
             except RuntimeError as error:  # no thread can be started
                 connection.fail(defects.to_error(error, "a call"))
-                connection.close()
+                self._close(connection)
             return
         held = _Held(partial(self._end, message.number, connection))
         stream = SessionStream(
@@ -160,7 +165,11 @@ class Streams:
 
     def _end(self, number: int, connection: RelayedConnection) -> None:
         self._sessions.pop(number, None)
+        self._close(connection)
+
+    def _close(self, connection: RelayedConnection) -> None:
         connection.close()
+        self._open_streams.end()
 
     def _call(
         self,
@@ -186,7 +195,7 @@ class Streams:
         except OSError:
             logger.debug("the front door has ended a call", exc_info=True)
         finally:
-            connection.close()
+            self._close(connection)
 
     def _applied(self, data: bytes, principal: Principal) -> bytes:
         """Return the reply to a call of Apply. Raises LogitportError."""

@@ -11,14 +11,13 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
 
 from logitport_server.config import ServerConfig
 from logitport_server.processes.single import serve
-from logitport_server.sandbox.linux import die_with_parent
+from logitport_server.sandbox.linux import end_with_parent
 from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Serve until SIGTERM, or until the parent ends."""
     parent, ready = _take_pipes()
-    _end_with_parent(int(sys.argv[1]))
+    # Not by SIGTERM: a server that moves its sessions first would keep its port from the server of the next parent.
+    end_with_parent(int(sys.argv[1]))
     config = ServerConfig(**orjson.loads(_read_line(parent)))
     threading.Thread(target=_await_end, args=(parent,), name="logitport-parent", daemon=True).start()
 
@@ -49,19 +49,6 @@ def _take_pipes() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     return parent, ready
-
-
-def _end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, also if it hangs or is stopped then.
-
-    Not SIGTERM: a server that moves its sessions first would keep its port from the server of the next parent. The
-    child requests the signal itself. Otherwise the parent would run Python code between fork and exec, which can
-    deadlock if it has threads.
-    """
-    with suppress(AttributeError, OSError):  # other systems than Linux have the pipe alone
-        die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before
-        sys.exit("logitport: the parent of this process has ended")
 
 
 def _read_line(descriptor: int) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport_server import time_slice
 from logitport_server.front_door.launched import launch
+from logitport_server.stop_signals import StopSignals
 from logitport_session import descriptors
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None)
     time_slice.shorten()
     config.start_logging()
     descriptors.raise_limit()  # before the zygotes, which inherit it
-    launched = launch(config)
-    from logitport_server.server import run  # after the zygotes have started: its imports take a while, too
+    launched = launch(config)  # until here, a signal ends the process, and the zygotes end with it
+    signals = StopSignals()
+    with signals.ending_the_process():
+        from logitport_server.server import run  # after the zygotes have started: its imports take a while, too
 
-    run(config, launched=launched, on_ready=on_ready)
+    run(config, launched=launched, on_ready=on_ready, signals=signals)

@@ -16,6 +16,7 @@ from logitport_server.registry.records import Binding, Quarantined, Registration
 from logitport_server.registry.stores.base import Conflict, StoreError
 from logitport_server.registry.view import Entry, View
 from logitport_session import descriptors
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -77,6 +78,7 @@ class Catalog:
         self._version: str | None = None
         self._held: dict[str, Held] = {}
         self.outage = ""
+        self._log_limit = LogLimit()
         with self._using_store():
             self._synchronize(math.inf)
 
@@ -125,7 +127,10 @@ class Catalog:
                 self._store_quarantines()
         except StoreError as error:
             if not self.outage:
-                logger.error("%s; what is registered stays in use, changes are refused until the store is back", error)
+                logger.error(
+                    "the store cannot be used: %s; what is registered stays in use, and changes are refused meanwhile",
+                    error,
+                )
             self.outage = str(error)
             # Those that are not in the store and have ended since are dropped: their number would have no limit.
             changes = self._quarantine.take_changes()
@@ -151,6 +156,8 @@ class Catalog:
         except StoreError as error:
             if descriptors.is_shortage(error):
                 raise descriptors.shortage() from error
+            if self._log_limit.take("") is not None:
+                logger.error("a change of the registry has failed: the store cannot be used: %s", error)
             happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
             raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error
 

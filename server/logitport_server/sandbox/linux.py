@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 
 CLONE_NEWNS = 0x0002_0000
@@ -96,6 +97,20 @@ def set_dumpable(dumpable: bool) -> None:
 def die_with_parent(signal_number: int) -> None:
     """Let the kernel send this signal to the process when its parent ends."""
     _prctl("parent death signal", _PR_SET_PDEATHSIG, signal_number)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, also if it hangs or is stopped then.
+
+    The child requests the signal itself. Otherwise the parent would run Python code between fork and exec, which can
+    deadlock if it has threads.
+
+    Args:
+        parent: the parent's process id. If that has ended already, so does this process.
+    """
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

@@ -45,7 +45,7 @@ class WatchedStep:
         """Run the chains that read no logits, and apply their packed edits, as an engine does."""
         ends: list[tuple[int, int]] = []  # of each place: the number of calls that have succeeded by its end
 
-        def observe(groups: Sequence[Group]) -> None:
+        def observe(groups: Sequence[Group], _: object) -> None:
             ends.extend((group.place, len(outcome.succeeded)) for group in groups[:1])
             self._note_failures(groups)
 
@@ -72,15 +72,16 @@ class WatchedStep:
         logits = self._logits[index_of]  # a copy
         begin = len(outcome.succeeded)
 
-        def observe(groups: Sequence[Group]) -> None:
+        def observe(groups: Sequence[Group], present: torch.Tensor | None) -> None:
             nonlocal begin
+            assert present is not None  # noqa: S101 - the step has logits
             edits = dict(_edits_of(outcome.succeeded[begin:]))
             begin = len(outcome.succeeded)
             self._note_failures(groups)
             for group in groups:
                 for row in group.rows:
                     if row.request.failure is None:
-                        self._note(index_of[row.index], group.place, logits[row.index], edits.get(row.index, ()))
+                        self._note(index_of[row.index], group.place, present[row.index], edits.get(row.index, ()))
 
         renumbered = Rows((Row(place, row.request) for place, row in enumerate(rows)), greedy=rows.greedy)
         run(renumbered, {}, logits.shape[1], logits, outcome, time, observe)

@@ -49,7 +49,7 @@ class LocalSocketListener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(self.path)
-        except OSError:
+        except BaseException:
             self._socket.close()
             self._folder.close()
             raise

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
-from logitport_server.log_limit import LogLimit
 from logitport_server.metrics.counts import code_label
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

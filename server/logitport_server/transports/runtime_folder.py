@@ -28,10 +28,14 @@ class RuntimeFolder:
     def __init__(self) -> None:
         _remove_abandoned_folders()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        unlocked = self.path / "unlocked"
-        self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self.path / _LOCK)  # after it is locked, so that no other server finds it unlocked
+        try:
+            self._lock = os.open(self.path / "unlocked", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # After it is locked, so that no other server finds it unlocked.
+            (self.path / "unlocked").rename(self.path / _LOCK)
+        except BaseException:  # without a lock no other server removes it
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def close(self) -> None:
         """Remove the folder, and release its lock."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.core.tensors import even_span, put_rows, rows_with_nan, take_rows
 from logitport.errors import ProcessorFailed
-from logitport.ops import apply_edits
 from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import is_retryable, of_dialect
 from logitport_session.dialects.results import check_result
@@ -16,6 +15,7 @@ from logitport_session.isolation import NotStarted, RemoteCall
 from logitport_session.steps.grouping import Group, Row, Rows
 from logitport_session.steps.ordering import in_order
 from logitport_session.steps.outcome import StepOutcome
+from logitport_session.steps.waiting_edits import WaitingEdits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from logitport_session.isolation import Flight
     from logitport_session.steps.step_time import StepTime
 
-    Observe: TypeAlias = Callable[[Sequence[Group]], None]
+    Observe: TypeAlias = Callable[[Sequence[Group], torch.Tensor | None], None]
 
 
 def run(
@@ -49,7 +49,8 @@ def run(
         logits: float[rows, vocab_size], edited in place; None if no chain reads logits.
         outcome: collects edits, failures and counts.
         time: the time that shipped code may take.
-        observe: called after the calls of one place of the chains, with their groups. It may read logits and outcome.
+        observe: called after the calls of one place of the chains, with their groups and the present logits. It may
+            also read the outcome.
     """
     originals = _copy_skippable_rows(rows, logits)
     calls = _Calls(vocab_size, logits, outcome, time)
@@ -60,7 +61,9 @@ def run(
         if logits is not None:
             calls.fail_nan_rows(groups, logits)
         if observe is not None:
-            observe(groups)
+            observe(groups, None if calls.waiting is None else calls.waiting.present_logits())
+    if calls.waiting is not None:
+        calls.waiting.apply_all()
     for row in rows if originals else ():
         if logits is not None and row.request.failure is not None and row.index in originals:
             logits[row.index].copy_(originals[row.index])
@@ -92,16 +95,24 @@ class _Timed:
 
 
 class _Calls:
-    """Calls the processors of a step, and records the results in its outcome. The arguments are those of `run`."""
+    """Calls the processors of a step, and records the results in its outcome. The arguments are those of `run`.
+
+    Attributes:
+        waiting: edits of the logits that are not applied yet; None without logits.
+    """
 
     def __init__(self, vocab_size: int, logits: torch.Tensor | None, outcome: StepOutcome, time: StepTime) -> None:
         self._vocab_size = vocab_size
         self._logits = logits
         self._outcome = outcome
         self._time = time
+        self.waiting = None if logits is None else WaitingEdits(logits)
 
     def call_all(self, groups: Sequence[Group]) -> list[Group]:
         """Call the processors of all groups, those in workers at the same time. Returns the groups to call again."""
+        read = [row.index for group in groups if group.dialect.reads_logits for row in group.rows]
+        if read and self.waiting is not None:
+            self.waiting.apply_to(read)
         isolated = [group for group in groups if group.dialect.isolated]
         if isolated and self._time.is_exhausted:
             self._fail_not_called(isolated)
@@ -215,12 +226,8 @@ class _Calls:
         if failed:
             self._fail_rows(group, failed)
         self._outcome.succeeded.append((group, edits))
-        if has_edits and self._logits is not None:
-            packed = StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size)
-            import torch
-
-            with torch.no_grad():  # a processor of this process may have enabled gradients of its rows
-                apply_edits(packed, self._logits)
+        if has_edits and self.waiting is not None:
+            self.waiting.add(StepOutcome([(group, edits)], self._outcome.failures).pack(self._vocab_size))
 
     def _fail_not_called(self, groups: Iterable[Group]) -> None:
         error = ProcessorFailed(

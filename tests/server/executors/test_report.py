@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
 from logitport_server.executors import Deadlines
-from logitport_server.executors.report import process_id_of, resident_bytes
+from logitport_server.executors.pidfd import process_id_of, send_signal
+from logitport_server.executors.report import resident_bytes
 from logitport_server.executors.worker import Worker
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session.dialects import make_dialect
@@ -29,6 +31,16 @@ def test_a_process_is_found_by_its_descriptor() -> None:
             os.close(pidfd)
     assert resident_bytes(process.pid) == 0
     assert process_id_of(pidfd) == 0
+
+
+def test_a_signal_to_a_process_that_has_ended_is_no_error() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        pidfd = os.pidfd_open(process.pid)
+        send_signal(pidfd, 0)
+        send_signal(pidfd)
+        assert process.wait() == -signal.SIGKILL
+        send_signal(pidfd)
+        os.close(pidfd)
 
 
 class Process:

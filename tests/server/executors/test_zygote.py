@@ -38,6 +38,7 @@ def ends() -> Iterator[tuple[Zygote, socket.socket]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = Mock()
     process.poll.return_value = None
+    process.wait.return_value = 137
     zygote = Zygote("3.11", StartedZygote(ours, process, frozenset()), Limits())
     with theirs:
         yield zygote, theirs
@@ -65,6 +66,18 @@ def test_the_server_cannot_receive_the_workers_pidfd(ends: tuple[Zygote, socket.
     send(control, messages.ForkFailed(requested(control), "another reason"))
     with pytest.raises(WorkerGone, match="another reason"):
         again.result(60)
+
+
+def test_its_end_is_logged_with_its_signal(
+    ends: tuple[Zygote, socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bubblewrap, which is around it, ends with status 137."""
+    zygote, control = ends
+    send(control, messages.Ready())
+    zygote.ready()
+    control.close()
+    wait_until(lambda: caplog.text)
+    assert "the zygote of Python 3.11, which forks workers, was killed by SIGKILL, and all its workers" in caplog.text
 
 
 def test_the_zygote_has_no_descriptor(ends: tuple[Zygote, socket.socket]) -> None:

@@ -58,6 +58,7 @@ class Launches:
             raise SandboxError("no sandbox today")
         process = Mock()
         process.poll.return_value = None
+        process.wait.return_value = 0
         return StartedZygote(ours, process, frozenset())
 
     def end(self, *, ready: bool = True) -> None:

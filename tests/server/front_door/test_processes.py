@@ -153,6 +153,18 @@ def test_a_principal_is_refused_for_a_growing_time_after_crashes() -> None:
     with_processes(test, clock=lambda: clock[0])
 
 
+@pytest.mark.parametrize(("principal", "named"), [("anna", "principal 'anna'"), ("", "the caller")])
+def test_the_end_of_a_process_is_logged(principal: str, named: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(running: Processes, zygote: Zygote) -> None:
+        process = cast("Any", await running.get(principal))
+        running.begin_stream(process)
+        await crash(process)
+
+    with_processes(test)
+    assert f"of {named} was killed by SIGKILL, by the kernel for lack of memory or by another program" in caplog.text
+    assert "sessions and calls that have ended with it: 1" in caplog.text
+
+
 def test_the_oldest_idle_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_IDLE", 2)
 

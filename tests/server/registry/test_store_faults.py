@@ -109,13 +109,15 @@ def test_a_fault_at_every_write(base: Path, tmp_path: Path, change: Change, faul
     assert at > 2
 
 
-def test_the_error_and_the_next_change(base: Path) -> None:
+def test_the_error_and_the_next_change(base: Path, caplog: pytest.LogCaptureFixture) -> None:
     opened, store = open_registry(base)
     with (
         FaultyDisk(1, "stays full").mounted(),
         pytest.raises(LogitportError, match=r"store cannot be used: .*registry.db: .* full; nothing has changed"),
     ):
         opened.register(THREE, "team/three", ANN, replace=False)
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("a change of the registry has failed: the store cannot be used: ")
     opened.register(THREE, "team/three", ANN, replace=False)
     store.close()
     assert stored_content(base) == content(opened)

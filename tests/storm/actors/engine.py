@@ -162,7 +162,7 @@ class Engine(Actor):
                 self._failed(one, result.failures[at])
             else:
                 context = Context(one.ids, one.prompt, vocab)
-                self._comparison.row(one, result.logits[at], context, rows[at], runs_on_server=True)
+                self._comparison.row(one, result.logits[at], context, rows[at])
 
     def close(self) -> None:
         self._running, self._pending = [], {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
-from logitport_server.executors.report import process_id_of
+from logitport_server.executors.pidfd import process_id_of, send_signal
 from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
-from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.worker_messages import (
     ForkWorker,
     WorkerEnded,
@@ -24,6 +22,7 @@ from logitport_server.principal_process.worker_messages import (
 )
 from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +53,7 @@ class _LentWorker:
     process_id: int
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        send_signal(self.pidfd)
 
 
 @dataclass(eq=False)
@@ -275,7 +273,6 @@ def _discard(forking: Future[StartedWorker]) -> None:
 
 
 def _end_started(started: StartedWorker) -> None:
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
+    send_signal(started.pidfd)
     started.connection.close()
     os.close(started.pidfd)

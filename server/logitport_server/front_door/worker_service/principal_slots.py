@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
-from logitport_server.log_limit import LogLimit
 from logitport_server.principal_process.worker_messages import (
     CancelClaim,
     ClaimSlot,
@@ -21,6 +20,7 @@ from logitport_server.principal_process.worker_messages import (
     SlotRefused,
     TakeIdleSlot,
 )
+from logitport_session.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,0 +1,71 @@
+"""SIGTERM and SIGINT of a server, from the moment on when it has something to remove."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT was received before the server was ready."""
+
+
+class StopSignals:
+    """Handles the first SIGTERM or SIGINT. A second one ends the process at once.
+
+    The first one raises `Stopped` in the main thread until `watch` is called.
+    SIGHUP is ignored until the server handles it: it has not read its files yet, or reads them again when they change.
+    Only the main thread may create it and call its methods.
+    """
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        for number in _NUMBERS:
+            signal.signal(number, self._raise)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def watch(self) -> asyncio.Event:
+        """Return an event that the running event loop sets when a signal is received, or was received before."""
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+
+        def receive(received: int) -> None:
+            for number in _NUMBERS:
+                loop.remove_signal_handler(number)
+            self._receive(received)
+            stopping.set()
+
+        for number in _NUMBERS:
+            loop.add_signal_handler(number, receive, number)
+        if self._received is not None:  # a library has swallowed `Stopped`
+            receive(self._received)
+        return stopping
+
+    @contextmanager
+    def ending_the_process(self) -> Iterator[None]:
+        """End the process by the signal if the context raises after one. Shells and service managers read the status.
+
+        Any exception may be a consequence: SIGINT of a terminal ends other processes of the server, too.
+        """
+        try:
+            yield
+        except BaseException:
+            if self._received is not None:
+                os.kill(os.getpid(), self._received)
+            raise
+
+    def _raise(self, received: int, _: object) -> None:
+        self._receive(received)
+        raise Stopped
+
+    def _receive(self, received: int) -> None:
+        self._received = received
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_DFL)
