@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,6 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # Sends a signal to itself at each audit event whose name and arguments contain these texts. The events have an order
 # that does not depend on the machine's speed.
@@ -90,11 +91,12 @@ class Start:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    starts = Start(tmp_path)
-    yield starts
-    (tmp_path / "goes on").touch()
-    starts.kill()
+def start() -> Iterator[Start]:
+    with TemporaryDirectory() as folder:  # not `tmp_path`: the path of a Unix socket has 107 bytes at most
+        starts = Start(Path(folder))
+        yield starts
+        (starts.folder / "goes on").touch()
+        starts.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
