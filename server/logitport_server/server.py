@@ -306,6 +306,10 @@ class Server:
         self._is_ready = True
         return Ready(address, metrics_port)
 
+    def take_freed(self) -> bool:
+        """Whether much memory may have become free since the last call."""
+        return self._processing.take_freed()
+
     def refresh(self, *, force: bool = False) -> None:
         """Reload the tokens and the trusted keys if their files have changed; the keys in any case with `force`."""
         self._guard.refresh()
@@ -440,7 +444,7 @@ async def _serve(
     collector.begin()
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    collecting = loop.create_task(collector.collect_at_intervals())
+    collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))

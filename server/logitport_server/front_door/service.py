@@ -74,6 +74,12 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         self._num_sessions = 0
         self._ending: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._has_freed = False
+
+    def take_freed(self) -> bool:
+        """Whether large messages were relayed since the last call: much memory may have become free."""
+        freed, self._has_freed = self._has_freed, False
+        return freed
 
     async def Apply(  # type: ignore[override] # messages are neither parsed nor serialized here
         self, request: processing_pb2.ApplyRequest | Unparsed, context: Context
@@ -89,6 +95,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         call = current_call.get()
         async with _unavailable(context):
             stream = await self._open(call, kind, trace=tracing.headers())
+            self._has_freed |= len(data) > _LARGE_BYTES
             try:
                 return await stream.exchange(data)
             except BaseException:
@@ -130,6 +137,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
                     return
                 if stream is None:
                     stream = await self._open(call, "session", trace=_headers_of(context), peer=context.peer())
+                self._has_freed |= len(frame.data) > _LARGE_BYTES
                 reply = await stream.exchange(frame.data)
                 with stall_limit:
                     await context.write(reply)

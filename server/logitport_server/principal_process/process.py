@@ -100,7 +100,7 @@ class _Process:
             lambda: self._admission_threads.waiting,
             tracing.configure_queue(),
         )
-        streams = Streams(
+        self._streams = streams = Streams(
             principal,
             self._open_session,
             Checks(policy, self._executor.check_python).check_message,
@@ -142,5 +142,5 @@ class _Process:
         while True:
             time.sleep(collector.INTERVAL_SECONDS)
             gc.collect()
-            if self._memory.take_freed():
+            if self._memory.take_freed() or not self._streams.has_sessions:  # the next session may be long in coming
                 collector.return_freed_memory()

@@ -134,6 +134,11 @@ class Streams:
         except RuntimeError:  # no thread can be started: the engine goes on without the local transport
             peer.close()
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether a session is open."""
+        return bool(self._sessions)
+
     def leave(self) -> None:
         """State to all sessions that they should move. Those that end now still get the replies to their frames."""
         self._is_leaving = True

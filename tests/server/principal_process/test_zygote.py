@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 
-_CODE = """
+_BEGIN = """
+import os
 import sys
 from logitport_server.config import ServerConfig
 from logitport_server.front_door.setups import setup_of
@@ -18,15 +19,32 @@ from logitport_server.principal_process.zygote_messages import Fork
 
 setup = setup_of(ServerConfig(device="cpu"))
 preloaded = zygote.preload(setup)
-before = set(sys.modules)
 settings = WorkerSettings(isolated=False, call_seconds=1.0, load_seconds=1.0, pythons=[], program_milliseconds=1.0)
-_Process(Fork(number=1, principal="", workers=settings), Link(None), setup, preloaded)
-print(sorted(set(sys.modules) - before))
+before = set(sys.modules)
+process = _Process(Fork(number=1, principal="", workers=settings), Link(None), setup, preloaded)
+"""
+_PRINTS_IMPORTS = "print(sorted(set(sys.modules) - before))"
+_RETURNS_MEMORY = """
+from logitport_server import collector
+collector.INTERVAL_SECONDS = 0.0
+collector.return_freed_memory = lambda: os._exit(7)
+process._collect()
 """
 
 
 def test_a_process_imports_nothing_at_its_start() -> None:
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `launch` has it
-    command = [sys.executable, "-c", _CODE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    done = run(_PRINTS_IMPORTS)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_a_process_without_sessions_returns_freed_memory() -> None:
+    """Those of calls of Apply kept up to a gigabyte."""
+    done = run(_RETURNS_MEMORY)
+    assert done.returncode == 7, done.stderr
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code after the begin of a process."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `launch` has it
+    command = [sys.executable, "-c", _BEGIN + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
