@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.storm.classes import BAD, GOOD
-from tests.storm.reference import READING
+from tests.storm.reference import EDITING, READING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,9 @@ def _logit_bias(random: Random, vocab: int) -> dict[str, Any]:
 
 
 _PARAMS: dict[str, Callable[[Random, int], dict[str, Any]]] = {
-    "disallowed_tokens": lambda random, vocab: {"token_ids": _ids(random, vocab, 20)},
+    "disallowed_tokens": lambda random, vocab: {
+        "token_ids": [*range(vocab)] if vocab < 400 and random.random() < 0.05 else _ids(random, vocab, 20)
+    },
     "logit_bias": _logit_bias,
     "min_tokens": lambda random, vocab: {"min_tokens": random.randint(0, 20), "stop_token_ids": _ids(random, vocab, 3)},
     "bad_words": _bad_words,
@@ -99,6 +101,11 @@ def ships(chain: Chain) -> bool:
 def follows_from_history(chain: Chain) -> bool:
     """Whether the chain continues after the loss of its state, or of ids at the end of its history."""
     return not any(name in _READING_CODE for name, _ in chain)
+
+
+def only_edits(chain: Chain) -> bool:
+    """Whether every processor of the chain reads no logits."""
+    return all(name in EDITING for name, _ in chain)
 
 
 def reads_logits(chain: Chain) -> bool:
