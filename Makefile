@@ -122,7 +122,8 @@ hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` in
 
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
 SANITIZE_EXAMPLES ?= 1000
-sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
+SANITIZE_MINUTES ?= 2
+sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 15 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
 		-k "not program and not payload and not pickle" tests/core tests/storm/test_fuzzer.py tests/client/core/test_history.py \
@@ -131,6 +132,7 @@ sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitize
 		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py
+	core/sanitize.sh $(BIN)/python $(BIN)/python -m tests.storm --only fuzzer embedded --minutes $(SANITIZE_MINUTES)
 
 storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers at once, on servers that break; STORM_MINUTES=10 with a new seed
 	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)

@@ -30,8 +30,8 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
         "seed": seed,
         "seconds": seconds,
         "servers": servers,
-        "small_store": random.random() < 0.5,
-        "slow_calls": random.random() < 0.5,
+        "small_store": "fill_disk" in breaks,
+        "slow_calls": "slow_calls" in breaks or "set_clock" in breaks,
         "settle_seconds": 90 if seconds >= 60 else 0,
         "principals": [*(f"innocent-{number}" for number in range(3)), "mixed", "author-0", "operator", *TOKENS],
         "options": {

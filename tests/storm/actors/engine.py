@@ -13,7 +13,7 @@ from logitport import Client, LogitportError, NotFound, Request, ServerUnavailab
 from tests.storm import chains
 from tests.storm.actors.base import Actor
 from tests.storm.actors.checked import EOS, Comparison, Running, logits, processors
-from tests.storm.actors.engine_events import WIDE, draw
+from tests.storm.actors.engine_events import draw
 from tests.storm.classes import GOOD
 from tests.storm.reference import Context
 
@@ -175,7 +175,7 @@ class Engine(Actor):
 
     @property
     def _most(self) -> int:
-        return _MAX_WIDE_REQUESTS if self._vocab == WIDE else _MAX_REQUESTS
+        return _MAX_WIDE_REQUESTS if self._vocab == chains.WIDE else _MAX_REQUESTS
 
     @property
     def _targets(self) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.storm.chains import WIDE
+
 if TYPE_CHECKING:
     from random import Random
 
     from tests.storm.script import Event
-
-WIDE = 200_000
 
 
 def draw(

@@ -7,6 +7,7 @@ import os
 import resource
 import traceback
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ class Fuzzer(Actor):
         """Run events, and leave the processor to the other actors first."""
         os.nice(10)
         logging.disable()
-        resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
+        pages = int(Path("/proc/self/statm").read_text().split()[5])  # a sanitizer has terabytes
+        limit = pages * resource.getpagesize() + _MAX_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         super().run(events, begun)
 
     def fuzz(self, event: Event) -> None:
