@@ -23,7 +23,7 @@ from tests.storm.server import BOUNDS, Process, StormServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STORE_BYTES = 16 << 20
+_STORE_BYTES = 128 << 20  # an attacker registers payloads of 5 MB
 _WATCH_SECONDS, _MEASURE_SECONDS = 0.1, 1.0
 _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended

@@ -26,79 +26,104 @@ class Defect(NamedTuple):
     Attributes:
         what: goes wrong.
         options: of the storm; it has ten minutes at most.
-        file: the file of the product.
-        changes: texts and what replaces them, each of which is once in the file.
+        changes: by file of the product, texts and what replaces them, each of which is once in the file.
     """
 
     what: str
     options: str
-    file: str
-    changes: dict[str, str]
+    changes: dict[str, dict[str, str]]
 
 
 DEFECTS = {
     "large-reply": Defect(
         "a reply of over 1 MiB on the local transport ends the process",
         "--seed 1 --minutes 2 --only fuzzer engine",
-        "core/src/step_message.h",
-        {"message.remove_prefix(std::min(message.size(), length_bytes));": "message = message.substr(length_bytes);"},
+        {
+            "core/src/step_message.h": {
+                "message.remove_prefix(std::min(message.size(), length_bytes));": "message = message.substr(4);"
+            }
+        },
     ),
     "cast": Defect(
         "scratch memory of a cast is overwritten before it is read, so that another row fails",
         "--seed 1 --minutes 2 --only fuzzer",
-        "client/logitport/programs/runtime/runner.py",
         {
-            "unfit.append(flags.view(len(flags), -1).any(dim=1))": "unfit.append(flags.view(len(flags), -1))",
-            "    return unfit\n": "    return [flags.any(dim=1) for flags in unfit]\n",
+            "client/logitport/programs/runtime/runner.py": {
+                "unfit.append(flags.view(len(flags), -1).any(dim=1))": "unfit.append(flags.view(len(flags), -1))",
+                "    return unfit\n": "    return [flags.any(dim=1) for flags in unfit]\n",
+            }
         },
     ),
     "held-workers": Defect(
         "a step waits for a busy worker while it holds others",
-        "--seed 4 --minutes 3 --only engine embedded",
-        "server/logitport_server/executors/flight.py",
-        {"if worker.lock.acquire(blocking=False):": "if worker.lock.acquire(timeout=max(0.0, self._remaining)):"},
+        "--seed 18 --minutes 5 --only engine",
+        {
+            "server/logitport_server/executors/flight.py": {
+                "if worker.lock.acquire(blocking=False):": "if worker.lock.acquire(timeout=max(0.0, self._remaining)):"
+            }
+        },
     ),
     "memory": Defect(
         "histories and states are not counted",
-        "--seed 1 --minutes 3 --only engine rival",
-        "server/logitport_session/memory.py",
-        {"    if not history.begin_charge(account, fixed, per_id, per_output_id):": "    if fixed < 0:"},
+        "--seed 55 --minutes 1.5 --only engine rival",
+        {
+            "server/logitport_session/memory.py": {
+                "    if not history.begin_charge(account, fixed, per_id, per_output_id):": "    if fixed < 0:"
+            }
+        },
     ),
     "quota": Defect(
         "a session leaves its quota before its resources have ended",
-        "--seed 1 --minutes 3 --only engine rival operator",
-        "server/logitport_server/front_door/service.py",
-        {"            await stream.relay.ended\n": "            pass\n"},
+        "--seed 118 --minutes 1.5 --only engine rival operator",
+        {
+            "server/logitport_server/front_door/service.py": {
+                "            await stream.relay.ended\n": "            pass\n"
+            },
+            "server/logitport_server/transports/local_connection.py": {
+                "            self._peer.shutdown(socket.SHUT_RD if finish else socket.SHUT_RDWR)": "            pass"
+            },
+        },
     ),
     "restore": Defect(
         "after a lost server all requests are admitted again in the foreground",
-        "--seed 1 --minutes 3 --only engine mixed breaker",
-        "client/logitport/session/admissions.py",
-        {"self.send(self._table.kept, in_background=True)": "self.send(self._table.kept)"},
+        "--seed 14 --minutes 5 --only engine mixed breaker",
+        {
+            "client/logitport/session/admissions.py": {
+                "self.send(self._table.kept, in_background=True)": "self.send(self._table.kept)"
+            }
+        },
     ),
     "long-reply": Defect(
         "the client awaits a reply that is announced with 4 GB",
         "--seed 1 --minutes 2 --only fuzzer",
-        "client/logitport/core/local_frames.py",
-        {"        if length > self._max_bytes:\n": "        if length < 0:\n"},
+        {
+            "client/logitport/core/local_frames.py": {
+                "        if length > self._max_bytes:\n": "        if length < 0:\n"
+            }
+        },
     ),
     "left-folder": Defect(
         "a start that fails leaves its folder behind",
-        "--seed 1 --minutes 3 --only engine operator",
-        "server/logitport_server/server.py",
-        {"            await self._close(0.0)\n            raise\n": "            raise\n"},
+        "--seed 1 --minutes 3 --only engine-0 operator",
+        {
+            "server/logitport_server/server.py": {
+                "            await self._close(0.0)\n            raise\n": "            raise\n"
+            }
+        },
     ),
     "all-denied": Defect(
         "rows of which no id is allowed are not reported",
         "--seed 1 --minutes 3 --only engine",
-        "client/logitport/session/step.py",
-        {"reply.rows_applied, reply.all_denied_rows)": "reply.rows_applied, ())"},
+        {"client/logitport/session/step.py": {"reply.rows_applied, reply.all_denied_rows)": "reply.rows_applied, ())"}},
     ),
     "frozen-state": Defect(
         "`self.n += 1` is frozen into a program",
         "--seed 1 --minutes 2 --only fuzzer",
-        "client/logitport/programs/capturing/tracing.py",
-        {"inspect.unwrap(cls.process)) if check_state else None": "inspect.unwrap(cls.process)) if False else None"},
+        {
+            "client/logitport/programs/capturing/tracing.py": {
+                "inspect.unwrap(cls.process)) if check_state else": "inspect.unwrap(cls.process)) if False else"
+            }
+        },
     ),
 }
 
@@ -119,7 +144,7 @@ def is_found(name: str) -> bool:
         for part in _FOLDERS:
             shutil.copytree(ROOT / part, tree / part, ignore=_IGNORED)
         plant(defect, tree)
-        if defect.file.startswith("core/"):
+        if any(file.startswith("core/") for file in defect.changes):
             build = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--target"]
             subprocess.run([*build, tree / _PACKAGES[0], tree / "core"], check=True)
         begun = time.monotonic()
@@ -132,13 +157,14 @@ def is_found(name: str) -> bool:
 
 
 def plant(defect: Defect, tree: Path) -> None:
-    """Change the file of a defect."""
-    text = (tree / defect.file).read_text()
-    for old, new in defect.changes.items():
-        if text.count(old) != 1:
-            raise ValueError(f"{defect.file} has {old!r} {text.count(old)} times")
-        text = text.replace(old, new)
-    (tree / defect.file).write_text(text)
+    """Change the files of a defect."""
+    for file, changes in defect.changes.items():
+        text = (tree / file).read_text()
+        for old, new in changes.items():
+            if text.count(old) != 1:
+                raise ValueError(f"{file} has {old!r} {text.count(old)} times")
+            text = text.replace(old, new)
+        (tree / file).write_text(text)
 
 
 def _environment(tree: Path) -> Path:
