@@ -135,15 +135,18 @@ class World:
 
     def start_in_vain(self, server: StormServer) -> None:
         """Start another server on the address of one that runs, and note what is wrong about its end."""
-        second = StormServer("second", self.folder, server.options, target=server.target)
-        with suppress(RuntimeError):
-            second.start()
-        assert second.process is not None
-        if (status := second.process.poll()) in (0, None) and server.serving:
-            self.find("no end", f"a second server on the same address has status {status}: {second.log_end()}")
-        second.end(signal.SIGKILL)
-        self._check_left(second)
-        shutil.rmtree(second.folder)
+        with self._locks[server.name]:  # the server is not restarted meanwhile
+            second = StormServer("second", self.folder, server.options, target=server.target)
+            with suppress(RuntimeError):
+                second.start()
+            assert second.process is not None
+            assert server.process is not None
+            status, runs = second.process.poll(), server.process.poll() is None
+            if status in (0, None) and runs:
+                self.find("no end", f"a second server on the same address has status {status}: {second.log_end()}")
+            second.end(signal.SIGTERM)
+            self._check_left(second)
+            shutil.rmtree(second.folder)
 
     def finish(self, settle_seconds: float) -> None:
         """Wait until the servers need no more than at first, stop them, and look for what is left."""
