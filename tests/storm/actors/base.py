@@ -136,7 +136,7 @@ class Actor:
         """Record an exception that the event does not handle; what is broken may explain an error of the SDK."""
         fields = {"error": type(error).__name__, "detail": traceback.format_exc()[-3000:]}
         kind = "failure" if isinstance(error, LogitportError) else "exception"
-        self.records.add(kind, begun=began, ships=False, chain=[], **fields)
+        self.records.add(kind, begun=began, ships=True, chain=[], **fields)
 
     def pause(self, seconds: float) -> None:
         """Sleep, but not beyond the end."""
