@@ -111,9 +111,8 @@ class Engine(Actor):
         candidates = [one for one in self._running if chains.follows_from_history(one.chain) and not one.harmful]
         if candidates:
             one = random.choice(candidates)
-            length = random.choice(
-                [one.prompt, random.randint(one.prompt, len(one.ids)), max(one.prompt, len(one.ids) - 3)]
-            )
+            last = len(one.ids)
+            length = random.choice([one.prompt, random.randint(one.prompt, last), max(one.prompt, last - 3)])
             self._session.rewind(one.handle, length)
             one.ids, one.new, one.drafts = one.ids[:length], [], []
             self.count["rewinds"] += 1
@@ -210,13 +209,8 @@ class Engine(Actor):
             client, shipped = self._client, chain[0][0]
             self.retry(lambda: client.register(shipped, name=name, replace=True, lift=False))
             one.name, chain[0] = name, (name, chain[0][1])
-        return Request(
-            one.ids[: one.prompt],
-            one.ids[one.prompt :],
-            chain,
-            tenant=tenant,
-            on_error="skip" if one.skips else "abort",
-        )
+        prompt, output = one.ids[: one.prompt], one.ids[one.prompt :]
+        return Request(prompt, output, chain, tenant=tenant, on_error="skip" if one.skips else "abort")
 
     def _admitted(self, one: Running, handle: Any) -> None:
         one.handle = handle
@@ -275,12 +269,11 @@ class Engine(Actor):
 
     def _bound(self, chosen: list[Running]) -> float:
         """The longest duration of a step on an idle machine: docs/security.md, "Promises to other callers"."""
-        shipped = any(chains.ships(one.chain) for one in chosen)
+        shipped = self._fields(*chosen)["ships"]
         return STEP_SECONDS + self._vocab * 1e-5 + (self.setting.step_seconds + 0.8 if shipped else 0)
 
     def _fields(self, *requests: Running) -> dict[str, Any]:
-        shipped = any(chains.ships(one.chain) for one in requests)
-        return {"ships": shipped}
+        return {"ships": any(chains.ships(one.chain) for one in requests)}
 
     def _failed(self, one: Running, error: LogitportError) -> None:
         if len(one.ids) > _MAX_IDS and type(error).__name__ == "LimitExceeded":
