@@ -84,15 +84,6 @@ DEFECTS = {
             },
         },
     ),
-    "restore": Defect(
-        "after a lost server all requests are admitted again in the foreground",
-        "--seed 14 --minutes 5 --only engine mixed breaker",
-        {
-            "client/logitport/session/admissions.py": {
-                "self.send(self._table.kept, in_background=True)": "self.send(self._table.kept)"
-            }
-        },
-    ),
     "long-reply": Defect(
         "the client awaits a reply that is announced with 4 GB",
         "--seed 1 --minutes 2 --only fuzzer",
