@@ -160,7 +160,7 @@ def test_failures_after_hits(error: str, fields: dict[str, Any], what: str, is_f
 def test_earlier_defects_can_be_planted(name: str, tmp_path: Path) -> None:
     """`python -m tests.storm.planted` finds them, which takes long."""
     for file in DEFECTS[name].changes:
-        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     plant(DEFECTS[name], tmp_path)
 

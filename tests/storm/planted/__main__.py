@@ -41,7 +41,10 @@ DEFECTS = {
         {
             "core/src/step_message.h": {
                 "message.remove_prefix(std::min(message.size(), length_bytes));": "message = message.substr(4);"
-            }
+            },
+            "core/src/batch_binding.cpp": {
+                "    const nb::bytes last = served": "    server_.release_large();\n    const nb::bytes last = served"
+            },
         },
     ),
     "cast": Defect(
