@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
+
+from logitport_server.principal_process.zygote import _Zygote
 
 _BEGIN = """
 import os
@@ -41,6 +44,30 @@ def test_a_process_without_sessions_returns_freed_memory() -> None:
     """Those of calls of Apply kept up to a gigabyte."""
     done = run(_RETURNS_MEMORY)
     assert done.returncode == 7, done.stderr
+
+
+def test_a_front_door_that_has_ended_is_no_error() -> None:
+    """It is killed together with a process, whose end can then not be reported."""
+
+    class Channel:
+        def fileno(self) -> int:
+            return reading
+
+        def send(self, *_: object) -> None:
+            raise ConnectionResetError
+
+    reading, writing = os.pipe()
+    channel: Any = Channel()
+    zygote = _Zygote(channel, channel, channel)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    pidfd = os.pidfd_open(process.pid)
+    zygote._processes[pidfd] = 1, process.pid
+    zygote._selector.register(pidfd, 1)
+    zygote.run()
+    process.returncode = 0  # it was reaped
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+    zygote._selector.close()
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
