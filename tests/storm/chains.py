@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.storm.classes import BAD, GOOD
+from tests.storm.reference import EDITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ Chain = list[tuple[str, dict[str, Any]]]
 # Processors whose state does not follow from the history, or might not.
 _READING_CODE = {"Scale", "AddCallCount"}
 _MAX_ENTRIES = 4
+# A vocabulary so wide that edits of a row have megabytes; what reads such a row takes seconds.
+WIDE = 200_000
 
 
 def _ids(random: Random, vocab: int, count: int) -> list[int]:
@@ -54,7 +57,9 @@ def _logit_bias(random: Random, vocab: int) -> dict[str, Any]:
 
 
 _PARAMS: dict[str, Callable[[Random, int], dict[str, Any]]] = {
-    "disallowed_tokens": lambda random, vocab: {"token_ids": _ids(random, vocab, 20)},
+    "disallowed_tokens": lambda random, vocab: {
+        "token_ids": [*range(vocab)] if vocab < 400 and random.random() < 0.3 else _ids(random, vocab, 20)
+    },
     "logit_bias": _logit_bias,
     "min_tokens": lambda random, vocab: {"min_tokens": random.randint(0, 20), "stop_token_ids": _ids(random, vocab, 3)},
     "bad_words": _bad_words,
@@ -80,7 +85,8 @@ BUILTINS = [name for name in _PARAMS if name not in GOOD]
 def draw(random: Random, vocab: int, classes: Sequence[str] = tuple(GOOD)) -> Chain:
     """Return a chain of built-ins, and of shipped classes with these names; it may be empty."""
     count = random.choice([0, 1, 1, 2, 2, 3, _MAX_ENTRIES])
-    names = [random.choice(classes if classes and random.random() < 0.3 else BUILTINS) for _ in range(count)]
+    builtins = BUILTINS if vocab < WIDE else [name for name in BUILTINS if name in EDITING]
+    names = [random.choice(classes if classes and random.random() < 0.3 else builtins) for _ in range(count)]
     names = [name for at, name in enumerate(names) if name != "thinking_budget" or name not in names[:at]]
     return [(name, _PARAMS[name](random, vocab)) for name in names]
 
@@ -98,3 +104,8 @@ def ships(chain: Chain) -> bool:
 def follows_from_history(chain: Chain) -> bool:
     """Whether the chain continues after the loss of its state, or of ids at the end of its history."""
     return not any(name in _READING_CODE for name, _ in chain)
+
+
+def only_edits(chain: Chain) -> bool:
+    """Whether every processor of the chain reads no logits."""
+    return all(name in EDITING for name, _ in chain)

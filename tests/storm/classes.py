@@ -1,22 +1,17 @@
-"""The shipped classes of the storm. `tests.storm.reference` has what the good ones must do."""
+"""The shipped classes of the storm: those that do harm, and good ones, which `tests.storm.reference` has, too."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from benchmarks.hostile.attackers import processors
 
 from logitport import CustomLogitProcessor, EditProcessor, Float, TensorProcessor
 from logitport.shipping import serialize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
     from logitport import EditRequest, RowEdits
@@ -82,84 +77,16 @@ class ScaleProgram(TensorProcessor):
         return logits * params.factor[:, None]
 
 
-class Raises(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        print("about to raise")  # noqa: T201 - kept by the server
-        raise ValueError("fails on purpose")
-
-
 class Loops(EditProcessor):
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         while True:
             pass
 
 
-class Exits(EditProcessor):
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        os._exit(1)
-
-
-class Forks(DenyLast):
-    """Starts processes and threads until it may not."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        with suppress(OSError):
-            for _ in range(64):
-                os.fork()
-        with suppress(RuntimeError):
-            for _ in range(64):
-                threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
-
-
-class EatsMemory(DenyLast):
-    """Keeps all memory that it gets."""
-
-    def start(self, request: EditRequest) -> None:
-        self.kept: list[Any] = []
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        for _ in range(8):
-            self.kept.append(bytearray(32 << 20))
-
-
-class DeniesAll(EditProcessor):
-    """Returns as many edits as it can."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        for _ in range(400):
-            edits.deny(np.arange(request.vocab_size, dtype=np.int32))
-
-
-class Lies(EditProcessor):
-    """Replaces the encoder of its worker by one of a large reply about rows that the call does not have."""
-
-    def edit(self, request: EditRequest, edits: RowEdits) -> None:
-        from logitport_server.worker import messages
-
-        rows = itertools.islice(itertools.count(), 60_000)
-        entries = b",".join(b'"%d":{"code":13,"message":"","trace":""}' % row for row in rows)
-        messages.encode = lambda reply: b'{"type":"EditReply","failed":{' + entries + b"}}"
-
-
 class NaN(CustomLogitProcessor):
     def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        print("not a number")  # noqa: T201 - kept by the server
         return logits.fill_(float("nan"))
-
-
-class SlowToStart(DenyLast):
-    def start(self, request: EditRequest) -> None:
-        time.sleep(1.5)
-
-
-class SlowToInitialize(DenyLast):
-    def __init__(self) -> None:
-        time.sleep(3)
-
-
-class SlowToValidate(DenyLast):
-    @classmethod
-    def validate_params(cls, params: Mapping[str, Any]) -> None:
-        time.sleep(3)
 
 
 class HangsInInit(DenyLast):
@@ -169,22 +96,11 @@ class HangsInInit(DenyLast):
 
 VERSIONS = 3  # of classes that authors register
 GOOD: dict[str, type] = {each.__name__: each for each in (Rest, DenyLast, Slow, Scale, AddCallCount, ScaleProgram)}
-BAD: dict[str, type] = {
-    each.__name__: each
-    for each in (
-        Raises,
-        Loops,
-        Exits,
-        Forks,
-        EatsMemory,
-        DeniesAll,
-        Lies,
-        NaN,
-        SlowToStart,
-        SlowToInitialize,
-        SlowToValidate,
-        HangsInInit,
-    )
+BAD: dict[str, type] = {each.__name__: each for each in (Loops, NaN, HangsInInit)}
+BAD |= {
+    name: each
+    for name, each in vars(processors).items()
+    if isinstance(each, type) and each.__module__ == processors.__name__
 }
 
 

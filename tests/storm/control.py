@@ -1,4 +1,4 @@
-"""What is measured beside the storm: a process that sleeps, an echo, and health checks of each server."""
+"""What is measured beside the storm: a process that sleeps, echoes and computes, and health checks of each server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 _PAUSE_SECONDS = 0.01
 _HEALTH_SECONDS = 0.05
 _REPORT_SECONDS = 0.5
+_BURST_SECONDS = 0.02
 _MIN_LATENESS = 0.01
 _TIMEOUT_SECONDS = 30.0
 HEALTH_BOUND_SECONDS = 1.0  # docs/security.md
@@ -28,7 +29,9 @@ def measure(targets: list[str], until: float, pipe: Any) -> None:
     ours, theirs = socket.socketpair()
     multiprocessing.get_context("fork").Process(target=_echo, args=(theirs, ours), daemon=True).start()
     theirs.close()
-    checks = [threading.Thread(target=_check_health, args=(target, until, send), daemon=True) for target in targets]
+    checks = [
+        threading.Thread(target=_check_health, args=(*each, until, send), daemon=True) for each in enumerate(targets)
+    ]
     for check in checks:
         check.start()
     samples, sent = [], time.monotonic()
@@ -40,11 +43,20 @@ def measure(targets: list[str], until: float, pipe: Any) -> None:
         if late > _MIN_LATENESS:
             samples.append((now + _PAUSE_SECONDS + late, late))
         if now > sent + _REPORT_SECONDS:
+            samples.append(_burst())
             send({"kind": "lateness", "samples": samples})
             samples, sent = [], now
     send({"kind": "lateness", "samples": samples})
     for check in checks:
         check.join()
+
+
+def _burst() -> tuple[float, float]:
+    """Compute for a moment: a process that only sleeps is served first. Returns the time, and how late that was."""
+    began, computed = time.monotonic(), time.thread_time()
+    while time.thread_time() < computed + _BURST_SECONDS:
+        pass
+    return time.monotonic(), time.monotonic() - began - _BURST_SECONDS
 
 
 def _echo(connection: socket.socket, other: socket.socket) -> None:
@@ -53,7 +65,7 @@ def _echo(connection: socket.socket, other: socket.socket) -> None:
         connection.sendall(data)
 
 
-def _check_health(target: str, until: float, send: Any) -> None:
+def _check_health(number: int, target: str, until: float, send: Any) -> None:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -68,7 +80,7 @@ def _check_health(target: str, until: float, send: Any) -> None:
             except grpc.RpcError as failed:
                 error = f"{failed.code()}: {failed.details()}"
             now = time.monotonic()
-            fields = {"actor": "health", "at": now, "begun": begun, "server": target, "event": {}}
+            fields = {"actor": "health", "at": now, "begun": begun, "only": f"server-{number}", "event": {}}
             if error:
                 send({"kind": "failure", "error": "HealthCheckFailed", "detail": error, "ships": False, **fields})
                 time.sleep(0.3)

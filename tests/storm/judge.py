@@ -6,6 +6,9 @@ import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logitport import ProcessorFailed
+from tests.storm.chains import BUILTINS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,6 +18,10 @@ Record = dict[str, Any]
 _HARMFUL = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded", "PayloadError", "InvalidArgument"})
 _SHIPPED = frozenset({"ProcessorFailed", "StateLost", "LimitExceeded"})
 _SENT = "while logits of this request were being processed"
+_LATE = "has not loaded its processors yet"
+_SPENT = "have used up the time of this step"
+# Calls in workers may exceed their time limits on a machine that is busier.
+_MAX_FACTOR = 2.0
 # Lateness of the control process that an idle machine has, in seconds.
 _IDLE_LATENESS = 0.05
 
@@ -52,8 +59,10 @@ EFFECTS = {
     "descriptors": Effect(
         _SHIPPED, frozenset({"LimitExceeded", "ServerUnavailable", "Reconnected"}) | _HEALTH, wait=12.0, after=5.0
     ),
+    "principal's memory": _LOST_SERVER._replace(all=_LOST_SERVER.all | {"LimitExceeded"}),
     "disk": Effect(_SHIPPED | {"LogitportError"}, wait=5.0, after=5.0),
     "slow calls": Effect(_SHIPPED, wait=10.0, after=10.0),
+    "clock": Effect(),
     "tokens": Effect(after=3.0),
 }
 
@@ -64,7 +73,7 @@ class Hit:
 
     Attributes:
         what: a key of EFFECTS.
-        server: the server that is broken.
+        server: the server that is broken; "" for all.
         begun, ended: on the monotonic clock; it has not ended at infinity.
     """
 
@@ -80,7 +89,7 @@ class Hit:
 
 @dataclass
 class Load:
-    """How late a process of this machine is that only sleeps, and one that only echoes: times and seconds, in order."""
+    """How late a process of this machine is that sleeps, echoes and computes: times and seconds, in order."""
 
     times: list[float] = field(default_factory=list)
     lateness: list[float] = field(default_factory=list)
@@ -128,10 +137,11 @@ class Judge:
         most = record["bound"] * self.load.factor(record["begun"], ended)
         if record["seconds"] <= most:
             return False
-        touching = self._touching(record["begun"], ended)
+        touching = self._touching(record, ended)
         most += sum(EFFECTS[hit.what].wait for hit in touching)
         lost = [hit for hit in touching if EFFECTS[hit.what] is _LOST_SERVER]
-        if len({hit.server for hit in lost}) == self.servers:  # a call waits until one of them is back
+        names = {hit.server for hit in lost}
+        if len(names) == self.servers or record.get("only") in names:  # a call waits until one of them is back
             most += sum(min(hit.ended, ended) - hit.begun for hit in lost)
         return bool(record["seconds"] > most)
 
@@ -139,11 +149,25 @@ class Judge:
         error = record["error"]
         if record.get("harmful"):
             return error in _HARMFUL
-        if error == "StateLost" and record["follows"]:
+        hits = self._touching(record, record["at"])
+        if error == "StateLost" and record.get("follows"):
             # Such a state is rebuilt. But logits that were sent are lost with their server.
-            return _SENT in record["detail"] and bool(self._touching(record["begun"], record["at"]))
-        effects = [EFFECTS[hit.what] for hit in self._touching(record["begun"], record["at"])]
+            return _SENT in record["detail"] and bool(hits)
+        if _LATE in record.get("detail", "") and any(name not in BUILTINS for name, _ in record["chain"]):
+            return any(EFFECTS[hit.what] is _LOST_SERVER for hit in hits)
+        timed_out = record.get("code") == ProcessorFailed.TIMED_OUT and record["ships"]
+        if timed_out and self.load.factor(record["begun"], record["at"]) > _MAX_FACTOR:
+            return True
+        if _SPENT in record.get("detail", "") and record.get("beside_harm"):
+            return True
+        effects = [EFFECTS[hit.what] for hit in hits]
         return any(error in effect.all or (record["ships"] and error in effect.shipped) for effect in effects)
 
-    def _touching(self, begun: float, ended: float) -> list[Hit]:
-        return [hit for hit in self.hits if hit.touches(begun, ended)]
+    def _touching(self, record: Record, ended: float) -> list[Hit]:
+        """What was broken meanwhile, of the server that the actor uses if it uses only one."""
+        servers = {record.get("only") or "", ""}
+        return [
+            hit
+            for hit in self.hits
+            if hit.touches(record["begun"], ended) and (not record.get("only") or hit.server in servers)
+        ]

@@ -6,10 +6,12 @@ from random import Random
 from typing import Any
 
 from tests.storm.actors.breaker import KINDS as BREAKS
+from tests.storm.actors.rival import TOKENS
 from tests.storm.kinds import kind_of
 from tests.storm.script import Script
 
 _MANY = 1_000_000
+_MAX_SESSIONS = 20
 
 
 def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
@@ -28,41 +30,40 @@ def draw(seed: int, seconds: float, max_events: int | None = None) -> Script:
         "seed": seed,
         "seconds": seconds,
         "servers": servers,
-        "small_store": random.random() < 0.5,
-        "slow_calls": random.random() < 0.5,
+        "small_store": "fill_disk" in breaks,
+        "slow_calls": "slow_calls" in breaks or "set_clock" in breaks,
         "settle_seconds": 90 if seconds >= 60 else 0,
-        "principals": [
-            "innocent-0",
-            "innocent-1",
-            "innocent-2",
-            "mixed",
-            "author-0",
-            "operator",
-            "hostile-0",
-            "hostile-1",
-        ],
+        "principals": [*(f"innocent-{number}" for number in range(3)), "mixed", "author-0", "operator", *TOKENS],
         "options": {
             "processor-timeout-seconds": random.choice([2, 4]),
             "load-timeout-seconds": 10,
             "worker-memory-bytes": "256MiB",
+            "max-principal-memory": "512MiB",
+            "max-message-bytes": "64MiB",
+            "max-sessions-per-principal": _MAX_SESSIONS,
             # A worker that is killed counts as a failure of its processor.
             "quarantine-after": _MANY if any("process" in each for each in breaks) else random.choice([3, _MANY]),
             "stop-seconds": 15,
         },
     }
+    together = random.random() < 0.3  # the engines then share workers
     actors: list[tuple[str, dict[str, Any]]] = [
-        *((f"engine-{number}", {"principal": f"innocent-{number}"}) for number in range(random.choice([2, 3]))),
+        *(
+            (f"engine-{number}", {"principal": f"innocent-{0 if together else number}"})
+            for number in range(random.choice([2, 3]))
+        ),
         ("embedded-0", {"embedded": True}),
         ("operator-0", {"restarts": random.random() < 0.4}),
         ("author-0", {"principal": "author-0"}),
         ("breaker-0", {"kinds": breaks}),
+        ("fuzzer-0", {}),
     ]
     if harmful:
         actors += [("mixed-0", {"principal": "mixed", "harmful": True})]
         actors += [
             (f"attacker-{number}", {"principal": f"hostile-{number}"}) for number in range(random.choice([1, 2]))
         ]
-        actors += [("shipper-0", {"principal": "hostile-0"})]
+        actors += [("rival-0", {})]
     events = []
     for name, given in actors:
         drawn = kind_of(name).draw(Random(f"{seed} {name}"), seconds, servers=servers, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from tests.storm.kinds import IN_DRIVER, kind_of
 from tests.storm.world import World
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
     from tests.storm.script import Event, Script
@@ -37,12 +39,16 @@ class Report:
     Attributes:
         counts: of what actors did.
         findings: records that break a promise.
+        peaks: the highest values of `tests.storm.server.BOUNDS`.
+        begun: time of the first event, on the monotonic clock.
         worst_load: the greatest lateness of the control process, in seconds.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[Record] = field(default_factory=list)
     worst_load: float = 0.0
+    begun: float = 0.0
+    peaks: dict[str, int] = field(default_factory=dict)
 
 
 class Run:
@@ -64,7 +70,7 @@ class Run:
 
     def run(self) -> Report:
         """Run all events, wait for the ends of all actors, and stop the servers."""
-        alone = all(name.startswith("embedded") for name in self._script.actors)
+        alone = all(name.startswith(("embedded", "fuzzer")) for name in self._script.actors)
         world = World(self._script.world | ({"servers": 0} if alone else {}))
         try:
             self._programs = classes.programs()
@@ -72,7 +78,7 @@ class Run:
             self._run_actors(world)
             world.finish(self._script.world["settle_seconds"])
             found = Judge(world.hits, self._load, len(world.servers)).findings([*self._records, *world.found])
-            return Report(self._counts, found, max(self._load.lateness, default=0.0))
+            return Report(self._counts, found, max(self._load.lateness, default=0.0), self._begun, dict(world.peaks))
         finally:
             for process in self._processes.values():
                 process.kill()
@@ -90,6 +96,12 @@ class Run:
             opened = [event for event in events if event["at"] <= now and event["do"] == "open"]
             self._start(name, [*opened[-1:], *(event for event in events if event["at"] > now)])
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the process of an actor, if it runs."""
+        process = self._processes.get(name)
+        if process is not None and process.is_alive():
+            os.kill(process.pid, number)
+
     def _run_actors(self, world: World) -> None:
         script, options = self._script, self._script.world["options"]
         self._begun = time.monotonic() + 1.0
@@ -99,7 +111,7 @@ class Run:
         for name in script.actors:
             if (kind := kind_of(name)) in IN_DRIVER:
                 actor: Any = kind(name, self._setting, Records(name, self._receive))
-                actor.world, actor.kill = world, self.kill
+                actor.world, actor.kill, actor.signal = world, self.kill, self.signal
                 self._threads[name] = threading.Thread(
                     target=actor.run, args=(script.of(name), self._begun), daemon=True
                 )

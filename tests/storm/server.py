@@ -7,20 +7,34 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.conftest import COMMAND, environment, free_address
-from tests.processes import PROC, Usage, descendants
+from tests.processes import PROC, Usage, descendants, principal_processes, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 45.0  # --stop-seconds, and 7 s
+# What a server and its processes may use at most: docs/security.md and docs/operating.md, "Limits", with some reserve.
+BOUNDS = {
+    "processes of principals": 64 + 12 * (os.cpu_count() or 1),  # 64 that are idle, and one for each core and principal
+    "workers": 64 + 16,  # --max-workers, and those that are ending
+    "private MiB of a principal's process": 1024,  # --max-principal-memory, four frames, stacks
+    "threads of a principal's process": 2 * 64 + 64,  # of sessions and calls
+    "descriptors of a principal's process": 64 * 10 + 64 * 4 + 64,  # of sessions and workers
+    "private MiB of the front door": 1024,
+    "threads of the front door": 256,
+    "descriptors of the front door": 1024 + 4 * 256 + 64 + 256,
+}
 # Growth that is not a leak: the allocator keeps memory, gRPC and pools keep threads.
 _GROWTH_BYTES, _GROWTH_DESCRIPTORS, _GROWTH_THREADS = 160 << 20, 16, 80
+# Of a process of a principal, which is kept for its next session; it has had 64 calls at once.
+_PROCESS_BYTES, _PROCESS_THREADS = 48 << 20, 64
 
 
 class Process(NamedTuple):
@@ -68,17 +82,19 @@ class StormServer:
 
     Attributes:
         target: HOST:PORT.
+        options: of the command, besides the address.
+        folder: for its files.
         serving: whether it is ready, and no end is intended.
         seen: all processes that were found below it.
     """
 
-    def __init__(self, name: str, folder: Path, options: Iterable[str], preload: str = "") -> None:
-        self.name, self.target = name, free_address()
+    def __init__(self, name: str, folder: Path, options: Sequence[str], preload: str = "", target: str = "") -> None:
+        self.name, self.target, self.options = name, target or free_address(), options
         self.serving = False
         self.seen: set[Process] = set()
-        self._folder = folder / name
-        self._log, self._out = self._folder / "log", self._folder / "out"
-        self.temporary = self._folder / "tmp"
+        self.folder = folder / name
+        self._log, self._out = self.folder / "log", self.folder / "out"
+        self.temporary = self.folder / "tmp"
         self.temporary.mkdir(parents=True)
         self._arguments = [COMMAND, "serve", "--listen", self.target, *options]
         self._environment = environment() | {"TMPDIR": str(self.temporary)}
@@ -135,18 +151,38 @@ class StormServer:
             return Usage.of(self.pid)
         return None
 
+    def peaks(self) -> dict[str, int]:
+        """The values of BOUNDS now."""
+        roles = Counter(process.role for process in self.below())
+        found = Counter({"processes of principals": roles["principal"], "workers": roles["worker"]})
+        for process in [self.pid, *principal_processes(self.pid)]:
+            of = "of the front door" if process == self.pid else "of a principal's process"
+            with suppress(OSError, KeyError):
+                memory, threads, descriptors = usage_of(process)
+                values = (("private MiB", memory >> 20), ("threads", threads), ("descriptors", descriptors))
+                found |= Counter({f"{what} {of}": value for what, value in values})
+        return found
+
     def growth(self) -> str:
         """What it uses more than when it had started, if that is more than it may keep."""
         usage, idle = self.usage(), self._idle
         if usage is None or idle is None:
             return ""
+        processes = len(principal_processes(self.pid))
         excesses = {
-            "resident bytes": (usage.resident_bytes - idle.resident_bytes, _GROWTH_BYTES),
+            "resident bytes": (usage.resident_bytes - idle.resident_bytes, _GROWTH_BYTES + _PROCESS_BYTES * processes),
             "descriptors": (usage.descriptors - idle.descriptors, _GROWTH_DESCRIPTORS),
-            "threads": (usage.threads - idle.threads, _GROWTH_THREADS),
+            "threads": (usage.threads - idle.threads, _GROWTH_THREADS + _PROCESS_THREADS * processes),
             "regions": (usage.regions - usage.workers, 0),
         }
-        return ", ".join(f"{value:+} {what}" for what, (value, most) in excesses.items() if value > most)
+        found = ", ".join(f"{value:+} {what}" for what, (value, most) in excesses.items() if value > most)
+        return f"{found}: {self._by_process()}" if found else ""
+
+    def _by_process(self) -> str:
+        with suppress(OSError, KeyError):
+            processes = [self.pid, *principal_processes(self.pid)]
+            return str({pid: [memory >> 20, *rest] for pid in processes for memory, *rest in [usage_of(pid)]})
+        return ""
 
     def left(self) -> dict[str, Any]:
         """What it has left behind, after its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -16,7 +17,9 @@ from logitport import ProcessorFailed
 from logitport.session.step import PendingStep
 from tests.storm.actors.base import Records, Setting
 from tests.storm.actors.engine import Engine
+from tests.storm.classes import programs
 from tests.storm.judge import Hit, Judge, Load, Record
+from tests.storm.planted.__main__ import DEFECTS, ROOT, plant
 from tests.storm.world import World
 from tests.waiting import wait_until
 
@@ -61,6 +64,7 @@ _SETTINGS: dict[str, Any] = {
 def run_engine(seconds: float = 20.0) -> list[Record]:
     """The records of an engine in this process."""
     found: list[Record] = []
+    programs()  # capturing one takes seconds
     events = [{"actor": "engine-0", **event, "at": 0.0} for event in Engine.draw(Random(5), seconds, embedded=True)]
     begun = time.monotonic()
     Engine("engine-0", Setting([], {}, 2, 10, begun + 60), Records("engine-0", found.append)).run(events, begun)
@@ -150,6 +154,15 @@ def test_a_failed_request(after_apply: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_failures_after_hits(error: str, fields: dict[str, Any], what: str, is_found: bool) -> None:
     record = {"kind": "failure", "error": error, "begun": 10.0, "at": 12.0, "detail": "", **fields}
     assert judged([record], Hit(what, "server-0", 11.0, 11.5)) == ([f"failure {error}"] if is_found else [])
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_earlier_defects_can_be_planted(name: str, tmp_path: Path) -> None:
+    """`python -m tests.storm.planted` finds them, which takes long."""
+    for file in DEFECTS[name].changes:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    plant(DEFECTS[name], tmp_path)
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.hostile.attackers import ATTACKERS
 
 from tests.storm import plan
+from tests.storm.actors.fuzzer import TARGETS
 from tests.storm.kinds import kind_of
 from tests.storm.script import Script
 from tests.storm.shrink import minimize, shrink
@@ -63,7 +65,10 @@ def test_a_seed_is_a_script(tmp_path: Path) -> None:
 
 
 def test_seeds_reach_all_events() -> None:
-    drawn = {(kind_of(event["actor"]).kind, event["do"]) for seed in range(30) for event in plan.draw(seed, 60).events}
-    for kind in {kind for kind, _ in drawn}:
+    events = [event for seed in range(30) for event in plan.draw(seed, 60).events]
+    drawn = {(kind_of(event["actor"]).kind, event["do"]) for event in events}
+    assert {event["name"] for event in events if event["do"] == "attack"} == set(ATTACKERS)
+    assert {event["target"] for event in events if event["do"] == "fuzz"} == set(TARGETS)
+    for kind in {kind for kind, _ in drawn} - {"rival", "fuzzer"}:
         assert len({do for each, do in drawn if each == kind}) >= 3, kind
     assert len(drawn) > 35

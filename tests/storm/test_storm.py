@@ -1,20 +1,20 @@
-"""A short run of `make storm`."""
+"""Short runs of `make storm`, and the scripts that have found something."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.storm import plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.storm.actors.breaker import Breaker
 
 _SEED = 33
+_FINDINGS = Path(__file__).with_name("findings")
 
 
 def storm(*options: str) -> str:
@@ -44,3 +44,21 @@ def test_a_script_is_replayed(tmp_path: Path) -> None:
     script = plan.draw(_SEED, 4)
     script.with_events(script.of("engine-0")).save(tmp_path / "script")
     assert "0 findings" in storm("--script", str(tmp_path / "script"))
+
+
+@pytest.mark.timeout(600)
+def test_sessions_on_lost_servers(tmp_path: Path) -> None:
+    script = plan.draw(_SEED, 20)
+    servers = script.world["servers"]
+    breaks = Breaker.draw(Random(1), 20, servers=servers, kinds=("kill_server",))
+    engines = [event for event in script.events if event["actor"].startswith(("engine", "embedded"))]
+    script.with_events([*engines, *({"actor": "breaker-0", **event} for event in breaks)]).save(tmp_path / "script")
+    printed = storm("--script", str(tmp_path / "script"))
+    assert count(printed, "servers killed") > 0
+    assert count(printed, "reconnects") > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("script", sorted(_FINDINGS.glob("*")), ids=lambda path: path.stem)
+def test_findings(script: Path) -> None:
+    storm("--script", str(script))

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,13 @@ from logitport_server.access import new_token
 from tests.conftest import _missing_layers
 from tests.storm import orphans, slow_calls
 from tests.storm.judge import Hit, Record
-from tests.storm.server import Process, StormServer
+from tests.storm.server import BOUNDS, Process, StormServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STORE_BYTES = 16 << 20
-_WATCH_SECONDS = 0.1
+_STORE_BYTES = 128 << 20  # an attacker registers payloads of 5 MB
+_WATCH_SECONDS, _MEASURE_SECONDS = 0.1, 1.0
 _START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0  # for processes below a server that has ended
 _SCOPES = {"operator": ["admin", "apply"]}
@@ -32,6 +33,9 @@ _HARMFUL_ERRORS = r"of TrustDomain\(owner='(mixed|hostile)"  # quarantines
 _EXPECTED_ERRORS = {
     "disk": r"store|disk|database",
     "descriptors": r"open files|descriptors",
+    "principal's memory": r"MemoryError|memory",
+    "principal killed": r"was killed by SIGKILL",
+    "principal stopped": r"was killed by SIGKILL|does not answer|has not answered",
     "zygote killed": r"zygote",
     "zygote stopped": r"zygote",
 }
@@ -45,15 +49,17 @@ class World:
         tokens: the token of each principal.
         hits: what was broken.
         found: records of the servers: ends, leaks and logged errors.
+        peaks: the highest values of `BOUNDS`.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="storm-"))
         orphans.adopt(True)
-        self._before = orphans.children()
+        self._before, self._shared = orphans.children(), _shared_memory()
         self.hits: list[Hit] = []
         self.found: list[Record] = []
+        self.peaks: Counter[str] = Counter()
         self.tokens, self._lines = {}, {}
         for name in settings["principals"]:
             self.tokens[name], grant = new_token(name, _SCOPES.get(name, ["apply", "register"]))
@@ -100,9 +106,9 @@ class World:
         new.rename(self.folder / "tokens")
 
     @contextmanager
-    def breaking(self, what: str, server: StormServer) -> Iterator[None]:
-        """Note that something of a server is broken during the block."""
-        hit = Hit(what, server.name, time.monotonic())
+    def breaking(self, what: str, server: StormServer | None = None) -> Iterator[None]:
+        """Note that something of a server, or of all, is broken during the block."""
+        hit = Hit(what, server.name if server else "", time.monotonic())
         self.hits.append(hit)
         try:
             yield
@@ -127,6 +133,21 @@ class World:
             if not self._ended.is_set():
                 self._start_again(server)
 
+    def start_in_vain(self, server: StormServer) -> None:
+        """Start another server on the address of one that runs, and note what is wrong about its end."""
+        with self._locks[server.name]:  # the server is not restarted meanwhile
+            second = StormServer("second", self.folder, server.options, target=server.target)
+            with suppress(RuntimeError):
+                second.start()
+            assert second.process is not None
+            assert server.process is not None
+            status, runs = second.process.poll(), server.process.poll() is None
+            if status in (0, None) and runs:
+                self.find("no end", f"a second server on the same address has status {status}: {second.log_end()}")
+            second.end(signal.SIGTERM)
+            self._check_left(second)
+            shutil.rmtree(second.folder)
+
     def finish(self, settle_seconds: float) -> None:
         """Wait until the servers need no more than at first, stop them, and look for what is left."""
         self._ended.set()
@@ -147,6 +168,8 @@ class World:
             for error in server.errors(ignored):
                 self.find("logged error", f"{server.name}: {error}")
         self._check_orphans()
+        if found := _shared_memory() - self._shared:
+            self.find("left behind", f"shared memory: {sorted(found)}")
 
     def close(self) -> None:
         """End the servers, and remove all files."""
@@ -210,16 +233,28 @@ class World:
             self.find("left behind", f"processes without a server: {details}")
 
     def _watch(self) -> None:
-        """Start servers that have ended again, and note the processes below each."""
+        """Start servers that have ended again, and note the processes below each, and what they use."""
+        measured = 0.0
         while not self._ended.wait(_WATCH_SECONDS):
+            measures = time.monotonic() > measured + _MEASURE_SECONDS
             for server in self.servers:
                 server.below()
+                if measures and server.serving:
+                    self._measure(server)
+                    measured = time.monotonic()
                 process = server.process
                 if process is not None and process.poll() is not None and server.serving:
                     self.find(
                         "server ended", f"{server.name} ended with status {process.returncode}: {server.log_end()}"
                     )
                     self.restart(server, signal.SIGKILL)
+
+    def _measure(self, server: StormServer) -> None:
+        """Compare what a server uses with what it may use at most. Each bound is reported once."""
+        for what, value in server.peaks().items():
+            if value > BOUNDS[what] >= self.peaks[what]:
+                self.find("over a bound", f"{server.name} has {value} {what}, over {BOUNDS[what]}")
+            self.peaks[what] = max(value, self.peaks[what])
 
 
 def _mount(folder: Path) -> bool:
@@ -229,6 +264,10 @@ def _mount(folder: Path) -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def _shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "logitport" in name}
 
 
 def _wait(condition: Any, seconds: float) -> None:

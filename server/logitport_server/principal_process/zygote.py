@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from logitport.errors import LogitportError
@@ -62,16 +63,17 @@ class _Zygote:
         self._processes: dict[int, tuple[int, int]] = {}
 
     def run(self) -> None:
-        """Fork and reap until the front door closes the channel."""
-        while True:
-            for key, _ in self._selector.select():
-                if key.fd != self._channel.fileno():
-                    self._reap(key.fd)
-                    continue
-                received = self._channel.receive()
-                if received is None:
-                    return
-                self._fork(*received)
+        """Fork and reap until the front door closes the channel, or ends while a message is sent."""
+        with suppress(ConnectionError):
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fd != self._channel.fileno():
+                        self._reap(key.fd)
+                        continue
+                    received = self._channel.receive()
+                    if received is None:
+                        return
+                    self._fork(*received)
 
     def _fork(self, request: messages.Fork, descriptors: list[int]) -> None:
         connection, lifeline = descriptors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import signal
@@ -10,12 +12,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from logitport_server.config import ServerConfig
+from logitport_server.executors.worker_process import ZygoteGone
 from logitport_server.executors.zygote import StartedWorker
+from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process.worker_messages import (
     Domain,
@@ -169,3 +174,23 @@ def test_a_process_with_too_many_workers_does_not_fill_the_log(
         for fork in forks:
             assert fork.result(SECONDS).message.reason == "could not be forked: no slot is free for it"
     assert caplog.text.count("has requested more workers than it has slots") == 1
+
+
+def test_a_zygote_that_ends_after_the_request_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        forking: Future[StartedWorker] = Future()
+        zygotes: Any = PlayedZygotes()
+        zygotes.start_worker = lambda: forking
+        request = ForkWorker(worker=1, python="3.11", domain=Domain("", "", ""))
+        task = asyncio.create_task(ForkedWorkers(zygotes, lambda _: 1, lambda _: False, 1)._started(request))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        forking.set_exception(ZygoteGone("could not be forked: the zygote has ended"))
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    gc.collect()
+    assert caplog.text == ""

@@ -62,3 +62,25 @@ def test_sessions_that_are_being_opened_are_load() -> None:
         return [one.sessions for one in (before, during, await load_of(processing))]
 
     assert asyncio.run(loads()) == [0, 3, 0]
+
+
+def test_freed_memory_is_noted_once_after_large_messages() -> None:
+    """Calls of Apply over 1 MiB left their memory in the front door."""
+
+    class Stream:
+        async def exchange(self, message: bytes) -> bytes:
+            return b""
+
+    async def noted(size: int) -> list[bool]:
+        processing: Any = service((0, 0))
+
+        async def opened(*_: object, **__: object) -> Stream:
+            return Stream()
+
+        processing._open, processing._end = opened, lambda *_: None
+        current_call.set(Call(Principal("alice", ANONYMOUS.scopes), lambda: None))
+        await processing.exchange("apply", bytes(size), cast("Any", None))
+        return [processing.take_freed(), processing.take_freed()]
+
+    assert asyncio.run(noted(2 << 20)) == [True, False]
+    assert asyncio.run(noted(100)) == [False, False]

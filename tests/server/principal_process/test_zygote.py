@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
-_CODE = """
+from logitport_server.principal_process.zygote import _Zygote
+
+_BEGIN = """
+import os
 import sys
 from logitport_server.config import ServerConfig
 from logitport_server.front_door.setups import setup_of
@@ -18,17 +22,15 @@ from logitport_server.principal_process.zygote_messages import Fork
 
 setup = setup_of(ServerConfig(device="cpu"))
 preloaded = zygote.preload(setup)
-before = set(sys.modules)
 settings = WorkerSettings(isolated=False, call_seconds=1.0, load_seconds=1.0, pythons=[], program_milliseconds=1.0)
-_Process(Fork(number=1, principal="", workers=settings), Link(None), setup, preloaded)
-print(sorted(set(sys.modules) - before))
+before = set(sys.modules)
+process = _Process(Fork(number=1, principal="", workers=settings), Link(None), setup, preloaded)
 """
+_PRINTS_IMPORTS = "print(sorted(set(sys.modules) - before))"
 
 
 def test_a_process_imports_nothing_at_its_start() -> None:
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `launch` has it
-    command = [sys.executable, "-c", _CODE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    done = run(_PRINTS_IMPORTS)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
@@ -37,3 +39,34 @@ def test_it_imports_nothing_that_only_the_front_door_needs() -> None:
     code = "import sys; from logitport_server.principal_process import zygote; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=200)
     assert not set(done.stdout.split()) & {"grpc", "pydantic", "cryptography", "prometheus_client", "sqlite3"}
+
+
+def test_a_front_door_that_has_ended_is_no_error() -> None:
+    """It is killed together with a process, whose end can then not be reported."""
+
+    class Channel:
+        def fileno(self) -> int:
+            return reading
+
+        def send(self, *_: object) -> None:
+            raise ConnectionResetError
+
+    reading, writing = os.pipe()
+    channel: Any = Channel()
+    zygote = _Zygote(channel, channel, channel)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    pidfd = os.pidfd_open(process.pid)
+    zygote._processes[pidfd] = 1, process.pid
+    zygote._selector.register(pidfd, 1)
+    zygote.run()
+    process.returncode = 0  # it was reaped
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+    zygote._selector.close()
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code after the begin of a process."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `launch` has it
+    command = [sys.executable, "-c", _BEGIN + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)

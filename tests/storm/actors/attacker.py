@@ -11,10 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 from benchmarks.hostile.raw import RawSession, checksum, int32
 
-from logitport import Client, Request
 from logitport_proto import common_pb2, processing_pb2
 from tests.storm.actors.base import Actor, tolerating
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 _VOCAB = 4096
 _METHODS = ("LogitProcessing/Apply", "LogitProcessing/GetLoad", "ProcessorRegistry/Register", "ProcessorRegistry/List",
             "ProcessorRegistry/GetOutput", "Admin/GetStatus", "Admin/Drain", "Nothing/AtAll")  # fmt: skip
-_UNKNOWN_SLOTS = 6000
 _TIMEOUT_SECONDS = 20.0
 # Errors of hostile calls, besides those of the SDK.
 _ERRORS = (grpc.RpcError, StopIteration, ValueError, struct.error)
@@ -87,25 +84,6 @@ class Attacker(Actor):
                 with tolerating(self.count, *_ERRORS), self._session(event) as session:
                     session.exchange(data)
 
-    def leave_replies_unread(self, event: Event) -> None:
-        """Send steps with large replies, and receive none of them."""
-        columns = bytes(4 * _UNKNOWN_SLOTS)
-        step = processing_pb2.Step(
-            slots=int32(range(_UNKNOWN_SLOTS)), generations=columns, base_lengths=columns, history_crcs=columns
-        )
-        with ExitStack() as stack:
-            for _ in self._rounds(event, 0.2):
-                session = stack.enter_context(self._session(event))
-                if session.connection is not None:
-                    session.connection.settimeout(0.2)
-                with tolerating(self.count, *_ERRORS):
-                    for number in range(50):
-                        session.post(
-                            processing_pb2.SessionRequest(seq=session.seq + number, step=step).SerializeToString()
-                        )
-                        if number == 40:
-                            session.end_stream()
-
     def flood(self, event: Event) -> None:
         """Send small frames, and calls with a wrong token, as fast as possible."""
         wrong = (("authorization", f"Bearer {os.urandom(16).hex()}"),)
@@ -125,14 +103,6 @@ class Attacker(Actor):
                 connection.sendall(b"PRI * HTTP/2.0"[: number % 15])
             self.pause(event["seconds"])
 
-    def send_huge_messages(self, event: Event) -> None:
-        """Call Apply with much data, and send a frame that is too large."""
-        with self._client(event) as client:
-            for _ in self._rounds(event, 0.1):
-                client.apply(np.zeros((64, 32_000), np.float32), [_request()] * 64)
-                with self._session(event) as session, tolerating(self.count, *_ERRORS):
-                    session.exchange(bytes(40 << 20))
-
     def open_many_sessions(self, event: Event) -> None:
         """Open sessions until no more are accepted."""
         with ExitStack() as stack:
@@ -140,22 +110,6 @@ class Attacker(Actor):
                 for _ in range(80):
                     stack.enter_context(self._session(event))
             self.pause(event["seconds"])
-
-    def send_long_chains(self, event: Event) -> None:
-        """Run the largest steps that are accepted, and long histories that are rewound."""
-        chain = [("no_repeat_ngram", {"ngram_size": 2}), ("frequency_penalty", {"frequency_penalty": 1})] * 16
-        with self._client(event) as client:
-            session = client.session(vocab_size=_VOCAB, transport=event["transport"], max_draft_tokens=127)
-            ids = np.random.default_rng(event["seed"]).integers(0, _VOCAB, 100_000)
-            for _ in self._rounds(event):
-                handles = [session.add(Request([1], ids, chain)) for _ in range(2)]
-                drafts = dict.fromkeys(handles, [2] * 127)
-                for _ in range(3):
-                    logits = np.zeros((2 * 128, _VOCAB), np.float32)
-                    session.step({key: [3] for key in handles}, drafts=drafts).apply(logits, check=False)
-                    for handle in handles:
-                        session.rewind(handle, 1)
-                session.remove(*handles)
 
     # Parts of attacks.
 
@@ -173,9 +127,6 @@ class Attacker(Actor):
     def _token(self, event: Event) -> str:
         return self.setting.tokens[event["principal"]]
 
-    def _client(self, event: Event) -> Client:
-        return Client(self._target(event), token=self._token(event), timeout=_TIMEOUT_SECONDS)
-
     @contextmanager
     def _session(self, event: Event) -> Iterator[RawSession]:
         opening = {"vocab_size": _VOCAB, "datatype": "FP32"}
@@ -187,13 +138,8 @@ class Attacker(Actor):
 
 
 _ATTACKS = (
-    "cut_frames", "double_frames", "send_garbage", "leave_replies_unread", "flood", "leave_connections_half_open",
-    "send_huge_messages", "open_many_sessions", "send_long_chains",
+    "cut_frames", "double_frames", "send_garbage", "flood", "leave_connections_half_open", "open_many_sessions",
 )  # fmt: skip
-
-
-def _request() -> Request:
-    return Request([1], processors=[("disallowed_tokens", {"token_ids": [2]})])
 
 
 def _add(session: RawSession, slot: int) -> processing_pb2.SessionRequest:
@@ -218,7 +164,7 @@ def _step(session: RawSession, slot: int) -> processing_pb2.SessionRequest:
 def _garbage(random: Random) -> bytes:
     """Random bytes, or a valid message with some bytes changed."""
     if random.random() < 0.3:
-        return random.randbytes(random.choice([0, 1, 20, 5000]))
+        return random.choice([random.randbytes, bytes])(random.choice([0, 1, 20, 5000, 40 << 20]))
     ids = int32([random.choice([0, -1, 5, 1 << 30]) for _ in range(random.randint(0, 5))])
     step = processing_pb2.Step(slots=ids, generations=ids, base_lengths=ids, history_crcs=ids, new_token_ids=ids)
     data = bytearray(processing_pb2.SessionRequest(seq=random.choice([1, 2]), step=step).SerializeToString())

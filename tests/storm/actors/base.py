@@ -48,17 +48,20 @@ class Setting:
 
 @dataclass
 class Records:
-    """Sends the records of one actor: of what failed, of waits and of counts."""
+    """Sends the records of one actor: of what failed, of waits and of counts. All have the fields in `common`."""
 
     actor: str
     send: Send
     counts: Counter[str] = field(default_factory=Counter)
     event: Event = field(default_factory=dict)
+    common: dict[str, Any] = field(default_factory=dict)
     _sent: float = 0.0
 
     def add(self, kind: str, **fields: Any) -> None:
         """Send a record."""
-        self.send({"kind": kind, "actor": self.actor, "at": time.monotonic(), "event": self.event, **fields})
+        self.send(
+            {"kind": kind, "actor": self.actor, "at": time.monotonic(), "event": self.event, **self.common, **fields}
+        )
 
     def send_counts(self, *, last: bool = False) -> None:
         """Send the counts since the last time, now and then."""
@@ -117,11 +120,11 @@ class Actor:
                 if time.monotonic() >= self.setting.until:
                     self.count["late events"] += 1
                     continue
-                self.records.event = event
+                self.records.event, began = event, time.monotonic()
                 try:
                     self.do(event)
                 except Exception as error:  # noqa: BLE001 - any exception is a finding
-                    self.unexpected(error)
+                    self.unexpected(error, began)
                 self.count["events"] += 1
                 self.records.send_counts()
         finally:
@@ -129,9 +132,11 @@ class Actor:
             self.close()
             self.records.send_counts(last=True)
 
-    def unexpected(self, error: Exception) -> None:
-        """Record an exception that no rule of this actor expects."""
-        self.records.add("exception", error=type(error).__name__, detail=traceback.format_exc()[-3000:])
+    def unexpected(self, error: Exception, began: float) -> None:
+        """Record an exception that the event does not handle; what is broken may explain an error of the SDK."""
+        fields = {"error": type(error).__name__, "detail": traceback.format_exc()[-3000:]}
+        kind = "failure" if isinstance(error, LogitportError) else "exception"
+        self.records.add(kind, begun=began, ships=True, chain=[], **fields)
 
     def pause(self, seconds: float) -> None:
         """Sleep, but not beyond the end."""

@@ -1,4 +1,4 @@
-"""A breaker, which runs in the driver: it kills and stops processes, and takes descriptors, disk and time from them."""
+"""A breaker, which runs in the driver: it kills and stops processes, and takes memory, files, disk and time."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import os
 import resource
 import signal
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.storm import slow_calls
 from tests.storm.actors.base import Actor
+from tests.storm.server import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.storm.script import Event
-    from tests.storm.server import Process, StormServer
+    from tests.storm.server import StormServer
     from tests.storm.world import World
 
-_STOP_SECONDS = (0.05, 0.5, 2.0, 6.0)
-_SPARE_DESCRIPTORS = 3
+_SECONDS = (0.05, 0.5, 2.0, 6.0, 12.0)
+_SPARE_DESCRIPTORS, _SPARE_BYTES = 3, 16 << 20
+# Seconds of each fork and of each fsync.
+_SLOW = ((0.02, 0.02), (0.2, 0.2), (2.0, 0.0), (0.0, 0.8))
+_CLOCK_SECONDS = (-86_400.0, -30.0, 3_600.0, 4e8)
 KINDS = (
-    "kill_engine",
-    "kill_process",
-    "stop_process",
-    "kill_server",
-    "stop_server",
-    "take_descriptors",
-    "fill_disk",
-    "slow_calls",
-)
+    "kill_engine", "stop_attacker", "kill_process", "stop_process", "kill_server", "stop_server", "take_descriptors",
+    "take_memory", "fill_disk", "slow_calls", "set_clock",
+)  # fmt: skip
 
 
 class Breaker(Actor):
@@ -38,20 +38,22 @@ class Breaker(Actor):
     Attributes:
         world: the servers; set by the driver.
         kill: kills the process of an actor, and starts another; set by the driver.
+        signal: sends a signal to the process of an actor; set by the driver.
     """
 
     kind = "breaker"
     world: World
     kill: Callable[[str], None]
+    signal: Callable[[str, signal.Signals], None]
 
     @staticmethod
     def draw(random: Random, seconds: float, servers: int = 1, kinds: Any = KINDS, **given: Any) -> list[Event]:
         at, events = 2.0, []
         while kinds and (at := round(at + random.expovariate(0.3), 3)) < seconds:
             event = {"at": at, "do": random.choice(kinds), "server": random.randrange(servers)}
-            event |= {"seed": random.randrange(1 << 30), "seconds": random.choice(_STOP_SECONDS)}
+            event |= {"seed": random.randrange(1 << 30), "seconds": random.choice(_SECONDS)}
             events.append(event)
-            at += random.uniform(10, 30) if event["do"] in ("kill_server", "stop_server") else event["seconds"]
+            at += random.choice([3, 10, 30]) if event["do"] in ("kill_server", "stop_server") else event["seconds"]
         return events
 
     def kill_process(self, event: Event) -> None:
@@ -76,6 +78,14 @@ class Breaker(Actor):
         self.kill(f"engine-{Random(event['seed']).randrange(2)}")
         self.count["engines killed"] += 1
 
+    def stop_attacker(self, event: Event) -> None:
+        """Stop an attacker for a while: its connections are half-open then."""
+        name = f"attacker-{Random(event['seed']).randrange(2)}"
+        self.signal(name, signal.SIGSTOP)
+        self.pause(event["seconds"])
+        self.signal(name, signal.SIGCONT)
+        self.count["attackers stopped"] += 1
+
     def kill_server(self, event: Event) -> None:
         """Kill a server; it is started again."""
         self.world.restart(self._server(event), signal.SIGKILL)
@@ -90,24 +100,28 @@ class Breaker(Actor):
         self.count["servers stopped"] += 1
 
     def take_descriptors(self, event: Event) -> None:
-        """Leave a server a few descriptors only."""
-        if not self._server(event).serving:
-            return  # a starting server may end without descriptors
-        pid = self._server(event).pid
-        with self.world.breaking("descriptors", self._server(event)), suppress(OSError):
-            limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            used = len(os.listdir(f"/proc/{pid}/fd"))
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + _SPARE_DESCRIPTORS, limits[1]))
-            self.pause(event["seconds"])
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-            self.count["descriptors taken"] += 1
+        """Leave a server, or a process below it, a few descriptors only."""
+        process = self._below(event) if event["seed"] % 2 else Process.of(self._server(event).pid)
+        if process is not None and self._server(event).serving:  # a starting server may end without descriptors
+            with suppress(OSError):
+                used = len(os.listdir(f"/proc/{process.pid}/fd"))
+                self._limit(event, process, "descriptors", resource.RLIMIT_NOFILE, used + _SPARE_DESCRIPTORS)
+
+    def take_memory(self, event: Event) -> None:
+        """Leave a process of a principal some megabytes only."""
+        process = self._below(event)
+        if process is not None and process.role == "principal":
+            with suppress(OSError):
+                pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[5])
+                used = pages * resource.getpagesize()
+                self._limit(event, process, "principal's memory", resource.RLIMIT_DATA, used + _SPARE_BYTES)
 
     def fill_disk(self, event: Event) -> None:
         """Fill the file system of the store for a while."""
         if not self.world.store_is_small:
             return
         filler = self.world.store / "filler"
-        with self.world.breaking("disk", self._server(event)):
+        with self.world.breaking("disk"):
             with suppress(OSError), filler.open("wb", buffering=0) as file:
                 while file.write(bytes(1 << 16)):
                     pass
@@ -117,18 +131,33 @@ class Breaker(Actor):
 
     def slow_calls(self, event: Event) -> None:
         """Make fork and fsync slow for a while."""
-        if not self.world.settings["slow_calls"]:
-            return
-        file = self.world.folder / "slow"
-        with self.world.breaking("slow calls", self._server(event)):
-            file.write_text(str(Random(event["seed"]).choice([20_000, 200_000])))
-            self.pause(event["seconds"])
-            file.unlink()
-        self.count["slow calls"] += 1
+        fork, fsync = Random(event["seed"]).choice(_SLOW)
+        self._change(event, "slow calls", fork=fork, fsync=fsync)
+
+    def set_clock(self, event: Event) -> None:
+        """Set the wall clock of the servers to another time for a while."""
+        self._change(event, "clock", ahead=Random(event["seed"]).choice(_CLOCK_SECONDS))
 
     def close(self) -> None:
         for server in self.world.servers:
             server.signal(signal.SIGCONT)
+
+    def _change(self, event: Event, what: str, **numbers: float) -> None:
+        if self.world.settings["slow_calls"]:
+            with self.world.breaking(what):
+                slow_calls.change(self.world.folder, **numbers)
+                self.pause(event["seconds"])
+                slow_calls.change(self.world.folder)
+            self.count[what] += 1
+
+    def _limit(self, event: Event, process: Process, what: str, resource_: int, limit: int) -> None:
+        with self.world.breaking(what, self._server(event)):
+            before = resource.prlimit(process.pid, resource_)
+            resource.prlimit(process.pid, resource_, (limit, before[1]))
+            self.pause(event["seconds"])
+            if process.runs:
+                resource.prlimit(process.pid, resource_, before)
+        self.count[f"{what} taken"] += 1
 
     def _below(self, event: Event) -> Process | None:
         """A process below a server that has started: one that starts may end without a process."""

@@ -60,7 +60,7 @@ class Comparison:
             before, after: float32[rows, vocab].
             result: of the step.
         """
-        for (one, offset), raw, row in zip(rows, before, after, strict=True):
+        for at, ((one, offset), raw, row) in enumerate(zip(rows, before, after, strict=True)):
             if one.handle in result.skipped:
                 if not np.array_equal(raw, row):
                     self._wrong(one, "a row of a skipped request has changed")
@@ -68,6 +68,8 @@ class Comparison:
                 ids = np.append(one.ids, np.array(one.drafts[:offset], np.int32))
                 context = Context(ids, one.prompt, len(raw), (EOS,), offset)
                 self.row(one, row, context, raw)
+                if chains.only_edits(one.chain) and np.isneginf(row).all() != (at in result.all_denied_rows):
+                    self._wrong(one, f"row {at} is all denied, or said to be: {result.all_denied_rows}")
         if not result.failures and not result.skipped:
             self._applied(rows, result.rows_applied)
 

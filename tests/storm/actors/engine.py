@@ -24,7 +24,7 @@ _RECONNECT_SECONDS = 120.0
 # Bounds of calls on an idle machine, without code that was shipped.
 STEP_SECONDS, ADD_SECONDS, OPEN_SECONDS = 1.0, 2.0, 5.0
 _MAX_IDS = 1 << 20  # the default of --max-tokens-per-request
-_MAX_REQUESTS = 12
+_MAX_REQUESTS, _MAX_WIDE_REQUESTS = 12, 4
 
 
 class Engine(Actor):
@@ -51,17 +51,18 @@ class Engine(Actor):
     def open(self, event: Event) -> None:
         """Open a session instead of the present one."""
         self.close()
-        self._opening = event
+        self._opening, only = event, event.get("server")
+        self.records.common = {"principal": event["principal"], "only": None if only is None else f"server-{only}"}
         embedded = event["transport"] == "embedded"
         token = self.setting.tokens.get(event["principal"])
-        self._client = Client.embedded() if embedded else Client(self.setting.targets, token=token, timeout=60)
+        self._client = Client.embedded() if embedded else Client(self._targets, token=token, timeout=60)
         self._session = self._open_session()
         self.count["sessions"] += 1
         self._reconnects = 0
 
     def add(self, event: Event) -> None:
         """Admit a request with a random chain."""
-        if self._session is None or len(self._running) + len(self._pending) >= _MAX_REQUESTS:
+        if self._session is None or len(self._running) + len(self._pending) >= self._most:
             return
         random, count = Random(event["seed"]), event["ids"]
         harmful = self._opening["harmful"] and random.random() < 0.3
@@ -110,9 +111,8 @@ class Engine(Actor):
         candidates = [one for one in self._running if chains.follows_from_history(one.chain) and not one.harmful]
         if candidates:
             one = random.choice(candidates)
-            length = random.choice(
-                [one.prompt, random.randint(one.prompt, len(one.ids)), max(one.prompt, len(one.ids) - 3)]
-            )
+            last = len(one.ids)
+            length = random.choice([one.prompt, random.randint(one.prompt, last), max(one.prompt, last - 3)])
             self._session.rewind(one.handle, length)
             one.ids, one.new, one.drafts = one.ids[:length], [], []
             self.count["rewinds"] += 1
@@ -121,7 +121,7 @@ class Engine(Actor):
         """Collect the requests that were admitted in the background."""
         if not self._pending:
             return
-        with self.records.waiting("poll", STEP_SECONDS, principal=self._opening["principal"]):
+        with self.records.waiting("poll", STEP_SECONDS):
             ended = self._session.poll()
         for pending in ended:
             if (one := self._pending.pop(pending, None)) is None:
@@ -150,13 +150,8 @@ class Engine(Actor):
             for one in requests
         ]
         bound = STEP_SECONDS + self.setting.step_seconds + self.setting.load_seconds
-        begun = time.monotonic()
-        try:
-            with self.records.waiting("apply", bound, principal=self._opening["principal"]):
-                result = self._client.apply(rows, messages, check=False)
-        except ServerUnavailable as error:
-            self.records.add("failure", error="ServerUnavailable", begun=begun, ships=False, detail=str(error)[:1000])
-            return
+        with self.records.waiting("apply", bound):
+            result = self._client.apply(rows, messages, check=False)
         for at, one in enumerate(requests):
             if at in result.failures:
                 self._failed(one, result.failures[at])
@@ -167,7 +162,7 @@ class Engine(Actor):
     def close(self) -> None:
         self._running, self._pending = [], {}
         if self._client is not None:
-            with self.records.waiting("close", STEP_SECONDS * 2, principal=self._opening["principal"]):
+            with self.records.waiting("close", STEP_SECONDS * 2):
                 self._client.close()
         self._client = self._session = None
 
@@ -176,6 +171,15 @@ class Engine(Actor):
     @property
     def _vocab(self) -> int:
         return self._opening["vocab"]  # type: ignore[no-any-return]
+
+    @property
+    def _most(self) -> int:
+        return _MAX_WIDE_REQUESTS if self._vocab == chains.WIDE else _MAX_REQUESTS
+
+    @property
+    def _targets(self) -> list[str]:
+        only = self._opening.get("server")
+        return self.setting.targets if only is None else [self.setting.targets[only]]
 
     @property
     def _classes(self) -> tuple[str, ...]:
@@ -188,7 +192,7 @@ class Engine(Actor):
         assert client is not None
         transport: Any = "auto" if event["transport"] == "embedded" else event["transport"]
         dtype = torch.float32 if event["torch"] else "float32"
-        with self.records.waiting("open", OPEN_SECONDS, principal=event["principal"]):
+        with self.records.waiting("open", OPEN_SECONDS):
             return self.retry(
                 lambda: client.session(
                     vocab_size=event["vocab"], dtype=dtype, transport=transport, reconnect_seconds=_RECONNECT_SECONDS,
@@ -205,13 +209,8 @@ class Engine(Actor):
             client, shipped = self._client, chain[0][0]
             self.retry(lambda: client.register(shipped, name=name, replace=True, lift=False))
             one.name, chain[0] = name, (name, chain[0][1])
-        return Request(
-            one.ids[: one.prompt],
-            one.ids[one.prompt :],
-            chain,
-            tenant=tenant,
-            on_error="skip" if one.skips else "abort",
-        )
+        prompt, output = one.ids[: one.prompt], one.ids[one.prompt :]
+        return Request(prompt, output, chain, tenant=tenant, on_error="skip" if one.skips else "abort")
 
     def _admitted(self, one: Running, handle: Any) -> None:
         one.handle = handle
@@ -256,9 +255,7 @@ class Engine(Actor):
         if (reconnects := self._session.reconnects) > self._reconnects:
             self.count["reconnects"] += reconnects - self._reconnects
             self._reconnects = reconnects
-            self.records.add(
-                "failure", error="Reconnected", begun=begun, ships=False, principal=self._opening["principal"]
-            )
+            self.records.add("failure", error="Reconnected", begun=begun, ships=False)
 
     def _memory(self, raw: Any, *, buffered: bool) -> Any:
         """A copy of the logits, in shared memory or not."""
@@ -272,12 +269,11 @@ class Engine(Actor):
 
     def _bound(self, chosen: list[Running]) -> float:
         """The longest duration of a step on an idle machine: docs/security.md, "Promises to other callers"."""
-        shipped = any(chains.ships(one.chain) for one in chosen)
-        return STEP_SECONDS + (self.setting.step_seconds + 0.8 if shipped else 0)
+        shipped = self._fields(*chosen)["ships"]
+        return STEP_SECONDS + self._vocab * 1e-5 + (self.setting.step_seconds + 0.8 if shipped else 0)
 
     def _fields(self, *requests: Running) -> dict[str, Any]:
-        shipped = any(chains.ships(one.chain) for one in requests)
-        return {"principal": self._opening["principal"], "ships": shipped}
+        return {"ships": any(chains.ships(one.chain) for one in requests)}
 
     def _failed(self, one: Running, error: LogitportError) -> None:
         if len(one.ids) > _MAX_IDS and type(error).__name__ == "LimitExceeded":
@@ -287,12 +283,12 @@ class Engine(Actor):
         self.records.add(
             "failure", error=type(error).__name__, code=error.code, detail=str(error)[-1500:], begun=one.since,
             chain=one.chain, harmful=one.harmful, follows=chains.follows_from_history(one.chain), **self._fields(one),
-            transport=self._opening["transport"],
+            beside_harm=self._opening["harmful"], transport=self._opening["transport"],
         )  # fmt: skip
 
     def _end(self, one: Running) -> None:
         self._running.remove(one)
-        with self.records.waiting("remove", STEP_SECONDS, principal=self._opening["principal"]):
+        with self.records.waiting("remove", STEP_SECONDS):
             self._session.remove(one.handle)
         if one.name and self._client is not None:
             with suppress(NotFound, ServerUnavailable):

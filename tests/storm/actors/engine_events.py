@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.storm.chains import WIDE
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -11,15 +13,23 @@ if TYPE_CHECKING:
 
 
 def draw(
-    random: Random, seconds: float, principal: str = "", *, harmful: bool = False, embedded: bool = False, **_: Any
+    random: Random,
+    seconds: float,
+    principal: str = "",
+    servers: int = 1,
+    *,
+    harmful: bool = False,
+    embedded: bool = False,
+    **_: Any,
 ) -> list[Event]:
     """Return sessions one after another, each with requests, steps and other calls."""
     at, events = 0.0, []
     while at < seconds:
         transport = "embedded" if embedded else random.choice(["local", "local", "grpc"])
-        vocab = random.choice([50, 333, 1000, 4096, 8192])
+        vocab = random.choice([50, 333, 1000, 4096, 8192, 8192, WIDE])
         opening = {"transport": transport, "vocab": vocab, "principal": principal, "torch": random.random() < 0.6}
         opening |= {"programs": random.choice(["all", "all", "off"]), "harmful": harmful}
+        opening["server"] = random.choice([None, None, random.randrange(servers)])  # None: any
         events.append({"at": at, "do": "open", **opening})
         until = min(seconds, at + random.uniform(2, 30))
         while at < until:
@@ -28,15 +38,17 @@ def draw(
             event = {"at": at, "do": do, "seed": random.randrange(1 << 30)}
             if do == "add":
                 event["how"] = random.choices(["add", "background", "cancelled"], [4, 3, 1])[0]
-                event["ids"] = _history_length(random)
+                event["ids"] = _history_length(random, vocab)
             if do == "steps":
                 event["count"] = random.choice([1, 3, 10, 30])
             events.append(event)
     return events
 
 
-def _history_length(random: Random) -> int:
+def _history_length(random: Random, vocab: int) -> int:
     kind = random.random()
+    if vocab == WIDE and kind < 0.5:  # penalties then have edits of megabytes for a row
+        return random.randint(100_000, 200_000)
     if kind < 0.005:
         return 2_000_000
     if kind < 0.04:

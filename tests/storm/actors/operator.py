@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ class Operator(Actor):
     def draw(random: Random, seconds: float, servers: int = 1, restarts: bool = True, **given: Any) -> list[Event]:
         at, events = 1.0, []
         while (at := round(at + random.expovariate(1), 3)) < seconds:
-            weights = [5, 5, 2, 2, 1, 1 if restarts else 0, 1 if restarts and servers > 1 else 0]
-            names = ["status", "sessions", "unquarantine", "tokens", "reload", "restart", "drain"]
+            weights = [5, 5, 2, 2, 1, 0.3, 1 if restarts else 0, 1 if restarts and servers > 1 else 0]
+            names = ["status", "sessions", "unquarantine", "tokens", "reload", "start_twice", "restart", "drain"]
             do = random.choices(names, weights)[0]
             events.append({"at": at, "do": do, "server": random.randrange(servers), "seed": random.randrange(1 << 30)})
             if do in ("restart", "drain"):
@@ -44,8 +45,15 @@ class Operator(Actor):
         self._call("status", event, lambda server: server.status())
 
     def sessions(self, event: Event) -> None:
-        """List the sessions."""
-        self._call("sessions", event, lambda server: list(server.sessions()))
+        """List the sessions, and compare their numbers with the quota of a principal."""
+        most = self.world.settings["options"]["max-sessions-per-principal"]
+
+        def count(server: Any) -> None:
+            for principal, sessions in Counter(each.principal for each in server.sessions()).items():
+                if sessions > most:
+                    self.records.add("over a bound", detail=f"{principal} has {sessions} sessions, over {most}")
+
+        self._call("sessions", event, count)
 
     def unquarantine(self, event: Event) -> None:
         """Lift the quarantine of a processor."""
@@ -70,6 +78,13 @@ class Operator(Actor):
         """Send SIGHUP."""
         if (server := self.world.servers[event["server"]]).serving:
             server.signal(signal.SIGHUP)
+
+    def start_twice(self, event: Event) -> None:
+        """Start a server on the address of another, which must end, and leave nothing behind."""
+        server = self.world.servers[event["server"]]
+        if server.serving:
+            self.world.start_in_vain(server)
+            self.count["starts in vain"] += 1
 
     def restart(self, event: Event) -> None:
         """Stop a server, and start it again."""

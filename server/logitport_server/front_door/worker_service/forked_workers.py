@@ -188,11 +188,13 @@ class ForkedWorkers:
                 raise
             raise WorkerGone(f"could not be forked: {error}") from error
         forking = zygote.start_worker()
+        started = asyncio.wrap_future(forking)
         try:
             # Shielded, because a cancelled fork would leave its worker without an owner.
-            return await asyncio.shield(asyncio.wrap_future(forking))
+            return await asyncio.shield(started)
         except asyncio.CancelledError:
             forking.add_done_callback(_discard)
+            started.add_done_callback(lambda _: started.exception())  # asyncio logs one that nobody has retrieved
             raise
 
     async def _wait_for_slot(self, process: RunningProcess, workers: _LentWorkers) -> None:

@@ -20,12 +20,12 @@ from logitport.programs.types import VOCAB as VOCAB_SIZE
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages
-from tests.fuzz.targets import ROWS, VOCAB
+from tests.storm.fuzzing.targets import ROWS, VOCAB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PAYLOADS = Path(__file__).parents[1] / "client" / "payload" / "data"
+_PAYLOADS = Path(__file__).parents[2] / "client" / "payload" / "data"
 _WINDOW = 3
 _LENGTH = struct.Struct("<I")
 
@@ -60,6 +60,7 @@ def corpora() -> dict[str, list[bytes]]:
         "session_replies": [_framed(edits) for edits in _edits()],
         "worker_reply": _replies(),
         "program": [program.to_bytes() for program in _programs()],
+        "state": [bytes([number]) for number in range(16)],
         "drawn_program": [np.random.default_rng(seed).bytes(4000) for seed in range(16)],
     }
 

@@ -47,9 +47,9 @@ from logitport_server.worker import messages, replies
 from logitport_session.dialects import RequestContext
 from logitport_session.session import EngineSession
 from logitport_session.source import Source
-from tests.fuzz.programs import drawn_program, program
-from tests.fuzz.served_steps import served_steps
 from tests.session_streams import answer
+from tests.storm.fuzzing.programs import drawn_program, program, state
+from tests.storm.fuzzing.served_steps import served_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +144,12 @@ def session_replies(data: bytes) -> None:
                 if message is not None:
                     edits(message.edits.edits.SerializeToString())  # type: ignore[attr-defined]
         except LimitExceeded:
-            pass
+            return
+    rest = data
+    while len(rest) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(rest)
+        assert length <= _MAX_REPLY_BYTES, "a reply of this length was awaited"
+        rest = rest[_LENGTH.size + length :]
 
 
 def _apply_reply(reply: Any) -> None:
@@ -237,6 +242,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         worker_reply,
         program,
         drawn_program,
+        state,
     )
 }
 

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from logitport import TensorProcessor
 from logitport.core.history import History
-from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, RequestsFailed
+from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, NotCapturable, RequestsFailed
+from logitport.programs.capturing import capture
 from logitport.programs.cost import milliseconds
 from logitport.programs.parameters import Columns, check_params
 from logitport.programs.program import Program
@@ -122,3 +124,29 @@ def _to_torch(array: NDArray[Any]) -> torch.Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())
+
+
+# What a class has, and a line of its `process` that changes it: none may become a program.
+_CHANGES = (
+    ("n = 0", "self.n += 1"),
+    ("n = 0", "type(self).n += 1"),
+    ("n = []", "self.n.append(1)"),
+    ("n = {}", "self.n[len(self.n)] = 1"),
+    ("n = torch.zeros(1)", "self.n = self.n + 1"),
+    ("n = 0", "setattr(self, 'n', self.n + 1)"),
+    ("def __init__(self): self.n = [[0]]", "self.n[0][0] += 1"),
+)
+
+
+def state(data: bytes) -> None:
+    """A class that changes its state in a call is no program, which would have the state of its capture forever."""
+    has, changes = _CHANGES[sum(data) % len(_CHANGES)]
+    uses = ("logits + 1", "logits / 2 + logits")[len(data) % 2]
+    names: dict[str, Any] = {"TensorProcessor": TensorProcessor, "torch": torch, "__name__": __name__}
+    process = f"def process(self, logits, params, history):\n  {changes}\n  return {uses}"
+    exec(f"class Changes(TensorProcessor):\n {has}\n {process}", names)
+    try:
+        capture(names["Changes"])
+    except NotCapturable:
+        return
+    raise AssertionError(f"{changes} has become a part of a program")
