@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import grpc
 
@@ -68,7 +69,9 @@ def test_freed_memory_is_noted_once_after_large_messages() -> None:
     """Calls of Apply over 1 MiB left their memory in the front door."""
 
     class Stream:
-        async def exchange(self, message: bytes) -> bytes:
+        relay = Mock()
+
+        async def receive(self) -> bytes:
             return b""
 
     async def noted(size: int) -> list[bool]:
