@@ -71,7 +71,7 @@ DEFECTS = {
         "--seed 55 --minutes 1.5 --only engine rival",
         {
             "server/logitport_session/memory.py": {
-                "    if not history.begin_charge(account, fixed, per_id, per_output_id):": "    if fixed < 0:"
+                "    if not begin() and not _fits_later(begin, account):": "    if fixed < 0:"
             }
         },
     ),
