@@ -21,6 +21,7 @@ from benchmarks.servers import Server, logitport_server
 from logitport import Client, Request
 from logitport.session import Session
 from logitport.session.frames import Handle
+from logitport_server import time_slice
 from logitport_server.access import new_token
 
 _VOCAB = 32_000
@@ -83,7 +84,8 @@ def _memory(server: Server, tokens: list[str]) -> Iterator[BarLine]:
 def _beside_a_busy_one(server: Server, innocent: str, busy: str) -> Iterator[BarLine]:
     """Steps of 8 rows beside compiled sessions of another principal, which step without a pause."""
     helpers = [Helper(_step_for_ever, server.target, busy, _BUSY_SESSIONS // _HELPERS) for _ in range(_HELPERS)]
-    ratios, longest = [], []
+    echo = Helper(_echo_for_ever)
+    ratios, longest, floors = [], [], []
     try:
         for helper in helpers:
             helper.receive(120.0)
@@ -91,19 +93,22 @@ def _beside_a_busy_one(server: Server, innocent: str, busy: str) -> Iterator[Bar
         with Client(server.target, token=innocent) as client, client.session(vocab_size=_VOCAB) as session:
             handles = _add(session, 8)
             for _ in range(ROUNDS):
-                alone = _times(session, handles)
+                alone, echo_alone = _times(session, handles), _echo_times(echo)
                 for helper in helpers:
                     helper.signal(signal.SIGCONT)
-                beside = _times(session, handles)
+                beside, echo_beside = _times(session, handles), _echo_times(echo)
                 for helper in helpers:
                     helper.signal(signal.SIGSTOP)
                 ratios.append(np.quantile(beside, 0.99) / np.quantile(alone, 0.99))
                 longest.append((beside.max() - np.median(alone)) * 1e3)
+                floors.append(np.quantile(echo_beside, 0.99) / np.quantile(echo_alone, 0.99))
     finally:
-        for helper in helpers:
+        for helper in (*helpers, echo):
             helper.signal(signal.SIGKILL)
     case = f"a step of 8 rows each 5 ms beside {_BUSY_SESSIONS} sessions of another principal"
     yield BarLine(f"{case}: p99 ÷ alone", over_rounds(np.array(ratios)), 3.0)
+    floor = "an echo between two processes, beside the same sessions"
+    yield BarLine(f"{floor}: p99 ÷ alone", over_rounds(np.array(floors)), None)
     yield BarLine(f"{case}: the longest, without the step", over_rounds(np.array(longest)), 50.0, "ms")
 
 
@@ -134,6 +139,25 @@ def _times(session: Session, handles: list[Handle]) -> np.ndarray[tuple[int], np
         seconds.append(time.perf_counter() - began)
         time.sleep(0.005)
     return np.array(seconds)
+
+
+def _echo_times(echo: Helper) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Seconds of each echo: what the kernel alone lets a small message of another scheduling group wait."""
+    seconds = []
+    for step in range(_STEPS):
+        began = time.perf_counter()
+        echo.call(number=step)
+        seconds.append(time.perf_counter() - began)
+        time.sleep(0.005)
+    return np.array(seconds)
+
+
+def _echo_for_ever(pipe: Connection) -> None:
+    """In a helper: return what is received, as a scheduling group of its own with the time slice of a server."""
+    os.setsid()
+    time_slice.shorten()
+    while True:
+        pipe.send(pipe.recv())
 
 
 def _step_for_ever(pipe: Connection, target: str, token: str, sessions: int) -> None:
