@@ -1,0 +1,218 @@
+"""Mutants that the suites do not kill, and what the storm makes of them: `python -m tests.storm.mutants`.
+
+`draw` draws mutants of the modules below from a seed. `run` takes the file that it writes: each mutant runs the tests
+nearest to its module, then the fast tier, and, if both pass, the storm. It changes files of this checkout, which must
+have no changes, and restores them: use a clone of its own, with its own environment.
+
+The operators are those of cosmic-ray, which must be installed. A place in the code is drawn first, then one of its
+operators, because some have a hundred variants. Mutants that change annotations alone are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+_MODULES = {
+    "session": [
+        "client/logitport/session/*.py",
+        "server/logitport_session/*.py",
+        "server/logitport_session/admissions/*.py",
+        "server/logitport_session/steps/*.py",
+    ],
+    "registry": ["server/logitport_server/registry/*.py", "server/logitport_server/registry/stores/*.py"],
+    "quota": ["server/logitport_server/access/*.py", "server/logitport_server/principal_process/limits.py"],
+    "wire": [
+        "client/logitport/core/*frames.py",
+        "client/logitport/session/transports/*.py",
+        "server/logitport_server/front_door/relay.py",
+        "server/logitport_server/principal_process/*.py",
+        "server/logitport_server/transports/*.py",
+    ],
+    "worker": ["server/logitport_server/executors/*.py", "server/logitport_server/worker/*.py"],
+}
+_FAST = "not slow and not peers and not engines and not fleet"
+_NEAR_SECONDS, _SUITE_SECONDS = 900, 3600
+_PIECES = 4  # of the storm's time, each with a seed of its own: a finding ends the search
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one place.
+
+    Attributes:
+        topic: a key of the modules.
+        path: of the file, from the root.
+        line: of the place.
+        operator: its name in cosmic-ray.
+        occurrence: number of the place among those of the operator in the file.
+        was, becomes: the line before and after.
+    """
+
+    topic: str
+    path: str
+    line: int
+    operator: str
+    occurrence: int
+    was: str = ""
+    becomes: str = ""
+
+    def text(self) -> str:
+        """The file with the change."""
+        return mutated((ROOT / self.path).read_text(), self.operator, self.occurrence)
+
+
+def mutated(source: str, operator: str, occurrence: int) -> str:
+    """Return a source with one change. Raises ValueError if the operator has no such place."""
+    from cosmic_ray.mutating import mutate_code  # type: ignore[import-not-found]
+    from cosmic_ray.plugins import get_operator  # type: ignore[import-not-found]
+
+    changed = mutate_code(source, get_operator(operator)(), occurrence)
+    if changed is None:
+        raise ValueError(f"{operator} has no place {occurrence}")
+    return str(changed)
+
+
+def draw(seed: int, count: int) -> list[Mutant]:
+    """Draw mutants, the same number for each topic up to one."""
+    random, drawn = Random(seed), []
+    for number in range(count):
+        topic = list(_MODULES)[number % len(_MODULES)]
+        while True:
+            path = random.choice(_files(topic))
+            places = _places(path)
+            if not places:
+                continue
+            line, _ = place = random.choice(sorted(places))
+            operator, occurrence = random.choice(places[place])
+            mutant = _with_lines(Mutant(topic, path, line, operator, occurrence))
+            if mutant is not None and mutant not in drawn:
+                drawn.append(mutant)
+                break
+    return drawn
+
+
+def _files(topic: str) -> list[str]:
+    found = {path for pattern in _MODULES[topic] for path in ROOT.glob(pattern)}
+    # A large file is drawn as often as it has lines.
+    return sorted(str(path.relative_to(ROOT)) for path in found for _ in path.read_text().splitlines())
+
+
+def _places(path: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
+    """The operators, with the number of the place, by the line and column of each place."""
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path  # type: ignore[import-not-found]
+    from cosmic_ray.plugins import get_operator, operator_names  # type: ignore[import-not-found]
+
+    tree, found = get_ast_from_path(ROOT / path), defaultdict(list)
+    for name in operator_names():
+        operator_class = get_operator(name)
+        if operator_class.arguments():
+            continue
+        operator = operator_class()
+        positions = (start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
+        for occurrence, start in enumerate(positions):
+            found[start].append((name, occurrence))
+    return found
+
+
+def _with_lines(mutant: Mutant) -> Mutant | None:
+    """Return the mutant with its lines; None if it does the same as the original."""
+    before = (ROOT / mutant.path).read_text()
+    after = mutant.text()
+    try:
+        if _without_annotations(before) == _without_annotations(after):
+            return None
+    except SyntaxError:
+        return None
+    at = mutant.line - 1
+    was, becomes = before.splitlines()[at].strip(), after.splitlines()[at].strip()
+    return Mutant(**{**asdict(mutant), "was": was, "becomes": becomes})
+
+
+def _without_annotations(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            if getattr(node, field, None) is not None:
+                setattr(node, field, ast.Constant(None))
+    return ast.dump(tree)
+
+
+def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
+    """Return what kills a mutant: "tests", "storm" with the seed and the seconds until it has ended, or nothing."""
+    path = ROOT / mutant.path
+    original = path.read_text()
+    try:
+        path.write_text(mutant.text())
+        for what, seconds in ((_nearest(mutant), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)):
+            if what and not _passes(["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", _FAST, *what], seconds):
+                return {"killed": "tests", "by": what if what != ["tests"] else "fast tier"}
+        for piece in range(_PIECES):
+            began, part = time.monotonic(), str(minutes / _PIECES)
+            options = ["--minutes", part, "--seed", str(seed + piece), "--shrink-minutes", "0"]
+            if not _passes(["tests.storm", *options], 60 * minutes):
+                return {"killed": "storm", "seed": seed + piece, "seconds": round(time.monotonic() - began)}
+        return {"killed": ""}
+    finally:
+        path.write_text(original)
+
+
+def _nearest(mutant: Mutant) -> list[str]:
+    """The test files that import the module."""
+    parts = Path(mutant.path).with_suffix("").parts[1:]
+    name = ".".join(part for part in parts if part != "__init__")
+    command = ["git", "grep", "-l", "-E", rf"{name}\b|from {name.rpartition('.')[0]} import .*\b{parts[-1]}\b", "--", "tests/*test_*.py"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+
+
+def _passes(module: list[str], seconds: float) -> bool:
+    try:
+        done = subprocess.run([sys.executable, "-m", *module], cwd=ROOT, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _read(path: Path) -> Iterator[Mutant]:
+    for line in path.read_text().splitlines():
+        yield Mutant(**json.loads(line))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.storm.mutants", description=__doc__)
+    parser.add_argument("command", choices=["draw", "run"])
+    parser.add_argument("file", type=Path, help="the mutants, one JSON object a line")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100, help="draw: so many")
+    parser.add_argument("--survivors", type=int, default=20, help="run: end after so many that the suites do not kill")
+    parser.add_argument("--minutes", type=float, default=10, help="run: of the storm for each")
+    options = parser.parse_args()
+    if options.command == "draw":
+        lines = [json.dumps(asdict(mutant)) + "\n" for mutant in draw(options.seed, options.count)]
+        options.file.write_text("".join(lines))
+        return
+    survivors = 0
+    for number, mutant in enumerate(_read(options.file)):
+        result = run(mutant, options.minutes, options.seed + 10 * number)
+        survivors += result["killed"] != "tests"
+        print(json.dumps({**asdict(mutant), **result}), flush=True)
+        if survivors == options.survivors:
+            return
+
+
+if __name__ == "__main__":
+    main()
