@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,7 +45,8 @@ _MODULES = {
     "worker": ["server/logitport_server/executors/*.py", "server/logitport_server/worker/*.py"],
 }
 _FAST = "not slow and not peers and not engines and not fleet"
-_NEAR_SECONDS, _SUITE_SECONDS = 900, 3600
+_PYTEST = ["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", _FAST]
+_NEAR_SECONDS, _SUITE_SECONDS, _STORM_SECONDS = 900, 3600, 600
 _PIECES = 4  # of the storm's time, each with a seed of its own: a finding ends the search
 
 
@@ -153,19 +153,19 @@ def _without_annotations(source: str) -> str:
 
 
 def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
-    """Return what kills a mutant: "tests", "storm" with the seed and the seconds until it has ended, or nothing."""
+    """Return what kills a mutant: tests or the storm, with how to repeat it; nothing if it survives both."""
     path = ROOT / mutant.path
     original = path.read_text()
     try:
         path.write_text(mutant.text())
-        for what, seconds in ((_nearest(mutant), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)):
-            if what and not _passes(["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", _FAST, *what], seconds):
-                return {"killed": "tests", "by": what if what != ["tests"] else "fast tier"}
+        for tests, seconds in ((_nearest(mutant), _NEAR_SECONDS), (["tests"], _SUITE_SECONDS)):
+            if tests and not _passes([*_PYTEST, *tests], seconds):
+                return {"killed": "tests", "by": tests}
         for piece in range(_PIECES):
             began, part = time.monotonic(), str(minutes / _PIECES)
             options = ["--minutes", part, "--seed", str(seed + piece), "--shrink-minutes", "0"]
-            if not _passes(["tests.storm", *options], 60 * minutes):
-                return {"killed": "storm", "seed": seed + piece, "seconds": round(time.monotonic() - began)}
+            if not _passes(["tests.storm", *options], _STORM_SECONDS + 60 * minutes):
+                return {"killed": "storm", "by": options, "seconds": round(time.monotonic() - began)}
         return {"killed": ""}
     finally:
         path.write_text(original)
@@ -173,18 +173,19 @@ def run(mutant: Mutant, minutes: float, seed: int) -> dict[str, object]:
 
 def _nearest(mutant: Mutant) -> list[str]:
     """The test files that import the module."""
-    parts = Path(mutant.path).with_suffix("").parts[1:]
-    name = ".".join(part for part in parts if part != "__init__")
-    command = ["git", "grep", "-l", "-E", rf"{name}\b|from {name.rpartition('.')[0]} import .*\b{parts[-1]}\b", "--", "tests/*test_*.py"]
+    *folders, name = Path(mutant.path).with_suffix("").parts[1:]
+    package = ".".join(folders)
+    pattern = rf"{package}\.{name}\b|from {package} import .*\b{name}\b"
+    command = ["git", "grep", "-l", "-E", pattern, "--", "tests/*test_*.py"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 
 
 def _passes(module: list[str], seconds: float) -> bool:
+    command = [sys.executable, "-m", *module]
     try:
-        done = subprocess.run([sys.executable, "-m", *module], cwd=ROOT, capture_output=True, timeout=seconds, check=False)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=seconds, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode == 0
 
 
 def _read(path: Path) -> Iterator[Mutant]:
@@ -209,7 +210,8 @@ def main() -> None:
     for number, mutant in enumerate(_read(options.file)):
         result = run(mutant, options.minutes, options.seed + 10 * number)
         survivors += result["killed"] != "tests"
-        print(json.dumps({**asdict(mutant), **result}), flush=True)
+        sys.stdout.write(json.dumps({**asdict(mutant), **result}) + "\n")
+        sys.stdout.flush()
         if survivors == options.survivors:
             return
 

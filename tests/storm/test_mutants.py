@@ -1,0 +1,58 @@
+"""What becomes of a mutant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.storm import mutants
+from tests.storm.mutants import Mutant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MUTANT = Mutant("session", "server/logitport_session/memory.py", 1, "core/AddNot", 0)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one file."""
+    file = tmp_path / MUTANT.path
+    file.parent.mkdir(parents=True)
+    file.write_text("if True: pass")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(Mutant, "text", lambda _: "if not True: pass")
+    monkeypatch.setattr(mutants, "_nearest", lambda _: ["tests/near.py"])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("fails", "killed"), [("tests/near.py", "tests"), ("tests", "tests"), ("tests.storm", "storm"), ("", "")]
+)
+def test_what_kills_it(fails: str, killed: str, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def passes(module: list[str], _: float) -> bool:
+        assert tree.read_text() == "if not True: pass"
+        return fails not in module
+
+    monkeypatch.setattr(mutants, "_passes", passes)
+    assert mutants.run(MUTANT, 1.0, 7)["killed"] == killed
+    assert tree.read_text() == "if True: pass"
+
+
+def test_a_change_of_annotations_alone_is_no_mutant() -> None:
+    assert mutants._without_annotations("def f(a: int) -> int: return a") == mutants._without_annotations(
+        "def f(a: str) -> None: return a"
+    )
+
+
+def test_the_nearest_tests_import_the_module() -> None:
+    assert "tests/server/session/test_memory.py" in mutants._nearest(MUTANT)
+
+
+def test_mutants_are_drawn_from_a_seed() -> None:
+    pytest.importorskip("cosmic_ray", reason="cosmic-ray is not installed")
+    drawn = mutants.draw(5, 5)
+    assert drawn == mutants.draw(5, 5)
+    assert {one.topic for one in drawn} == set(mutants._MODULES)
+    assert all(one.was != one.becomes for one in drawn)
