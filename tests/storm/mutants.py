@@ -206,6 +206,8 @@ def main() -> None:
         lines = [json.dumps(asdict(mutant)) + "\n" for mutant in draw(options.seed, options.count)]
         options.file.write_text("".join(lines))
         return
+    if not _passes([*_PYTEST, "tests"], _SUITE_SECONDS):
+        sys.exit("the fast tests fail without a mutant: run them first")
     survivors = 0
     for number, mutant in enumerate(_read(options.file)):
         result = run(mutant, options.minutes, options.seed + 10 * number)
