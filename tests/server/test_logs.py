@@ -130,10 +130,12 @@ def test_a_server_logs_events_as_json(
     assert events["requests_refused"]["session"] == opened["session"]
     assert events["requests_refused"]["code"] == "INVALID_ARGUMENT"
     assert events["requests_refused"]["request_id"] == "rëq\n1"
-    for event in ("session_opened", "session_closed", "requests_refused", "worker_lost", "quarantined"):
+    for event in ("session_opened", "session_closed", "requests_refused", "worker_lost"):
         assert events[event]["session"] == opened["session"]
         assert events[event]["engine"] == opened["engine"]
         assert events[event]["principal"] == ""
+    quarantined = events["quarantined"]  # the front door logs it: a quarantine concerns all sessions of a trust domain
+    assert (quarantined["principal"], quarantined["processor"]) == ("", events["worker_lost"]["processor"])
     assert events["processor_registered"]["processor"] == digest
     assert events["processor_registered"]["processor_name"] == "team/bans"
     assert events["processor_deleted"]["processor"] == "team/bans"
