@@ -6,8 +6,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,17 +87,22 @@ def _beside_a_busy_one(server: Server, innocent: str, busy: str) -> Iterator[Bar
     helpers = [Helper(_step_for_ever, server.target, busy, _BUSY_SESSIONS // _HELPERS) for _ in range(_HELPERS)]
     echo = Helper(_echo_for_ever)
     ratios, longest, floors = [], [], []
+
+    def pass_on(number: int) -> None:
+        """Wait for an echo: as long as the kernel alone lets a small message of another scheduling group wait."""
+        echo.call(number=number)
+
     try:
         for helper in helpers:
             helper.receive(120.0)
             helper.signal(signal.SIGSTOP)
         with Client(server.target, token=innocent) as client, client.session(vocab_size=_VOCAB) as session:
-            handles = _add(session, 8)
+            step = partial(_step, session, _add(session, 8))
             for _ in range(ROUNDS):
-                alone, echo_alone = _times(session, handles), _echo_times(echo)
+                alone, echo_alone = _times(step), _times(pass_on)
                 for helper in helpers:
                     helper.signal(signal.SIGCONT)
-                beside, echo_beside = _times(session, handles), _echo_times(echo)
+                beside, echo_beside = _times(step), _times(pass_on)
                 for helper in helpers:
                     helper.signal(signal.SIGSTOP)
                 ratios.append(np.quantile(beside, 0.99) / np.quantile(alone, 0.99))
@@ -116,7 +122,7 @@ def _beside_killed_ones(server: Server, innocent: str, *killed: str) -> Iterator
     """The longest step of a principal while the process of another is killed."""
     longest = []
     with Client(server.target, token=innocent) as client, client.session(vocab_size=_VOCAB) as session:
-        handles = _add(session, 8)
+        step = partial(_step, session, _add(session, 8))
         for token in killed:
             first = set(server.pids)
             with Client(server.target, token=token) as other, other.session(vocab_size=_VOCAB) as ended:
@@ -124,29 +130,18 @@ def _beside_killed_ones(server: Server, innocent: str, *killed: str) -> Iterator
                 (process,) = set(server.pids) - first
                 timer = threading.Timer(0.5, os.kill, (process, signal.SIGKILL))
                 timer.start()
-                longest.append(_times(session, handles).max() * 1e3)
+                longest.append(_times(step).max() * 1e3)
                 timer.join()
     name = "the longest step while another principal's process is killed"
     yield BarLine(name, over_rounds(np.array(longest)), 20.0, "ms")
 
 
-def _times(session: Session, handles: list[Handle]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds of each step."""
+def _times(run: Callable[[int], object]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Seconds of each step, or echo; the argument is its number."""
     seconds = []
-    for step in range(_STEPS):
+    for number in range(_STEPS):
         began = time.perf_counter()
-        _step(session, handles, step)
-        seconds.append(time.perf_counter() - began)
-        time.sleep(0.005)
-    return np.array(seconds)
-
-
-def _echo_times(echo: Helper) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds of each echo: what the kernel alone lets a small message of another scheduling group wait."""
-    seconds = []
-    for step in range(_STEPS):
-        began = time.perf_counter()
-        echo.call(number=step)
+        run(number)
         seconds.append(time.perf_counter() - began)
         time.sleep(0.005)
     return np.array(seconds)

@@ -7,17 +7,16 @@ happens to need it first.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.descriptors import opened
 from tests.tiers import ROOT
 
 if TYPE_CHECKING:
@@ -40,11 +39,7 @@ def _open() -> Counter[str]:
     """Count the process's descriptors and threads by what they are: a path, the inode of a socket, a name."""
     found = Counter(f"thread {one.name}" for one in threading.enumerate())
     tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # multiprocessing keeps one pipe for ever
-    for number in os.listdir("/proc/self/fd"):
-        if number == str(tracker):
-            continue
-        with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            found[os.readlink(f"/proc/self/fd/{number}")] += 1
+    found.update(target for number, target in opened() if number != tracker)
     return Counter({what: count for what, count in found.items() if what not in _PERMANENT})
 
 

@@ -10,7 +10,8 @@ p99, of three runs each:
 | the kernel's | 0.07 / 3.3 to 4.0 | 0.12 / 2.8 to 4.1 | 3.2 / 11 to 51 |
 | 0.1 ms | 0.06 / 0.1 to 0.2 | 0.12 / 0.3 to 2.2 | 3.1 / 12 to 15 |
 
-The machine had other load. Slices of 0.1 ms for the other group make no difference.
+The machine had other load. Slices of 0.1 ms for the other group make no difference. Beside 62 sessions that wake up all
+the time, instead of processes that compute, no gain could be measured: `benchmarks/principals.py`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 from logitport_server.config import ServerConfig
 from logitport_server.server import Server
 from logitport_server.start_errors import StartupError
+from tests.descriptors import opened
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -47,17 +48,9 @@ def threads() -> set[str]:
     return {one.name for one in threading.enumerate() if one.name.startswith(_PREFIX) or "serve_forever" in one.name}
 
 
-def files() -> dict[str, str]:
+def files() -> dict[int, str]:
     """The open descriptors of the process, apart from those that gRPC keeps for all servers."""
-    opened = {}
-    for each in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{each}")
-        except OSError:
-            continue
-        if "anon_inode" not in target:
-            opened[each] = target
-    return opened
+    return {number: target for number, target in opened() if "anon_inode" not in target}
 
 
 def fail(config: ServerConfig) -> None:

@@ -39,9 +39,8 @@ def _prepare_signals() -> None:
     """Set what signals do to a server until `StopSignals` takes over; its imports take seconds."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a request to read files again, before they are read
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # libraries may swallow a KeyboardInterrupt while they are imported
+        # Libraries may swallow a KeyboardInterrupt while they are imported.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end_by(number: signal.Signals) -> None:

@@ -194,7 +194,7 @@ class ForkedWorkers:
             return await asyncio.shield(started)
         except asyncio.CancelledError:
             forking.add_done_callback(_discard)
-            started.add_done_callback(lambda _: started.exception())  # asyncio logs one that nobody has retrieved
+            started.add_done_callback(lambda _: started.exception())  # asyncio logs an exception that is not retrieved
             raise
 
     async def _wait_for_slot(self, process: RunningProcess, workers: _LentWorkers) -> None:
