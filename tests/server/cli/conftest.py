@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from logitport_server import time_slice
 from logitport_server.cli.root import run
+from logitport_server.processes import single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +45,13 @@ class Ended(NamedTuple):
     status: int
     out: str
     err: str
+
+
+@pytest.fixture(autouse=True)
+def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings of this process, which other tests inherit, when it runs `serve`."""
+    monkeypatch.setattr(time_slice, "shorten", lambda: None)
+    monkeypatch.setattr(single, "prevent_core_files", lambda: None)
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ def time_slice(thread):
     with open(f"/proc/{thread}/sched") as file:
         return [line.split(":")[1].strip() for line in file if line.startswith("se.slice")]
 
+linux.set_time_slice(0)  # the process that runs the tests may have another one
 of_the_kernel = time_slice(os.getpid())
 linux.set_time_slice(100_000)  # as the front door has it
 try:
