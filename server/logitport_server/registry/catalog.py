@@ -157,7 +157,7 @@ class Catalog:
             if descriptors.is_shortage(error):
                 raise descriptors.shortage() from error
             if self._log_limit.take("") is not None:
-                logger.error("a change of the registry has failed: the store cannot be used: %s", error)
+                logger.error("a call of the registry has failed: the store cannot be used: %s", error)
             happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
             raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error
 

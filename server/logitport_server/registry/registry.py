@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
+    LogitportError,
     NameTaken,
     NotFound,
 )
@@ -173,14 +174,19 @@ class Registry:
         return [self._installed.describe(name) for name in sorted(self._installed)] + registered
 
     def describe_digests(self, digests: Collection[str], principal: Principal) -> list[registry_pb2.ProcessorInfo]:
-        """Describe the visible registrations of these payloads. Reads the store if it seems to lack one of them.
+        """Describe the visible registrations of these payloads, with what other servers have changed just now.
+
+        A client takes a registration or a name that is missing for deleted.
 
         Raises:
-            LogitportError: the store cannot be read.
+            LogitportError: the store cannot be read, and one of them is unknown here.
         """
-        view = self._catalog.view
-        if not all(principal.name in view.owners(digest) for digest in digests):
+        try:
             view = self._catalog.refresh()
+        except LogitportError:
+            view = self._catalog.view
+            if not all(principal.name in view.owners(digest) for digest in digests):
+                raise
         entries = (entry for digest in dict.fromkeys(digests) for entry in view.owners(digest).values())
         return [self._describe(entry) for entry in entries if self._can_see(principal, entry)]
 

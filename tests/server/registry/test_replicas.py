@@ -91,6 +91,9 @@ def test_digests_that_another_replica_has_changed(replicas: tuple[Replica, Repli
     assert seen(other) == []
     (found,) = other.describe_digests([DIGEST, DIGEST, "00"], ANN)
     assert (found.owner, list(found.names)) == ("ann", ["team/one"])
+    one.register(ONE, "team/other", ANN, replace=False)
+    (found,) = other.describe_digests([DIGEST], ANN)
+    assert list(found.names) == ["team/one", "team/other"], "a name of a digest that was known"
     assert [found.owner for found in other.describe_digests([DIGEST], ROOT)] == ["ann", "bob"]
     one.delete(DIGEST, ANN)
     other.poll()
@@ -98,14 +101,16 @@ def test_digests_that_another_replica_has_changed(replicas: tuple[Replica, Repli
 
 
 def test_digests_while_the_store_is_lost() -> None:
-    """Those that are known need no store."""
+    """Those that are known stay in use."""
     store = CountingStore()
     replica = Replica(store)
     replica.register(ONE, "", ANN, replace=False)
+    replica.poll()
     store.calls.clear()
     assert len(replica.describe_digests([DIGEST], ANN)) == 1
-    assert store.calls == []
+    assert store.calls == ["version"]
     store.error = StoreError("redis is gone")
+    assert len(replica.describe_digests([DIGEST], ANN)) == 1
     with pytest.raises(LogitportError, match="store cannot be used"):
         replica.describe_digests([DIGEST, "00"], ANN)
 

@@ -117,7 +117,7 @@ def test_the_error_and_the_next_change(base: Path, caplog: pytest.LogCaptureFixt
     ):
         opened.register(THREE, "team/three", ANN, replace=False)
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert record.getMessage().startswith("a change of the registry has failed: the store cannot be used: ")
+    assert record.getMessage().startswith("a call of the registry has failed: the store cannot be used: ")
     opened.register(THREE, "team/three", ANN, replace=False)
     store.close()
     assert stored_content(base) == content(opened)
