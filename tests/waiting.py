@@ -29,11 +29,12 @@ def wait_until(
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Stop a server, or another process, by SIGSTOP, with the processes of principals.
+    """Stop a server, or another process, by SIGSTOP, with the processes of principals."""
+    stop_processes(*principal_processes(process.pid), process.pid)
 
-    Returns when all threads have stopped: one that still runs could answer.
-    """
-    processes = (*principal_processes(process.pid), process.pid)
+
+def stop_processes(*processes: int) -> None:
+    """Stop processes by SIGSTOP. Returns when all threads have stopped: one that still runs could answer."""
     for each in processes:
         os.kill(each, signal.SIGSTOP)
     for each in processes:

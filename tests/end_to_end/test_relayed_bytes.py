@@ -19,7 +19,7 @@ from logitport_proto import processing_pb2
 from logitport_server.testing.in_thread import ThreadServer
 from tests.attacks.conftest import Peak
 from tests.end_to_end.test_principal_processes import processes_of
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS, stop_processes, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ def test_a_frame_that_is_not_read_yet_takes_little_memory(serving: Callable[...,
     with serving() as running, raw_sessions(running.target, 8) as sessions:
         (process,) = processes_of(running)
         peak = Peak(running.process.pid)
-        os.kill(process, signal.SIGSTOP)
+        stop_processes(process)
         try:
             for session in sessions:
                 session.send(seq=2, remove={})
