@@ -257,10 +257,11 @@ class ProcessReply(_Reply):
 
 
 class Fork(_Message):
-    """Fork a worker. The descriptor is its end of the connection."""
+    """Fork a worker. The descriptor is its end of the connection. See `WorkerForker.fork` for its rank."""
 
     worker: int
     limits: Limits
+    rank: int = 1
 
 
 class Ready(_Message):
