@@ -94,6 +94,7 @@ def test_a_killed_process_concerns_its_principal_only(
     (second,) = set(processes_of(server)) - {first}
     step(annas, anna)
     step(berts, bert)
+    assert [Path(f"/proc/{each}/comm").read_text() for each in (first, second)] == ["anna\n", "bert\n"]
     os.kill(second, signal.SIGKILL)
     for _ in range(100):
         step(annas, anna)

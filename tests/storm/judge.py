@@ -75,15 +75,19 @@ class Hit:
         what: a key of EFFECTS.
         server: the server that is broken; "" for all.
         begun, ended: on the monotonic clock; it has not ended at infinity.
+        principal: the one whose process is broken, which others must not notice; "" for more than that.
     """
 
     what: str
     server: str
     begun: float
     ended: float = float("inf")
+    principal: str = ""
 
-    def touches(self, begun: float, ended: float) -> bool:
-        """Whether it had an effect in this time."""
+    def touches(self, begun: float, ended: float, principal: str | None = None) -> bool:
+        """Whether it had an effect in this time, on this principal, or on one that is not known."""
+        if self.principal and principal not in (None, self.principal):
+            return False
         return self.begun <= ended and begun <= self.ended + EFFECTS[self.what].after
 
 
@@ -169,5 +173,6 @@ class Judge:
         return [
             hit
             for hit in self.hits
-            if hit.touches(record["begun"], ended) and (not record.get("only") or hit.server in servers)
+            if hit.touches(record["begun"], ended, record.get("principal"))
+            and (not record.get("only") or hit.server in servers)
         ]

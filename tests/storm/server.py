@@ -68,6 +68,13 @@ class Process(NamedTuple):
             return "worker" if (PROC / parent / "cmdline").read_bytes() == command else "zygote"
         return "worker"  # it has ended
 
+    @property
+    def principal(self) -> str:
+        """The principal of a process of one, whose name is short; "" for other processes."""
+        with suppress(OSError):
+            return (PROC / str(self.pid) / "comm").read_text().strip() if self.role == "principal" else ""
+        return ""
+
     def describe(self) -> str:
         """Its command, and where it waits in the kernel."""
         folder = PROC / str(self.pid)

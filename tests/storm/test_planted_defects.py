@@ -156,6 +156,14 @@ def test_failures_after_hits(error: str, fields: dict[str, Any], what: str, is_f
     assert judged([record], Hit(what, "server-0", 11.0, 11.5)) == ([f"failure {error}"] if is_found else [])
 
 
+def test_a_broken_process_of_a_principal_excuses_this_principal_only() -> None:
+    record = {"kind": "failure", "error": "Reconnected", "begun": 10.0, "at": 12.0, "ships": False, "principal": "anna"}
+    hits = {name: Hit("principal killed", "server-0", 11.0, 11.5, name) for name in ("anna", "bert", "")}
+    assert {name: judged([record], hit) for name, hit in hits.items()} == {
+        "anna": [], "bert": ["failure Reconnected"], "": [],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", DEFECTS)
 def test_earlier_defects_can_be_planted(name: str, tmp_path: Path) -> None:
     """`python -m tests.storm.planted` finds them, which takes long."""

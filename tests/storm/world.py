@@ -106,9 +106,9 @@ class World:
         new.rename(self.folder / "tokens")
 
     @contextmanager
-    def breaking(self, what: str, server: StormServer | None = None) -> Iterator[None]:
-        """Note that something of a server, or of all, is broken during the block."""
-        hit = Hit(what, server.name if server else "", time.monotonic())
+    def breaking(self, what: str, server: StormServer | None = None, principal: str = "") -> Iterator[None]:
+        """Note that something of a server or of one of its principals, or of all, is broken during the block."""
+        hit = Hit(what, server.name if server else "", time.monotonic(), principal=principal)
         self.hits.append(hit)
         try:
             yield

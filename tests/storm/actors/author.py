@@ -47,6 +47,7 @@ class Author(Actor):
     def connect(self, event: Event) -> None:
         """Connect as a principal."""
         self._principal = event["principal"]
+        self.records.common = {"principal": self._principal}
         self._client = Client(self.setting.targets, token=self.setting.tokens[self._principal], timeout=60)
 
     def register(self, event: Event) -> None:

@@ -16,6 +16,7 @@ from tests.storm.server import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from tests.storm.script import Event
     from tests.storm.server import StormServer
@@ -59,14 +60,14 @@ class Breaker(Actor):
     def kill_process(self, event: Event) -> None:
         """Kill a process below a server: a worker, a zygote, or a process of a principal."""
         if (process := self._below(event)) is not None:
-            with self.world.breaking(f"{process.role} killed", self._server(event)), suppress(ProcessLookupError):
+            with self._breaking(event, process, f"{process.role} killed"), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
                 self.count["processes killed"] += 1
 
     def stop_process(self, event: Event) -> None:
         """Stop a process below a server for a while."""
         if (process := self._below(event)) is not None:
-            with self.world.breaking(f"{process.role} stopped", self._server(event)), suppress(ProcessLookupError):
+            with self._breaking(event, process, f"{process.role} stopped"), suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGSTOP)
                 self.pause(event["seconds"])
                 self.count["processes stopped"] += 1
@@ -151,13 +152,16 @@ class Breaker(Actor):
             self.count[what] += 1
 
     def _limit(self, event: Event, process: Process, what: str, resource_: int, limit: int) -> None:
-        with self.world.breaking(what, self._server(event)):
+        with self._breaking(event, process, what):
             before = resource.prlimit(process.pid, resource_)
             resource.prlimit(process.pid, resource_, (limit, before[1]))
             self.pause(event["seconds"])
             if process.runs:
                 resource.prlimit(process.pid, resource_, before)
         self.count[f"{what} taken"] += 1
+
+    def _breaking(self, event: Event, process: Process, what: str) -> AbstractContextManager[None]:
+        return self.world.breaking(what, self._server(event), process.principal)
 
     def _below(self, event: Event) -> Process | None:
         """A process below a server that has started: one that starts may end without a process."""
