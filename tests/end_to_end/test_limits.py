@@ -202,6 +202,13 @@ def test_payloads_and_processors(clients: dict[str, Client]) -> None:
     clients["alice"].delete(digest)
 
 
+def test_a_call_does_not_count_after_its_reply(clients: dict[str, Client]) -> None:
+    """Its process may close its end of the stream later."""
+    for _ in range(200):
+        with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000"):
+            clients["alice"].register("x" * 4000)
+
+
 def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> None:
     running = start_server("--tokens", str(tokens), "--max-call-rate", "5/hour", "--metrics-listen", "127.0.0.1:0")
     with (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import grpc
 
 from logitport import calls
-from logitport.errors import ServerUnavailable
+from logitport.errors import LogitportError, ServerUnavailable
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
 from logitport_server.front_door.relay import Relay
@@ -93,16 +93,20 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         call = current_call.get()
         async with _unavailable(context):
             stream = await self._open(call, kind, trace=tracing.headers())
+            is_abandoned = False
             try:
                 self._largest = max(self._largest, len(data))
                 stream.relay.send(data)
                 return await stream.receive()
-            except BaseException:
+            except BaseException as error:
+                is_abandoned = not isinstance(error, LogitportError)
                 if len(data) > LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
                     asyncio.get_running_loop().call_later(_COLLECT_SECONDS, gc.collect, 1)
                 raise
             finally:
-                self._end(stream, call.hold())
+                # An abandoned call counts until its process has finished with it. One with a reply does not: its caller
+                # may send the next one at once.
+                self._end(stream, call.hold() if is_abandoned else _nothing)
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         await self._refresh()
@@ -229,6 +233,10 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     def _revoke(self, access_token: bytes) -> None:
         if self._local_socket is not None and access_token:
             self._local_socket.revoke_token(access_token)
+
+
+def _nothing() -> None:
+    """Release nothing."""
 
 
 @asynccontextmanager
