@@ -18,7 +18,8 @@ from logitport.testing.replaying.replay import ReplayedRequest, replay_rows, ses
 from logitport.testing.replaying.rows import recorded_rows
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
-from logitport_server.play.token_texts import TokenTexts, read_tokenizer
+from logitport.tokenizers import read_tokenizer
+from logitport_server.play.token_texts import TokenTexts
 from logitport_server.play.watch import Watched
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Replays:
         ]
         if not self.requests:
             raise InvalidArgument("the recording has no request")
-        self.texts: Mapping[int, str] = {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer))
+        self.texts: Mapping[int, str] = (
+            {} if tokenizer is None else TokenTexts(read_tokenizer(tokenizer.name, tokenizer))
+        )
         self._tokenizers = session_tokenizers((opening for opening, _ in self.requests), tokenizer)
         self.run_payloads = run_payloads
         self._files = files

@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from logitport.errors import PayloadError
-from logitport.tokenizers import Tokenizer, TokenizerFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json, or that of a folder. Raises PayloadError."""
-    return Tokenizer(path.name, TokenizerFile.read(path.name, path))
+    from logitport.tokenizers import Tokenizer
 
 
 class TokenTexts(Mapping[int, str]):
