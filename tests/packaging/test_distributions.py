@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
     from tests.packaging.conftest import Distributions
 
-PACKAGES = ("logitport", "logitport_builtins", "logitport_proto", "logitport_server", "logitport_session")
+PACKAGES = (
+    "logitport",
+    "logitport_builtins",
+    "logitport_play",
+    "logitport_proto",
+    "logitport_server",
+    "logitport_session",
+)
 # Extras for users, each with a program that uses it. Those with large packages are only looked up.
 USES = {
     "": "import logitport; logitport.Client('127.0.0.1:1').close(); logitport.payload",

@@ -130,7 +130,7 @@ _TABLE = {
         ("payload inspect", ".payload:Inspect", "show what a payload would do, without running it"),
     ),
     "Tools": (
-        ("play", ".play:Play", "show in the browser what a chain of processors does"),
+        ("play", "logitport_play.command:Play", "show in the browser what a chain of processors does"),
         ("check", ".check:Check", "search for defects of processors"),
         ("replay", ".replay:Replay", "compare another version of a processor with a recorded one"),
         ("doctor", ".doctor:Doctor", "show what this machine runs: sandbox layers, which it tests, and ops"),

@@ -19,8 +19,8 @@ from logitport.testing.replaying.rows import recorded_rows
 from logitport.testing.runner import load_backend
 from logitport.testing.view.replays import show_row
 from logitport.tokenizers import read_tokenizer
-from logitport_server.play.token_texts import TokenTexts
-from logitport_server.play.watch import Watched
+from logitport_play.token_texts import TokenTexts
+from logitport_play.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from logitport.testing.replaying.rows import ComparedRow
     from logitport.testing.runner import Runner
     from logitport.testing.view.replays import ShownRow
+    from logitport_play.files import Files
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedProcessor
-    from logitport_server.play.files import Files
 
 MAX_ROWS = 2000
 # A request returns after this time; the page calls again, and shows the rows so far.

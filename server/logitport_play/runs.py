@@ -17,14 +17,14 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing import Stepper
 from logitport.testing.runner import load_backend
 from logitport_builtins import BUILTINS
-from logitport_server.play.watch import Watched
+from logitport_play.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from logitport.testing import Simulation
-    from logitport_server.play.files import Files
-    from logitport_server.play.models import PlayModel
+    from logitport_play.files import Files
+    from logitport_play.models import PlayModel
 
 MAX_STEPS = 512
 MAX_PROMPT_IDS = 4096

@@ -8,15 +8,15 @@ import orjson
 
 from logitport.recording.events import display_name, history_of, json_object
 from logitport.testing.view.replays import replay_charts, replay_tiles
-from logitport_server.play.replays import ReplaySpec
-from logitport_server.play.web import application, read
+from logitport_play.replays import ReplaySpec
+from logitport_play.web import application, read
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from logitport_play.files import Files
+    from logitport_play.replays import Replays
     from logitport_proto.recording_pb2 import RecordedProcessor
-    from logitport_server.play.files import Files
-    from logitport_server.play.replays import Replays
 
 _MAX_PARAMS = 300  # characters
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from logitport_server.play.serving import PlayServer
+from logitport_play.serving import PlayServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import InvalidArgument
-from logitport_server.play.files import Files, WatchedFile
-from tests.server.play.conftest import FILE
+from logitport_play.files import Files, WatchedFile
+from tests.play.conftest import FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def test_the_last_good_version_goes_on(path: Path, text: str, message: str) -> N
     path.write_text(text)
     file.refresh()
     assert message in file.error
-    assert "logitport_server" not in file.error
+    assert "logitport_play" not in file.error
     assert file.processors == {"One": good}
     path.write_text(ONE.format(id=5))
     file.refresh()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logitport.testing import Simulation, StepRecord
-    from logitport_server.play.files import Files
-    from logitport_server.play.runs import Runs, RunSpec
+    from logitport_play.files import Files
+    from logitport_play.runs import Runs, RunSpec
 
 _WIDTH = 110
 _TEMPLATE = '''"""Exported by `logitport play`. {advice}"""

@@ -10,7 +10,7 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 from logitport.errors import InvalidArgument
-from logitport_server.play import watch
+from logitport_play import watch
 
 watch.LIMIT_SECONDS = watch.GRACE_SECONDS = 0.2
 code = compile("import time\\ndef sleep():\\n    time.sleep(1000)\\n", "mine.py", "exec")

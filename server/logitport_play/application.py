@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from logitport.testing.view.charts import charts
 from logitport.testing.view.panes import pane
 from logitport.testing.view.tiles import step_tiles
-from logitport_server.play.export import export_test
-from logitport_server.play.forms import builtin_forms, form_of
-from logitport_server.play.runs import MAX_STEPS, RunSpec
-from logitport_server.play.web import application, read
+from logitport_play.export import export_test
+from logitport_play.forms import builtin_forms, form_of
+from logitport_play.runs import MAX_STEPS, RunSpec
+from logitport_play.web import application, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.types import ASGIApp
 
-    from logitport_server.play.files import Files
-    from logitport_server.play.models import PlayModel
-    from logitport_server.play.runs import RunResult, Runs
+    from logitport_play.files import Files
+    from logitport_play.models import PlayModel
+    from logitport_play.runs import RunResult, Runs
 
 _STARTING_CHAIN = ("no_repeat_ngram", "temperature")
 

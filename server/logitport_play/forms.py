@@ -14,7 +14,7 @@ from logitport.programs.declarations import Declaration
 from logitport.programs.program import Program
 from logitport.programs.types import Element
 from logitport_builtins import BUILTINS
-from logitport_server.play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
+from logitport_play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport.testing import StoryModel
-from logitport_server.play.serving import PlayServer
-from tests.server.play.accessibility import CONTRAST, NAMELESS
-from tests.server.play.browser import executable, launched
-from tests.server.play.conftest import FILE
-from tests.server.play.recordings import AS_RECORDED, NEW, REFUSING, STEPS, write_recording
+from logitport_play.serving import PlayServer
+from tests.play.accessibility import CONTRAST, NAMELESS
+from tests.play.browser import executable, launched
+from tests.play.conftest import FILE
+from tests.play.recordings import AS_RECORDED, NEW, REFUSING, STEPS, write_recording
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install '.[browser]'")
 if executable() is None:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing.view.notebook import css
-from logitport_server.play.guard import Guard
+from logitport_play.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -103,7 +103,7 @@ def _error(message: str, status: int = 400) -> Response:
 
 def _page() -> dict[str, bytes]:
     """All files of the page by name: no path of a request reaches the file system."""
-    folder = files("logitport_server.play").joinpath("page")
+    folder = files("logitport_play").joinpath("page")
     names = [one.name for one in folder.iterdir() if one.name.rpartition(".")[2] in _TYPES]
     return {**{name: folder.joinpath(name).read_bytes() for name in sorted(names)}, "view.css": css().encode()}
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.play.guard import Guard, new_token
+from logitport_play.guard import Guard, new_token
 
 if TYPE_CHECKING:
-    from tests.server.play.conftest import Client
+    from tests.play.conftest import Client
 
 
 def test_the_page_and_its_files(client: Client) -> None:

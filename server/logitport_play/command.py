@@ -61,7 +61,7 @@ class Play(BaseModel):
 
     def run(self) -> None:
         try:
-            from logitport_server.play.serving import PlayServer
+            from logitport_play.serving import PlayServer
         except ModuleNotFoundError as error:
             raise NotInstalled(
                 f"{error.name} is not installed; install it {how_to_install('server', 'play')}"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from logitport.errors import NotInstalled
-from logitport_server.cli import play
-from logitport_server.play import serving
-from tests.server.play.conftest import FILE, Client
-from tests.server.play.recordings import NEW, write_recording
+from logitport_play import command as play
+from logitport_play import serving
+from tests.play.conftest import FILE, Client
+from tests.play.recordings import NEW, write_recording
 
 COMMAND = str(Path(sys.executable).with_name("logitport"))
 FOR_VLLM = """
@@ -150,7 +150,7 @@ def test_the_browser(
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "logitport_server.play.serving")
+    monkeypatch.delitem(sys.modules, "logitport_play.serving")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(NotInstalled, match=r"pip install '\.\[server,play\]'"):
         play.Play(files=[]).run()

@@ -10,13 +10,13 @@ import uvicorn
 
 from logitport.errors import ServerUnavailable
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
-from logitport_server.play.application import Play
-from logitport_server.play.files import Files
-from logitport_server.play.guard import new_token
-from logitport_server.play.models import open_models
-from logitport_server.play.replay_application import ReplayPlay
-from logitport_server.play.replays import Replays
-from logitport_server.play.runs import Runs
+from logitport_play.application import Play
+from logitport_play.files import Files
+from logitport_play.guard import new_token
+from logitport_play.models import open_models
+from logitport_play.replay_application import ReplayPlay
+from logitport_play.replays import Replays
+from logitport_play.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport.testing import StoryModel, simulate
-from logitport_server.play.serving import PlayServer
-from tests.server.play.conftest import SPEC, Client, running
+from logitport_play.serving import PlayServer
+from tests.play.conftest import SPEC, Client, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ class Sleeps(EditProcessor):
 
 
 def test_a_processor_that_does_not_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport_server.play.watch.LIMIT_SECONDS", 0.3)
+    monkeypatch.setattr("logitport_play.watch.LIMIT_SECONDS", 0.3)
     (tmp_path / "my.py").write_text(LOOPS)
     with running(PlayServer([tmp_path / "my.py"], seed=7)) as server:
         client = Client(server.url)
@@ -155,8 +155,8 @@ def test_a_processor_that_does_not_return(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_processor_that_cannot_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport_server.play.watch.LIMIT_SECONDS", 0.3)
-    monkeypatch.setattr("logitport_server.play.watch.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("logitport_play.watch.LIMIT_SECONDS", 0.3)
+    monkeypatch.setattr("logitport_play.watch.GRACE_SECONDS", 0.3)
     (tmp_path / "my.py").write_text(LOOPS)
     with running(PlayServer([tmp_path / "my.py"], seed=7)) as server:
         client = Client(server.url)

@@ -11,11 +11,11 @@ from logitport import InvalidArgument, PayloadError
 from logitport.recording.reader import Recording, read_recording
 from logitport.testing.replaying.chains import Replacement
 from logitport.testing.replaying.replay import replay
-from logitport_server.play.files import Files
-from logitport_server.play.replays import Replays, ReplaySpec, RequestReplay
-from logitport_server.play.serving import PlayServer
-from tests.server.play.conftest import running
-from tests.server.play.recordings import (
+from logitport_play.files import Files
+from logitport_play.replays import Replays, ReplaySpec, RequestReplay
+from logitport_play.serving import PlayServer
+from tests.play.conftest import running
+from tests.play.recordings import (
     AS_RECORDED,
     NEW,
     REFUSING,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.server.play.conftest import Client
+    from tests.play.conftest import Client
 
 EDITS, READS, UNKNOWN = range(3)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.server.play.conftest import FILE, SPEC
+from tests.play.conftest import FILE, SPEC
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.server.play.conftest import Client
+    from tests.play.conftest import Client
 
 CHAIN = [
     {"processor": "my.py:Boost", "params": {"bias": 2.5}},
@@ -76,10 +76,10 @@ def test_a_run_with_failures_can_be_exported(client: Client, tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     from logitport import InvalidArgument
-    from logitport_server.play.export import export_test
-    from logitport_server.play.files import Files
-    from logitport_server.play.models import open_models
-    from logitport_server.play.runs import Entry, Runs, RunSpec
+    from logitport_play.export import export_test
+    from logitport_play.files import Files
+    from logitport_play.models import open_models
+    from logitport_play.runs import Entry, Runs, RunSpec
 
     (tmp_path / "my-file.py").write_text(FILE)
     files = Files([tmp_path / "my-file.py"])

@@ -1,4 +1,4 @@
-"""The pictures of docs/play.md: python -m tests.server.play.screenshots."""
+"""The pictures of docs/play.md: python -m tests.play.screenshots."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from logitport.testing import StoryModel
-from logitport_server.play.serving import PlayServer
-from tests.server.play.browser import launched
-from tests.server.play.recordings import NEW, write_recording
+from logitport_play.serving import PlayServer
+from tests.play.browser import launched
+from tests.play.recordings import NEW, write_recording
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 NAMES = ("play.png", "play-compare.png", "play-error.png", "play-recording.png")
 MAX_BYTES = 200_000
 FAILING = '''
