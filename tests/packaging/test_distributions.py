@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PACKAGES = (
     "logitport",
     "logitport_builtins",
+    "logitport_fleet",
     "logitport_play",
     "logitport_proto",
     "logitport_server",

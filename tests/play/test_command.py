@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from logitport.errors import NotInstalled
-from logitport_play import command as play
 from logitport_play import serving
+from logitport_play.command import Play
 from tests.play.conftest import FILE, Client
 from tests.play.recordings import NEW, write_recording
 
@@ -141,7 +141,7 @@ def test_the_browser(
 
     monkeypatch.setattr(serving, "PlayServer", NotServing)
     monkeypatch.setattr("webbrowser.open", open_in_browser)
-    play.Play(files=[], browser=browser).run()
+    Play(files=[], browser=browser).run()
     output, errors = capsys.readouterr()
     assert output == f"logitport play: {NotServing.url}\n"
     assert [f'url={NotServing.url}"' in page for page in pages] == ([True] if browser else [])
@@ -153,7 +153,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "logitport_play.serving")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(NotInstalled, match=r"pip install '\.\[server,play\]'"):
-        play.Play(files=[]).run()
+        Play(files=[]).run()
 
 
 def test_a_port_that_is_taken(server: serving.PlayServer) -> None:

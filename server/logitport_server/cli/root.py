@@ -105,9 +105,9 @@ _TABLE = {
     "Servers": (
         ("serve", ".serve:Serve", "run the service"),
         ("ray", "", "run a fleet of servers on Ray"),
-        ("ray up", ".ray:Up", "start a fleet, or change its size"),
-        ("ray status", ".ray:Status", "show the servers of a fleet"),
-        ("ray down", ".ray:Down", "end a fleet"),
+        ("ray up", "logitport_fleet.commands:Up", "start a fleet, or change its size"),
+        ("ray status", "logitport_fleet.commands:Status", "show the servers of a fleet"),
+        ("ray down", "logitport_fleet.commands:Down", "end a fleet"),
     ),
     "Running servers": (
         ("status", ".status:Status", "show the state of servers"),

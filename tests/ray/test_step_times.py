@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitport_server.fleet.load import StepTimes
+from logitport_fleet.load import StepTimes
 from logitport_server.processes.report import ServerLoad
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from logitport_fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.cli.root import run
-from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.start_errors import StartupError
 
 
@@ -64,10 +64,10 @@ def test_options_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arguments_after_the_dashes_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from logitport_server.cli import ray
+    from logitport_fleet.commands import Up
 
     given: list[list[str]] = []
-    monkeypatch.setattr(ray.Up, "run", lambda self: given.append(self.serve_options))
+    monkeypatch.setattr(Up, "run", lambda self: given.append(self.serve_options))
     kept = ["--logits-processors", '["a","b"]', "--store", "a,b", "--servers", "--", '"x', ""]
     run(["ray", "up", "--servers", "3", "--", *kept])
     run(["ray", "up"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, Request
-from logitport_server.fleet.load import parse_load, read_load
+from logitport_fleet.load import parse_load, read_load
 from logitport_server.processes.report import ServerLoad
 from tests.conftest import free_address
 

@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from logitport_server.fleet.directory import document
-from logitport_server.fleet.load import StepTimes
-from logitport_server.fleet.scaling import Decision, FleetLoad, decide
+from logitport_fleet.directory import document
+from logitport_fleet.load import StepTimes
+from logitport_fleet.scaling import Decision, FleetLoad, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport_server.fleet.options import FleetOptions
+    from logitport_fleet.options import FleetOptions
     from logitport_server.processes.report import Report
 
 

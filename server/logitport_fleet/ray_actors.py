@@ -18,13 +18,13 @@ import ray
 import ray.util
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 
+from logitport_fleet.child import child_environment, environment_at_start, leave_background
+from logitport_fleet.controller import Controller, FleetStatus
+from logitport_fleet.directory import PATH, Directory
+from logitport_fleet.load import read_load
+from logitport_fleet.options import parse_serve_options, require_token_mode
+from logitport_fleet.scaling import FleetLoad
 from logitport_server.addresses import join
-from logitport_server.fleet.child import child_environment, environment_at_start, leave_background
-from logitport_server.fleet.controller import Controller, FleetStatus
-from logitport_server.fleet.directory import PATH, Directory
-from logitport_server.fleet.load import read_load
-from logitport_server.fleet.options import parse_serve_options, require_token_mode
-from logitport_server.fleet.scaling import FleetLoad
 from logitport_server.processes.report import Report
 from logitport_server.processes.server_process import child_command
 from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from logitport_fleet.options import FleetOptions
     from logitport_server.config import ServerConfig
-    from logitport_server.fleet.options import FleetOptions
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ServerActor:
             addresses.configure(config),
             Rules(unhealthy_seconds=options.unhealthy_seconds, end_seconds=end_seconds(config)),
             self._report,
-            command=child_command(addresses.clients, "logitport_server.fleet.child"),
+            command=child_command(addresses.clients, "logitport_fleet.child"),
             environment=child_environment(os.environ, environment_at_start()),
             load=partial(read_load, addresses.metrics),
         )

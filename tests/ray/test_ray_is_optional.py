@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "proto/logitport_proto",
     "client/logitport",
     "builtin_processors/logitport_builtins",
+    "server/logitport_session",
     "server/logitport_server",
+    "server/logitport_fleet",
+    "server/logitport_play",
 )
-IMPORTING = {"server/logitport_server/fleet/launch.py", "server/logitport_server/fleet/ray_actors.py"}
+IMPORTING = {"server/logitport_fleet/launch.py", "server/logitport_fleet/ray_actors.py"}
 
 
 @pytest.mark.slow

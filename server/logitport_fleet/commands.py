@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from logitport.installation import how_to_install
+from logitport_fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
-from logitport_server.fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from logitport_server.fleet.controller import FleetStatus
+    from logitport_fleet.controller import FleetStatus
 
 _ADDRESS = Field("", description="HOST:PORT of the Ray cluster; RAY_ADDRESS, or the cluster of this machine if not set")
 _NAMESPACE = Field("logitport", min_length=1, description="Ray namespace of the fleet")
@@ -71,7 +71,7 @@ def _connect(address: str, namespace: str) -> ModuleType:
     """Connect to the cluster. Returns the functions that need Ray."""
     require_token_mode(os.environ, "in the environment of this command")
     try:
-        from logitport_server.fleet import launch
+        from logitport_fleet import launch
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise

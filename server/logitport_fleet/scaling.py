@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from logitport_server.fleet.options import FleetOptions
+    from logitport_fleet.options import FleetOptions
 
 # The load of fewer servers must stay below this part of the limits, or the next decision could be the opposite.
 _SLACK = 0.7

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.fleet.options import FleetOptions
-from logitport_server.fleet.scaling import Decision, FleetLoad, decide
+from logitport_fleet.options import FleetOptions
+from logitport_fleet.scaling import Decision, FleetLoad, decide
 
 OPTIONS = FleetOptions(servers=1, max=10, sessions_per_server=8, step_milliseconds=10.0, scale_down_seconds=100.0)
 

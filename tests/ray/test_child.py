@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logitport_server.fleet.child import child_environment, environment_at_start
+from logitport_fleet.child import child_environment, environment_at_start
 from tests.conftest import environment
 from tests.waiting import wait_until
 
@@ -18,7 +18,7 @@ def test_the_server_is_killed_with_its_parent() -> None:
         "from logitport_server.config import ServerConfig\n"
         "from logitport_server.processes.server_process import ServerProcess, child_command\n"
         "config = ServerConfig(listen='127.0.0.1:0', entry_points=False, device='cpu')\n"
-        "child = ServerProcess(config, child_command('127.0.0.1:0', 'logitport_server.fleet.child'))\n"
+        "child = ServerProcess(config, child_command('127.0.0.1:0', 'logitport_fleet.child'))\n"
         "while child.read_ready() is None:\n"
         "    assert child.status is None\n"
         "    time.sleep(0.05)\n"

@@ -12,16 +12,16 @@ import ray
 from ray.exceptions import RayError
 
 from logitport.core.backoff import NONE, Backoff
-from logitport_server.fleet.options import parse_serve_options, require_token_mode
-from logitport_server.fleet.ray_actors import CONTROLLER, names, start_controller
+from logitport_fleet.options import parse_serve_options, require_token_mode
+from logitport_fleet.ray_actors import CONTROLLER, names, start_controller
 from logitport_server.processes.supervisor import end_seconds
 from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.fleet.controller import FleetStatus
-    from logitport_server.fleet.options import FleetOptions
+    from logitport_fleet.controller import FleetStatus
+    from logitport_fleet.options import FleetOptions
 
 _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 10.0

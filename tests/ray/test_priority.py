@@ -8,7 +8,7 @@ import sys
 
 CODE = (
     "import os\n"
-    "from logitport_server.fleet.child import leave_background\n"
+    "from logitport_fleet.child import leave_background\n"
     "{before}\n"
     "os.nice(15)\n"
     "leave_background()\n"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_server.fleet.controller import Controller
-from logitport_server.fleet.options import FleetOptions
+from logitport_fleet.controller import Controller
+from logitport_fleet.options import FleetOptions
 from logitport_server.processes.report import Report, ServerLoad
 
 if TYPE_CHECKING:
