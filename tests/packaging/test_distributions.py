@@ -50,7 +50,7 @@ WITH_TORCH = {
     "transformers": "import torch; import logitport.integrations.common.history_batch",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
     "testing": "import logitport.testing",  # needs `server`, too
-    "play": "import starlette, uvicorn",  # needs `server`, too
+    "play": "import logitport_play.serving",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")
 COMPILED = "core"  # on a machine with a compiler
