@@ -138,13 +138,13 @@ storm: $(VENV)/.test $(VENV)/.core ## engines, authors, operators and attackers 
 	$(BIN)/python -m tests.storm --minutes $(STORM_MINUTES)
 
 screenshots: $(VENV)/.test ## the pictures of docs/play.md; needs Chromium
-	$(BIN)/python -m tests.server.play.screenshots
+	$(BIN)/python -m tests.play.screenshots
 
 lint: $(VENV)/.lint lint-core ## ruff, mypy, which module may import which; clang-format and clang-tidy; noexcept functions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_session server/logitport_server builtin_processors/logitport_builtins
+	$(BIN)/mypy proto/logitport_proto client/logitport server/logitport_session server/logitport_server server/logitport_fleet server/logitport_play builtin_processors/logitport_builtins
 
 # clang-tidy reads how the compiled core was built: nothing to do for it where no core is. It takes 5 s a file, so it looks
 # only at files that have changed since, or all after a change to a header.

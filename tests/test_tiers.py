@@ -20,4 +20,4 @@ def test_a_new_file_is_fast() -> None:
 
 def test_files_of_one_folder_test_fleets() -> None:
     assert is_fleet(ROOT / "fleet" / "test_kill.py")
-    assert not is_fleet(ROOT / "server" / "fleet" / "test_supervisor.py")
+    assert not is_fleet(ROOT / "ray" / "test_scaling.py")

@@ -66,7 +66,7 @@ SLOW_FILES = frozenset(
         "examples/test_node.py",
         "server/dialects/test_dialect_conformance.py",
         # A browser.
-        "server/play/test_browser.py",
+        "play/test_browser.py",
         "server/dialects/transformers/test_own.py",
         "server/dialects/vllm/test_v2_model.py",
         # Servers with options of their own, and engines that come and go.

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from logitport import tokenizers as shared
 from logitport.errors import PayloadError
-from logitport.tokenizers import Tokenizer, TokenizerFile
+from logitport.tokenizers import read_tokenizer
 from logitport_builtins.grammar import tokenizers as of_grammars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from logitport.errors import LogitportError
+    from logitport.tokenizers import Tokenizer
 
 _added: Counter[str] = Counter()
 
@@ -41,7 +42,7 @@ def configure(options: BuiltinOptions) -> None:
     paths = {name: Path(path) for name, path in named.items()}
     has_library = importlib.util.find_spec("tokenizers") is not None
     loaded: Mapping[str, Tokenizer | LogitportError] = (
-        {name: _read(name, path) for name, path in paths.items()}
+        {name: read_tokenizer(name, path) for name, path in paths.items()}
         if has_library
         else dict.fromkeys(paths, PayloadError(shared.MISSING))
     )
@@ -58,7 +59,7 @@ def add_tokenizers(paths: Mapping[str, Path]) -> None:
     for name, path in paths.items():
         if not _added[name]:
             of_grammars.add(name, path)
-            shared.add(name, partial(_read, name, path))
+            shared.add(name, partial(read_tokenizer, name, path))
         _added[name] += 1
 
 
@@ -69,7 +70,3 @@ def remove_tokenizers(names: Iterable[str]) -> None:
             of_grammars.remove(name)
             shared.remove(name)
         _added[name] = max(0, _added[name] - 1)
-
-
-def _read(name: str, path: Path) -> Tokenizer:
-    return Tokenizer(name, TokenizerFile.read(name, path))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from logitport import EditRequest, History, InvalidArgument, ProcessorFailed, RowEdits, tokenizers
-from logitport.tokenizers import Tokenizer, TokenizerFile
+from logitport.tokenizers import Tokenizer, read_tokenizer
 from logitport_builtins import BannedStrings, ForcePrefix, StopOn
 from tests.tokenizer_files import EOS, write_pieces, write_trained
 
@@ -45,7 +45,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         write_trained(folder)
     else:
         write_pieces(folder, *KINDS[request.param])
-    made = Tokenizer(request.param, TokenizerFile.read(request.param, folder))
+    made = read_tokenizer(request.param, folder)
     tokenizers.configure({request.param: made})
     yield made
     tokenizers.configure({})
@@ -193,7 +193,7 @@ def test_states_follow_from_histories(tokenizer: Tokenizer, data: st.DataObject)
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
     folder = tmp_path_factory.mktemp("one")
     write_trained(folder, generation_config={"eos_token_id": 1})
-    made = Tokenizer("t", TokenizerFile.read("t", folder))
+    made = read_tokenizer("t", folder)
     tokenizers.configure({"t": made})
     yield made
     tokenizers.configure({})

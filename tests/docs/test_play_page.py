@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from logitport.testing import StoryModel
-from logitport_server.cli.play import Play
-from logitport_server.play.application import Play as Application
-from logitport_server.play.files import Files
-from logitport_server.play.models import open_models
-from logitport_server.play.runs import Entry, Runs, RunSpec
-from tests.server.play import screenshots
-from tests.server.play.browser import executable
+from logitport_play.application import Play as Application
+from logitport_play.command import Play
+from logitport_play.files import Files
+from logitport_play.models import open_models
+from logitport_play.runs import Entry, Runs, RunSpec
+from tests.play import screenshots
+from tests.play.browser import executable
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "play.md").read_text()

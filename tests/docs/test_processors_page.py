@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.cli.play import Play
+from logitport_play.command import Play
 from logitport_server.cli.root import COMMANDS
 from logitport_server.config import ServerConfig
 from tests.docs.transcripts import Block, blocks, check_transcript, commands, sections

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from logitport import targets
+from logitport_fleet import directory, options, scaling
+from logitport_fleet.commands import Down, Status, Up
+from logitport_fleet.options import AUTH_MODE
 from logitport_server import launch_backoff
-from logitport_server.cli import ray
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
-from logitport_server.fleet import directory, options, scaling
-from logitport_server.fleet.options import AUTH_MODE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
 OF_RAY = {"head"}
@@ -28,19 +28,19 @@ def field_of(option: str) -> str:
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--([a-z][a-z-]+)", PAGE))))
 def test_every_option_is_one(option: str) -> None:
-    known = {name for model in (ray.Up, ray.Status, ray.Down, ServerConfig) for name in model.model_fields}
+    known = {name for model in (Up, Status, Down, ServerConfig) for name in model.model_fields}
     assert field_of(option) in known | OF_RAY | {"generate"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
-    for model in (ray.Up, ray.Status, ray.Down):
+    for model in (Up, Status, Down):
         monkeypatch.setattr(model, "run", lambda self: ran.append(self))  # noqa: PLW0108 - a method of list is not bound
     monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
     run(shlex.split(command.replace("\\\n", ""))[1:])
     (given,) = ran
-    if isinstance(given, ray.Up):
+    if isinstance(given, Up):
         assert given.serve_options
         options.parse_serve_options(given.serve_options)
 
@@ -51,7 +51,7 @@ def test_commands_were_found() -> None:
 
 @pytest.mark.parametrize(("option", "default"), re.findall(r"`--([a-z-]+)` \(([\d.]+)\)", PAGE))
 def test_its_default_is_the_default(option: str, default: str) -> None:
-    assert ray.Up.model_fields[field_of(option)].default == float(default)
+    assert Up.model_fields[field_of(option)].default == float(default)
 
 
 def test_names_and_numbers() -> None:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from logitport.documents import MAX_BYTES
+from logitport_fleet.directory import document
 from logitport_server.config import ServerConfig
-from logitport_server.fleet.directory import document
 from logitport_server.registry.poller import INTERVAL_SECONDS
 
 ROOT = Path(__file__).parents[2]

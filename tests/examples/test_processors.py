@@ -17,8 +17,8 @@ from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
 from logitport.programs.capturing import capture
 from logitport.testing import StoryModel, ToyModel, simulate
-from logitport_server.play.files import Files
-from logitport_server.play.forms import form_of
+from logitport_play.files import Files
+from logitport_play.forms import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

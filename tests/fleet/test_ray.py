@@ -163,7 +163,7 @@ class Fleet:
                 words = arguments.read_text().split("\0")
             except OSError:
                 continue
-            if any("logitport_server.fleet.child" in word for word in words) and address in words:
+            if any("logitport_fleet.child" in word for word in words) and address in words:
                 return int(arguments.parent.name), int(words[words.index(address) - 1])
         return 0, 0
 
@@ -312,8 +312,8 @@ def test_other_options_need_another_fleet(fleet: Fleet) -> None:
 
 def test_a_cluster_without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command has the variable, and the cluster was started without it."""
-    from logitport_server.fleet.options import FleetOptions
-    from logitport_server.fleet.ray_actors import ControllerActor
+    from logitport_fleet.options import FleetOptions
+    from logitport_fleet.ray_actors import ControllerActor
 
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     status = ControllerActor(FleetOptions(host="127.0.0.1")).status()

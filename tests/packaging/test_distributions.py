@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from tests.packaging.conftest import Distributions
 
-PACKAGES = ("logitport", "logitport_builtins", "logitport_proto", "logitport_server", "logitport_session")
+PACKAGES = (
+    "logitport",
+    "logitport_builtins",
+    "logitport_fleet",
+    "logitport_play",
+    "logitport_proto",
+    "logitport_server",
+    "logitport_session",
+)
 # Extras for users, each with a program that uses it. Those with large packages are only looked up.
 USES = {
     "": "import logitport; logitport.Client('127.0.0.1:1').close(); logitport.payload",
@@ -42,7 +50,7 @@ WITH_TORCH = {
     "transformers": "import torch; import logitport.integrations.common.history_batch",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
     "testing": "import logitport.testing",  # needs `server`, too
-    "play": "import starlette, uvicorn",  # needs `server`, too
+    "play": "import logitport_play.serving",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")
 COMPILED = "core"  # on a machine with a compiler

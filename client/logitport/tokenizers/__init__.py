@@ -5,7 +5,7 @@
 
 from logitport.tokenizers.files import TokenizerFile
 from logitport.tokenizers.registry import add, configure, remove, shipped_tokenizer
-from logitport.tokenizers.tokenizer import MISSING, Tokenizer, operator_tokenizer, vocabulary_digest
+from logitport.tokenizers.tokenizer import MISSING, Tokenizer, operator_tokenizer, read_tokenizer, vocabulary_digest
 
 __all__ = [
     "MISSING",
@@ -14,6 +14,7 @@ __all__ = [
     "add",
     "configure",
     "operator_tokenizer",
+    "read_tokenizer",
     "remove",
     "shipped_tokenizer",
     "vocabulary_digest",

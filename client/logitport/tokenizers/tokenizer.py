@@ -10,17 +10,17 @@ import orjson
 
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.installation import how_to_install
-from logitport.tokenizers.files import unreadable
+from logitport.tokenizers.files import TokenizerFile, unreadable
 from logitport.tokenizers.registry import added, configured, shipped_tokenizer, usable
 from logitport.tokenizers.texts import UnknownDecoder, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-    from logitport.tokenizers.files import TokenizerFile
     from logitport.tokenizers.texts import Texts
 
 MISSING = (
@@ -211,6 +211,11 @@ class Encoding(dict[str, list[int]]):
     def input_ids(self) -> list[int]:
         """The ids."""
         return self["input_ids"]
+
+
+def read_tokenizer(name: str, path: Path) -> Tokenizer:
+    """Read a tokenizer.json, or that of a folder, as the tokenizer of this name. Raises PayloadError."""
+    return Tokenizer(name, TokenizerFile.read(name, path))
 
 
 def operator_tokenizer(name: str = "") -> Tokenizer:

@@ -14,12 +14,12 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport.output import escaped
 from logitport.recording.events import display_name, json_object
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
+from logitport.tokenizers import read_tokenizer
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
 from logitport_server.cli.servers import print_json
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
-from logitport_server.play.token_texts import read_tokenizer
 from logitport_server.start_errors import StartupError, UsageError
 from logitport_session import stubs
 
@@ -79,7 +79,8 @@ class Replay(BaseModel):
         stubs.offer()
         recording = self._read()
         if self.tokenizer is not None:
-            read_tokenizer(self.tokenizer)  # a file that cannot be read is an error, also if no processor uses it
+            # A file that cannot be read is an error, also if no processor uses it.
+            read_tokenizer(self.tokenizer.name, self.tokenizer)
         versions = [_replacement(one) for one in self.versions]
         result = replay(
             recording,

@@ -30,7 +30,8 @@ class Command(click.Command):
 
     Args:
         name: of the command.
-        path: "module:Class" of the model, below `logitport_server.cli`. It is imported when the options are needed.
+        path: "module:Class" of the model, ".module:Class" for a module of this package. It is imported when the options
+            are needed.
         description: a line for the help of the group.
     """
 
@@ -41,7 +42,7 @@ class Command(click.Command):
     def load(self) -> Any:
         """Import the model."""
         module, _, name = self._path.partition(":")
-        return getattr(_import(f"logitport_server.cli.{module}"), name)
+        return getattr(_import(module), name)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:
@@ -102,37 +103,37 @@ class Group(click.Group):
 # By purpose, in the order of the help. A command without a class is a group.
 _TABLE = {
     "Servers": (
-        ("serve", "serve:Serve", "run the service"),
+        ("serve", ".serve:Serve", "run the service"),
         ("ray", "", "run a fleet of servers on Ray"),
-        ("ray up", "ray:Up", "start a fleet, or change its size"),
-        ("ray status", "ray:Status", "show the servers of a fleet"),
-        ("ray down", "ray:Down", "end a fleet"),
+        ("ray up", "logitport_fleet.commands:Up", "start a fleet, or change its size"),
+        ("ray status", "logitport_fleet.commands:Status", "show the servers of a fleet"),
+        ("ray down", "logitport_fleet.commands:Down", "end a fleet"),
     ),
     "Running servers": (
-        ("status", "status:Status", "show the state of servers"),
-        ("top", "top:Top", "watch servers: sessions, steps, times of processors, workers"),
+        ("status", ".status:Status", "show the state of servers"),
+        ("top", ".top:Top", "watch servers: sessions, steps, times of processors, workers"),
         ("sessions", "", "list the sessions of servers"),
-        ("sessions list", "sessions:ListSessions", "list the open sessions"),
+        ("sessions list", ".sessions:ListSessions", "list the open sessions"),
         ("processors", "", "list, show, register, delete and unquarantine processors"),
-        ("processors list", "processors:ListProcessors", "list processors"),
-        ("processors get", "processors:GetProcessor", "show one processor"),
-        ("processors register", "processors:RegisterProcessor", "register a class of a file, or a payload"),
-        ("processors delete", "processors:DeleteProcessor", "delete a name or a processor"),
-        ("processors unquarantine", "processors:Unquarantine", "lift the quarantine of a processor"),
-        ("drain", "sessions:Drain", "move the sessions of a server to other servers"),
+        ("processors list", ".processors:ListProcessors", "list processors"),
+        ("processors get", ".processors:GetProcessor", "show one processor"),
+        ("processors register", ".processors:RegisterProcessor", "register a class of a file, or a payload"),
+        ("processors delete", ".processors:DeleteProcessor", "delete a name or a processor"),
+        ("processors unquarantine", ".processors:Unquarantine", "lift the quarantine of a processor"),
+        ("drain", ".sessions:Drain", "move the sessions of a server to other servers"),
     ),
     "Access and signatures": (
-        ("token", "token:Token", "create a token for a caller"),
+        ("token", ".token:Token", "create a token for a caller"),
         ("payload", "", "sign payloads, and show what they would do"),
-        ("payload keygen", "payload:Keygen", "create a key pair for signing payloads"),
-        ("payload sign", "payload:Sign", "sign a payload"),
-        ("payload inspect", "payload:Inspect", "show what a payload would do, without running it"),
+        ("payload keygen", ".payload:Keygen", "create a key pair for signing payloads"),
+        ("payload sign", ".payload:Sign", "sign a payload"),
+        ("payload inspect", ".payload:Inspect", "show what a payload would do, without running it"),
     ),
     "Tools": (
-        ("play", "play:Play", "show in the browser what a chain of processors does"),
-        ("check", "check:Check", "search for defects of processors"),
-        ("replay", "replay:Replay", "compare another version of a processor with a recorded one"),
-        ("doctor", "doctor:Doctor", "show what this machine runs: sandbox layers, which it tests, and ops"),
+        ("play", "logitport_play.command:Play", "show in the browser what a chain of processors does"),
+        ("check", ".check:Check", "search for defects of processors"),
+        ("replay", ".replay:Replay", "compare another version of a processor with a recorded one"),
+        ("doctor", ".doctor:Doctor", "show what this machine runs: sandbox layers, which it tests, and ops"),
     ),
 }
 
@@ -214,7 +215,7 @@ def _message(error: click.UsageError) -> str:
 def _import(name: str) -> Any:
     """Import a module. A missing dependency, and a wrong variable that the SDK reads then, are errors of one line."""
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(name, __package__)
     except ModuleNotFoundError as error:
         from logitport.installation import how_to_install
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
 from logitport import InvalidArgument, PayloadError, tokenizers
-from logitport.tokenizers import Tokenizer, TokenizerFile, operator_tokenizer
+from logitport.tokenizers import Tokenizer, TokenizerFile, operator_tokenizer, read_tokenizer
 from tests.tokenizer_files import EOS, PAD, write_pieces, write_trained
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def load(folder: Path, name: str = "t") -> Tokenizer:
-    return Tokenizer(name, TokenizerFile.read(name, folder))
+    return read_tokenizer(name, folder)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -17,7 +17,7 @@ from logitport.recording import RecordOptions
 from logitport_proto.recording_pb2 import RecordedProcessor
 from logitport_server.cli.root import run
 from tests.client.recording.build import began, member, opened, stepped
-from tests.server.play.recordings import STORY, write_hostile_recording, write_recording
+from tests.play.recordings import STORY, write_hostile_recording, write_recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,120 @@
+"""Functions that the page of chains calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logitport.testing.view.charts import charts
+from logitport.testing.view.panes import pane
+from logitport.testing.view.tiles import step_tiles
+from logitport_play.export import export_test
+from logitport_play.forms import builtin_forms, form_of
+from logitport_play.runs import MAX_STEPS, RunSpec
+from logitport_play.web import application, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import ASGIApp
+
+    from logitport_play.files import Files
+    from logitport_play.models import PlayModel
+    from logitport_play.runs import RunResult, Runs
+
+_STARTING_CHAIN = ("no_repeat_ngram", "temperature")
+
+
+class Play:
+    """The application: models by name, processors of the user, and the runs of both.
+
+    The page begins with the prompt, None for that of the model, and the seed.
+    """
+
+    def __init__(
+        self, models: Mapping[str, PlayModel], files: Files, runs: Runs, prompt: str | None = None, seed: int = 0
+    ) -> None:
+        self._models = models
+        self._files = files
+        self._runs = runs
+        self._prompt = prompt
+        self._seed = seed
+        self._builtins = builtin_forms()
+
+    def guarded(self, token: str, port: int) -> ASGIApp:
+        """Make the application behind its guard."""
+        functions = {"state": self.state, "files": self.files, "run": self.run, "export": self.export}
+        return application(functions, "index.html", token, port)
+
+    def state(self, _: bytes) -> dict[str, Any]:
+        """List the choices of the page: models and processors."""
+        self._files.refresh()
+        own = [
+            form_of(f"{file.name}:{name}", file.name, processor)
+            for file in self._files
+            for name, processor in file.processors.items()
+        ]
+        first = list({form.group: form for form in reversed(own)}.values())
+        starting = first or [form for form in self._builtins if form.name in _STARTING_CHAIN]
+        default = next(iter(self._models.values()))
+        return {
+            "models": [{"name": one.name, "prompt": one.prompt} for one in self._models.values()],
+            "model": default.name,
+            "prompt": default.prompt if self._prompt is None else self._prompt,
+            "seed": self._seed,
+            "max_steps": MAX_STEPS,
+            "processors": [*own, *self._builtins],
+            "chain": [{"processor": form.name, "params": form.params} for form in starting],
+            **self.files(_),
+        }
+
+    def files(self, _: bytes) -> dict[str, Any]:
+        """List the files of processors: when each was saved, and its error."""
+        return self._files.to_json()
+
+    def run(self, body: bytes) -> dict[str, Any]:
+        """Run the specified chain. Raises LogitportError or msgspec.DecodeError."""
+        spec = read(body, RunSpec)
+        return _run_to_json(self._runs.run(spec), spec.lane)
+
+    def export(self, body: bytes) -> dict[str, Any]:
+        """Write the test. Raises as `run`."""
+        return {"code": export_test(read(body, RunSpec), self._runs, self._files)}
+
+
+def _run_to_json(result: RunResult, lane: str) -> dict[str, Any]:
+    """Describe a run with fragments of HTML. The ids of their elements begin with the lane."""
+    simulation, since = result.simulation, result.since
+    steps, texts = simulation.steps, simulation.texts
+    history = [None, *simulation.prompt_token_ids, *simulation.output_token_ids]
+    offset = len(simulation.prompt_token_ids)
+    panes = [pane(step, texts, after=history[offset + step.index], buttons=True) for step in steps[since:]]
+    last = steps[-1] if steps else None
+    return {
+        "since": since,
+        "steps": len(steps),
+        "new_steps": result.new_steps,
+        "ended": simulation.ended if result.ended else "",
+        "ended_because": _ended_because(result),
+        "tokens": [step.token_id for step in steps],
+        "tiles": step_tiles(lane, simulation.prompt_token_ids, steps, texts, current=len(steps) - 1),
+        "charts": charts(steps, [name for name, _ in simulation.chain]),
+        "panes": panes,
+        "errors": {} if last is None else {str(one.place): one.error for one in last.processors if one.error},
+        "summary": _summary(result),
+    }
+
+
+def _ended_because(result: RunResult) -> str:
+    if result.stopped:
+        return f"step {len(result.simulation.steps)} was given up, because a processor did not return"
+    return result.simulation.ended_because if result.ended else ""
+
+
+def _summary(result: RunResult) -> dict[str, float]:
+    steps = result.simulation.steps
+    count = max(1, len(steps))
+    return {
+        "moved": sum(step.moved for step in steps) / count,
+        "before": sum(step.raw.entropy for step in steps) / count,
+        "after": sum(step.final.entropy for step in steps) / count,
+    }

@@ -1,0 +1,123 @@
+"""Access to the page: the token, the header Host, other origins."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logitport_play.guard import Guard, new_token
+
+if TYPE_CHECKING:
+    from tests.play.conftest import Client
+
+
+def test_the_page_and_its_files(client: Client) -> None:
+    kinds = {"": "text/html", "play.js": "text/javascript", "view.css": "text/css", "icon.svg": "image/svg+xml"}
+    for name, kind in kinds.items():
+        status, body, headers = client.call("GET", client.path + name)
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+        assert body
+
+
+def test_it_listens_on_this_machine_alone(client: Client) -> None:
+    assert client.host == "127.0.0.1"
+    assert len(client.path.strip("/")) >= 43
+    assert new_token() != new_token()
+
+
+@pytest.mark.parametrize("path", ["/", "/api/state", "/play.js", "/wrong/api/state", "/wrong/", "//", "/%2e%2e/"])
+def test_without_the_token_nothing_is_served(client: Client, path: str) -> None:
+    status, body, _ = client.call("GET", path)
+    assert status == 403
+    assert b"token" in body
+
+
+def test_a_part_of_the_token_is_not_enough(client: Client) -> None:
+    token = client.path.strip("/")
+    for wrong in (token[:-1], token + "x", token.swapcase(), ""):
+        assert client.call("GET", f"/{wrong}/api/state")[0] == 403
+
+
+HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "[::1]:{port}", ""]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_names_that_resolve_to_this_machine_are_refused(client: Client, host: str) -> None:
+    status, body, _ = client.call("GET", client.path, headers={"Host": host.format(port=client.port)})
+    assert status == 403
+    assert b"Host" in body
+
+
+def test_localhost_is_this_machine(client: Client) -> None:
+    assert client.call("GET", client.path, headers={"Host": f"localhost:{client.port}"})[0] == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1:{port}"])
+def test_other_pages_cannot_call(client: Client, origin: str) -> None:
+    headers = {"Origin": origin.format(port=client.port), "Content-Type": "application/json"}
+    assert client.call("POST", f"{client.path}api/run", b"{}", headers)[0] == 403
+
+
+def test_the_page_itself_can_call(client: Client) -> None:
+    headers = {"Origin": f"http://127.0.0.1:{client.port}", "Content-Type": "application/json"}
+    assert client.call("POST", f"{client.path}api/run", b"{}", headers)[0] == 400
+
+
+def test_no_cookies_and_strict_headers(client: Client) -> None:
+    for path in (client.path, "/"):
+        _, _, headers = client.call("GET", path)
+        assert "set-cookie" not in headers
+        assert "access-control-allow-origin" not in headers
+        assert "script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../../../../../../etc/passwd",
+        "..%2f..%2f..%2fetc%2fpasswd",
+        "%2e%2e/%2e%2e/my.py",
+        "page/play.js",
+        "my.py",
+        "api/../my.py",
+        "application.py",
+        "/etc/passwd",
+        "play.js/",
+        "__init__.py",
+    ],
+)
+def test_paths_do_not_reach_the_file_system(client: Client, path: str) -> None:
+    status, body, _ = client.call("GET", client.path + path)
+    assert status in (403, 404, 307)
+    assert b"root:" not in body
+    assert b"import" not in body
+
+
+def test_methods(client: Client) -> None:
+    assert client.call("GET", f"{client.path}api/run")[0] == 405
+    assert client.call("POST", f"{client.path}api/state", b"")[0] == 405
+    assert client.call("OPTIONS", f"{client.path}api/run")[0] == 405
+
+
+def test_two_hosts_are_refused() -> None:
+    async def never(*_: Any) -> None:
+        raise AssertionError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    hosts = [(b"host", b"127.0.0.1:5"), (b"host", b"evil.example")]
+    scope = {"type": "http", "method": "GET", "path": "/t/", "headers": hosts}
+    asyncio.run(Guard(never, "t", 5)(scope, never, send))
+    assert sent[0]["status"] == 403
+    asyncio.run(Guard(never, "t", 5)({"type": "websocket"}, never, never))
