@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.rows import ComparedRow
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
     from logitport.testing.view.replays import ShownRow
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedProcessor
@@ -189,7 +189,7 @@ class RequestReplay:
     versions: Sequence[str]
     outcome: ReplayedRequest
     play: Iterator[ComparedRow] = field(default_factory=lambda: iter(()))
-    runner: Runner | None = None
+    runner: ChainRunner | None = None
     rows: list[ShownRow] = field(default_factory=list)
     earlier_rows: int = 0
     ended: bool = False
