@@ -28,14 +28,14 @@ def field_of(option: str) -> str:
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--([a-z][a-z-]+)", PAGE))))
 def test_every_option_is_one(option: str) -> None:
-    known = {name for model in (ray.Up, ray.Status, ray.Down, ServerConfig) for name in model.model_fields}
+    known = {name for model in (ray.Up, ray.ShowFleet, ray.Down, ServerConfig) for name in model.model_fields}
     assert field_of(option) in known | OF_RAY | {"generate"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
-    for model in (ray.Up, ray.Status, ray.Down):
+    for model in (ray.Up, ray.ShowFleet, ray.Down):
         monkeypatch.setattr(model, "run", lambda self: ran.append(self))  # noqa: PLW0108 - a method of list is not bound
     monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
     run(shlex.split(command.replace("\\\n", ""))[1:])
