@@ -45,7 +45,7 @@ _HANDLES_ALL = re.compile(r"\s*catch\s*\(\s*(?:\.\.\.|const\s+std::exception\s*&
 _SPACE = re.compile(r"\s*")
 
 
-class Function(NamedTuple):
+class FunctionDefinition(NamedTuple):
     """A function with a body.
 
     Attributes:
@@ -81,7 +81,7 @@ def code_of(text: str) -> str:
     return _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def functions_of(code: str) -> Iterator[Function]:
+def functions_of(code: str) -> Iterator[FunctionDefinition]:
     """Find the functions that have a body."""
     for match in _FUNCTION.finditer(code):
         name, suffix = match["name"].strip(), match["suffix"]
@@ -91,10 +91,10 @@ def functions_of(code: str) -> Iterator[Function]:
         end = _end_of_body(code, match.start("begin"))
         if end is not None:
             is_noexcept = "noexcept" in suffix and not re.search(r"noexcept\s*\(false\)", suffix)
-            yield Function(name, is_noexcept or name.startswith("~"), match.start("begin"), end)
+            yield FunctionDefinition(name, is_noexcept or name.startswith("~"), match.start("begin"), end)
 
 
-def throwing_names(functions: Iterable[Function]) -> frozenset[str]:
+def throwing_names(functions: Iterable[FunctionDefinition]) -> frozenset[str]:
     """Return the names that only functions which are not noexcept have: a call of one of them may throw."""
     may_throw: set[str] = set()
     total: set[str] = set()
@@ -103,7 +103,7 @@ def throwing_names(functions: Iterable[Function]) -> frozenset[str]:
     return frozenset(may_throw - total - _TOTAL)
 
 
-def throwing(code: str, function: Function, may_throw: frozenset[str]) -> Iterator[tuple[int, str]]:
+def throwing(code: str, function: FunctionDefinition, may_throw: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Find the code of a function that may throw, outside of `try` blocks that handle all exceptions."""
     body = _without_handled(code[function.begin : function.end])
     for match in _THROWS.finditer(body):

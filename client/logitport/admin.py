@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from logitport.base_client import CallSender
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike
-    from logitport.servers import Server
+    from logitport.servers import ServerChannel
     from logitport.session.registrations import Registrations
 
 _Result = TypeVar("_Result")
@@ -232,7 +232,7 @@ class ServerClient:
         target: its address, HOST:PORT or unix:PATH.
     """
 
-    def __init__(self, sender: CallSender, server: Server, registrations: Registrations) -> None:
+    def __init__(self, sender: CallSender, server: ServerChannel, registrations: Registrations) -> None:
         self._sender = sender
         self._server = server
         self._registrations = registrations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from logitport.connection import Tls
     from logitport.request import ProcessorLike
-    from logitport.servers import Server
+    from logitport.servers import ServerChannel
     from logitport.targets import Target
 
 _Result = TypeVar("_Result")
@@ -55,7 +55,7 @@ class Call(Generic[_Result]):
     decode: Callable[[Any], _Result]
     advice: str = ""
 
-    def on(self, server: Server) -> Any:
+    def on(self, server: ServerChannel) -> Any:
         """Return the method of a server's stub."""
         return getattr(getattr(server, self.service), self.method)
 
@@ -105,7 +105,7 @@ class CallSender:
                 raise
             return self._send_elsewhere(server, call)
 
-    def send(self, server: Server, call: Call[Any]) -> Any:
+    def send(self, server: ServerChannel, call: Call[Any]) -> Any:
         """Send a call to this server, and return the reply. Raises LogitportError."""
         self.check_open()
         metadata = self.connection.metadata + trace_context.metadata()
@@ -129,7 +129,7 @@ class CallSender:
         for channel in self.servers.close():
             channel.close()
 
-    def _send_elsewhere(self, failed: Server, call: Call[Any]) -> Any:
+    def _send_elsewhere(self, failed: ServerChannel, call: Call[Any]) -> Any:
         """Send a call that has failed at one server to others, until one replies."""
         backoff = Backoff(_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS, seconds=min(_ELSEWHERE_SECONDS, self.timeout))
         # Each server may refuse the token once: those of a fleet do not read changed tokens at one moment.
@@ -155,7 +155,7 @@ class CallSender:
             )
         )
 
-    def _translated(self, error: grpc.RpcError, server: Server, advice: str) -> LogitportError:
+    def _translated(self, error: grpc.RpcError, server: ServerChannel, advice: str) -> LogitportError:
         translated = calls.translate(error, server.target, encrypted=self.connection.encrypted)
         if isinstance(translated, ServerUnavailable) or translated.code == AccessDenied.NOT_AUTHENTICATED:
             self.servers.failed(server)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from logitport.payload.signing import PathLike
     from logitport.recording.options import Record
     from logitport.request import ProcessorLike, ProcessorRef, Request
-    from logitport.servers import Server
+    from logitport.servers import ServerChannel
     from logitport.session.program_trust import Mode
     from logitport.session.server_choice import ServerChoice
     from logitport.session.session import Session
@@ -325,7 +325,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _session_servers(self) -> set[Server]:
+    def _session_servers(self) -> set[ServerChannel]:
         """Return the servers of open sessions, if there are several servers."""
         if self._sender.servers.single:
             return set()

@@ -15,7 +15,7 @@ from logitport_proto import processing_pb2, registry_pb2
 if TYPE_CHECKING:
     from logitport.base_client import Call
     from logitport.errors import LogitportError
-    from logitport.servers import Server
+    from logitport.servers import ServerChannel
     from logitport.session.transports.embedded import Frames
 
 _Result = TypeVar("_Result")
@@ -26,7 +26,7 @@ GROUP = "logitport.embedded"
 _MIN_SIMILARITY = 0.8
 
 
-class Host(Protocol):
+class EmbeddedServer(Protocol):
     """The processors and sessions of this process, see `logitport_session.embedded.EmbeddedHost`."""
 
     def __init__(self, programs: Path | None = None) -> None: ...
@@ -127,7 +127,7 @@ class EmbeddedSender:
             code=PayloadError.NOT_ALLOWED,
         )
 
-    def send(self, server: Server, call: Call[Any]) -> Any:  # noqa: ARG002
+    def send(self, server: ServerChannel, call: Call[Any]) -> Any:  # noqa: ARG002
         """Process a call, as `reply`."""
         return self.reply(call)
 
@@ -156,7 +156,7 @@ class EmbeddedSender:
         return {}
 
 
-def _host_class() -> type[Host]:
+def _host_class() -> type[EmbeddedServer]:
     for point in entry_points(group=GROUP):
-        return cast("type[Host]", point.load())
+        return cast("type[EmbeddedServer]", point.load())
     raise NotInstalled(f"no package provides the entry point group {GROUP!r}; install logitport again")

@@ -53,7 +53,7 @@ class Load:
 Answer = Union[Load, None, LogitportError]
 
 
-class Server:
+class ServerChannel:
     """One server: its channel and stubs. The channel is closed when the last reference to the object is dropped.
 
     Attributes:
@@ -103,9 +103,9 @@ class Server:
 class _Refusals:
     """Servers that were called for a session and do not accept it."""
 
-    full: list[Server] = field(default_factory=list)
-    silent: list[Server] = field(default_factory=list)
-    refusing: list[Server] = field(default_factory=list)
+    full: list[ServerChannel] = field(default_factory=list)
+    silent: list[ServerChannel] = field(default_factory=list)
+    refusing: list[ServerChannel] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class Servers:
 
     Args:
         addresses: the list.
-        connect: makes the `Server` of an address.
+        connect: makes the `ServerChannel` of an address.
         clock: seconds of a clock that only advances.
         rng: source of random choices.
 
@@ -127,7 +127,7 @@ class Servers:
     def __init__(
         self,
         addresses: AddressList,
-        connect: Callable[[Address], Server],
+        connect: Callable[[Address], ServerChannel],
         *,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -137,9 +137,9 @@ class Servers:
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - no secret
         self._lock = threading.Lock()
-        self._servers: dict[Address, Server] = {}
+        self._servers: dict[Address, ServerChannel] = {}
         # Those that the list no longer names, too, while sessions use them.
-        self._made: weakref.WeakSet[Server] = weakref.WeakSet()
+        self._made: weakref.WeakSet[ServerChannel] = weakref.WeakSet()
         # Of the addresses that have failed since they last worked. During a pause, an address is set aside.
         self._failures: dict[Address, Backoff] = {}
         self._closed = False
@@ -158,14 +158,14 @@ class Servers:
             connection.check_document(source.unencrypted_host)
         addresses = AddressList(source, connection.check)
 
-        def connect(address: Address) -> Server:
+        def connect(address: Address) -> ServerChannel:
             channel = connection.channel(
                 address.target,
                 max_message_bytes,
                 server_name=address.server_name,
                 retries=addresses.single,
             )
-            server = Server(address, channel, connection)
+            server = ServerChannel(address, channel, connection)
             weakref.finalize(server, channel.close).atexit = False
             return server
 
@@ -185,11 +185,11 @@ class Servers:
         """Number of addresses that the list has now."""
         return len(self._list.addresses)
 
-    def lists_others(self, server: Server) -> bool:
+    def lists_others(self, server: ServerChannel) -> bool:
         """Whether the list has another address than that of this server."""
         return any(address != server.address for address in self._list.addresses)
 
-    def any(self, excluded: Server | None = None) -> Server:
+    def any(self, excluded: ServerChannel | None = None) -> ServerChannel:
         """Return a server for a unary call: a random one that is not set aside, if there is one.
 
         Raises:
@@ -197,7 +197,7 @@ class Servers:
         """
         return next(self._candidates([excluded] if excluded else []))[0]
 
-    def all(self) -> list[Server]:
+    def all(self) -> list[ServerChannel]:
         """Return all servers that the list names now, in its order.
 
         Raises:
@@ -205,7 +205,7 @@ class Servers:
         """
         return [self._server(address) for address in self._list.addresses]
 
-    def least_loaded(self, excluded: Server | None = None) -> Server:
+    def least_loaded(self, excluded: ServerChannel | None = None) -> ServerChannel:
         """Return a server for a session: the less loaded of two random ones that answer.
 
         The list is read again first, unless it is new. If none accepts a session, one that is full is preferred to one
@@ -224,7 +224,7 @@ class Servers:
                 return server
         raise ServerUnavailable(f"none of the servers {self.text} can be reached; the first one: {refusals.errors[0]}")
 
-    def elsewhere(self, excluded: Collection[Server]) -> Server | None:
+    def elsewhere(self, excluded: Collection[ServerChannel]) -> ServerChannel | None:
         """Return a server for a session that could stay where it is; None if no other one accepts it now.
 
         Chosen as by `least_loaded`, but never one that does not answer, or one of `excluded`.
@@ -237,7 +237,7 @@ class Servers:
             return None
         return self._accepting(self._candidates(excluded, at_once=2), _Refusals())
 
-    def failed(self, server: Server) -> None:
+    def failed(self, server: ServerChannel) -> None:
         """Set a server aside for a while.
 
         A failure while it is set aside is the same one: many sessions lose a server at once.
@@ -251,7 +251,7 @@ class Servers:
             if not backoff.is_pausing:
                 backoff.next()
 
-    def worked(self, server: Server) -> None:
+    def worked(self, server: ServerChannel) -> None:
         """Forget the failures of a server."""
         if self._failures:
             with self._lock:
@@ -267,13 +267,13 @@ class Servers:
             self._closed = True
             return [server.channel for server in self._made]
 
-    def _accepting(self, pairs: Iterator[Sequence[Server]], refusals: _Refusals) -> Server | None:
+    def _accepting(self, pairs: Iterator[Sequence[ServerChannel]], refusals: _Refusals) -> ServerChannel | None:
         """Return a server that accepts a session: the less loaded of the first pair in which there is one."""
         for _, pair in zip(range(_MAX_PAIRS), pairs, strict=False):
-            answers: queue.SimpleQueue[tuple[Server, Answer]] = queue.SimpleQueue()
+            answers: queue.SimpleQueue[tuple[ServerChannel, Answer]] = queue.SimpleQueue()
             for server in pair:
                 server.request_load(partial(self._record, server, answers))
-            accepting: list[tuple[Server, Load]] = []
+            accepting: list[tuple[ServerChannel, Load]] = []
             for _ in pair:
                 try:
                     server, answer = answers.get(timeout=_COMPARISON_SECONDS if accepting else None)
@@ -293,12 +293,14 @@ class Servers:
                 return min(accepting, key=lambda answered: answered[1].amount)[0]
         return None
 
-    def _record(self, server: Server, answers: queue.SimpleQueue[tuple[Server, Answer]], answer: Answer) -> None:
+    def _record(
+        self, server: ServerChannel, answers: queue.SimpleQueue[tuple[ServerChannel, Answer]], answer: Answer
+    ) -> None:
         """Record whether a server works, also if its answer is not waited for any more."""
         (self.worked if isinstance(answer, Load) else self.failed)(server)
         answers.put((server, answer))
 
-    def _candidates(self, excluded: Collection[Server], at_once: int = 1) -> Iterator[Sequence[Server]]:
+    def _candidates(self, excluded: Collection[ServerChannel], at_once: int = 1) -> Iterator[Sequence[ServerChannel]]:
         """Yield the servers in random order, those that are set aside last.
 
         They come in groups of `at_once`. No group has servers of both kinds. Those of `excluded` come only if there is
@@ -319,7 +321,7 @@ class Servers:
             for place in range(0, len(group), at_once):
                 yield [self._server(address) for address in group[place : place + at_once]]
 
-    def _server(self, address: Address) -> Server:
+    def _server(self, address: Address) -> ServerChannel:
         with self._lock:
             if self._closed:
                 raise calls.client_closed(self.text)

@@ -20,7 +20,7 @@ from logitport.session.transports.stream import GrpcStream
 if TYPE_CHECKING:
     from logitport.base_client import CallSender
     from logitport.recording.options import Record
-    from logitport.servers import Server
+    from logitport.servers import ServerChannel
     from logitport.session.program_trust import Mode
     from logitport.session.registrations import Registrations
     from logitport_proto import processing_pb2
@@ -94,7 +94,7 @@ def open_session(
 def _choice(sender: CallSender, registrations: Registrations) -> ServerChoice:
     """Return the choice of a session's server."""
 
-    def stream(server: Server, wait_seconds: float, open_seconds: float) -> GrpcStream:
+    def stream(server: ServerChannel, wait_seconds: float, open_seconds: float) -> GrpcStream:
         sender.check_open()
         return GrpcStream(
             server.channel,
@@ -107,7 +107,7 @@ def _choice(sender: CallSender, registrations: Registrations) -> ServerChoice:
             open_seconds=open_seconds,
         )
 
-    def register(server: Server, method: str, message: Any) -> Any:
+    def register(server: ServerChannel, method: str, message: Any) -> Any:
         return sender.send(server, Call("registry", method, message, lambda reply: reply))
 
     return ServerChoice(sender.servers, stream, registrations, register)
@@ -120,7 +120,7 @@ def _new_session(
     options = options_of(record)
     if options is not None:
         from logitport.recording.recorder import Recorder
-        from logitport.session.recorded import RecordedSession
+        from logitport.session.recorded import RecordingSession
 
         try:
             recorder = Recorder(options, opening, registrations.payload)
@@ -129,5 +129,5 @@ def _new_session(
                 raise
             logger.warning("nothing is recorded, although %s is set: %s", VARIABLE, error)
         else:
-            return RecordedSession(connect, opening, recorder=recorder, **arguments)
+            return RecordingSession(connect, opening, recorder=recorder, **arguments)
     return Session(connect, opening, **arguments)

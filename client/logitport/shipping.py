@@ -12,7 +12,7 @@ from logitport.programs.processor import TensorProcessor
 from logitport.programs.program import Program
 
 if TYPE_CHECKING:
-    from logitport.payload import State
+    from logitport.payload import StateDigest
 
 # Whether `Client.register` makes programs of classes that can be one. The tests set it to False: tracing takes seconds.
 LIFTS = True
@@ -110,7 +110,7 @@ def reserialize(processor: Any, *, lift: bool) -> Shipped:
     return _make(processor, state, lift=lift)
 
 
-def _make(processor: Any, state: State | None, *, lift: bool) -> Shipped:
+def _make(processor: Any, state: StateDigest | None, *, lift: bool) -> Shipped:
     shipped = Shipped(payload.dumps(processor)) if not lift else _lifted(processor, state)
     return _keep(processor, shipped, lift=lift)
 
@@ -132,14 +132,14 @@ def _suspect_lines(processor: Any, shipped: Shipped) -> list[str]:
     return [str(one) for one in source_checks.find(processor, kinds)]
 
 
-def _state_of(processor: Any) -> State | None:
+def _state_of(processor: Any) -> StateDigest | None:
     try:
         return payload.state_of(processor)
     except Exception:  # noqa: BLE001 - from any object's __reduce__; `dumps` reports it, if it is called
         return None
 
 
-def _digest(state: State | None) -> bytes | None:
+def _digest(state: StateDigest | None) -> bytes | None:
     return None if state is None else state.digest
 
 
@@ -150,7 +150,7 @@ def _unchanged(processor: Any) -> str:
     return processor if isinstance(processor, str) else ""
 
 
-def _lifted(processor: Any, state: State | None) -> Shipped:
+def _lifted(processor: Any, state: StateDigest | None) -> Shipped:
     """Make a program of the processor, or a pickle with the reason.
 
     Raises:

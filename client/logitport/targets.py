@@ -51,7 +51,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Source:
+class AddressSource:
     """Where addresses are listed.
 
     Attributes:
@@ -69,7 +69,7 @@ class Source:
     unencrypted_host: str = ""
 
 
-def source_of(target: Target, ca: bytes | None = None) -> Source:
+def source_of(target: Target, ca: bytes | None = None) -> AddressSource:
     """Return where the addresses of a target are listed.
 
     Args:
@@ -93,7 +93,7 @@ def source_of(target: Target, ca: bytes | None = None) -> Source:
         for address in target:
             _check_text(address, "target")
         listed = [Address(address) for address in target]
-        return Source(", ".join(map(str, target)), lambda: listed, changes=False)
+        return AddressSource(", ".join(map(str, target)), lambda: listed, changes=False)
     if (file := _FILE.fullmatch(target)) is not None:
         return _url_of_file(target, file[1] or "", file[2])
     if _URL.match(target):
@@ -102,7 +102,7 @@ def source_of(target: Target, ca: bytes | None = None) -> Source:
         return _name(target, name[1], name[2] or _DEFAULT_PORT)
     parts = [target] if target.startswith(_LIST_OF_GRPC) else [part.strip() for part in target.split(",")]
     single = [Address(part) for part in parts]
-    return Source(target, lambda: single, changes=False)
+    return AddressSource(target, lambda: single, changes=False)
 
 
 class AddressList:
@@ -119,7 +119,7 @@ class AddressList:
     """
 
     def __init__(
-        self, source: Source, check: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+        self, source: AddressSource, check: Callable[[str], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._source = source
         self._check = check
@@ -206,11 +206,11 @@ class AddressList:
         return addresses
 
 
-def _file(path: str) -> Source:
-    return Source(path, lambda: _listed(documents.read_file(path)))
+def _file(path: str) -> AddressSource:
+    return AddressSource(path, lambda: _listed(documents.read_file(path)))
 
 
-def _url_of_file(target: str, host: str, path: str) -> Source:
+def _url_of_file(target: str, host: str, path: str) -> AddressSource:
     if host.lower() not in ("", "localhost") or not path:
         raise InvalidArgument(
             f"target {target!r} names no file of this machine; write file:/PATH, file:///PATH, or file:PATH for one in "
@@ -219,7 +219,7 @@ def _url_of_file(target: str, host: str, path: str) -> Source:
     return _file(unquote(path))
 
 
-def _url(url: str, ca: bytes | None) -> Source:
+def _url(url: str, ca: bytes | None) -> AddressSource:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
@@ -233,7 +233,7 @@ def _url(url: str, ca: bytes | None) -> Source:
     if parts.username is not None or parts.password is not None:
         raise InvalidArgument(f"the URL of a document on {host} has a user name or password; leave it out")
     unencrypted = "" if parts.scheme == "https" else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Source(url, lambda: _listed(documents.fetch(url, _READ_SECONDS, ca)), unencrypted_host=unencrypted)
+    return AddressSource(url, lambda: _listed(documents.fetch(url, _READ_SECONDS, ca)), unencrypted_host=unencrypted)
 
 
 def _listed(targets: Sequence[str]) -> list[Address]:
@@ -246,7 +246,7 @@ def _thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _name(target: str, host: str, port: str) -> Source:
+def _name(target: str, host: str, port: str) -> AddressSource:
     def read() -> Sequence[Address]:
         try:
             found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -259,7 +259,7 @@ def _name(target: str, host: str, port: str) -> Source:
         hosts = [f"[{address[0]}]" if family is socket.AF_INET6 else address[0] for family, *_, address in found]
         return [Address(f"{one}:{port}", host.strip("[]")) for one in hosts]
 
-    return Source(target, read, name=target)
+    return AddressSource(target, read, name=target)
 
 
 def _check_text(address: object, where: str) -> str:
@@ -269,7 +269,7 @@ def _check_text(address: object, where: str) -> str:
     return address
 
 
-def _function(function: Callable[[], str | Sequence[str]]) -> Source:
+def _function(function: Callable[[], str | Sequence[str]]) -> AddressSource:
     name = getattr(function, "__qualname__", type(function).__name__)
     text = f"the function {name}"
 
@@ -285,4 +285,4 @@ def _function(function: Callable[[], str | Sequence[str]]) -> Source:
             ) from error
         return [Address(_check_text(part, text).strip()) for part in parts]
 
-    return Source(text, read)
+    return AddressSource(text, read)

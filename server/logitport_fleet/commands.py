@@ -43,7 +43,7 @@ class Up(FleetOptions):
         _print(launch.up(options, self.timeout_seconds, lambda url: print(f"list of servers: {url}", flush=True)))  # noqa: T201
 
 
-class Status(BaseModel):
+class ShowFleet(BaseModel):
     """Show the servers of a fleet."""
 
     address: ClusterAddress = _ADDRESS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from logitport_fleet.directory import document
-from logitport_fleet.load import StepTimes
+from logitport_fleet.load import MeanStepTime
 from logitport_fleet.scaling import Decision, FleetLoad, decide
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from logitport_server.processes.report import Report
 
 
-class Servers(Protocol):
+class FleetServers(Protocol):
     """The servers of a fleet, by index."""
 
     def reports(self) -> Mapping[int, Report]:
@@ -69,7 +69,7 @@ class Controller:
     def __init__(
         self,
         options: FleetOptions,
-        servers: Servers,
+        servers: FleetServers,
         publish: Callable[[bytes], object],
         end_seconds: float,
         *,
@@ -85,7 +85,7 @@ class Controller:
         self._end_seconds = end_seconds
         self._continues = continues
         self._clock = clock
-        self._step_times = StepTimes()
+        self._step_times = MeanStepTime()
         self._draining_since: dict[int, float] = {}
         self._is_stopping = False
 

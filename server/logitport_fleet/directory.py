@@ -56,7 +56,7 @@ class Directory(BoundedHTTPServer):
             self._tls = Reloaded(
                 "tls", lambda: certificate, partial(_read_certificate, *certificate), lambda _: "the list's certificate"
             )
-        super().__init__(host, port, _Handler)
+        super().__init__(host, port, _DirectoryHandler)
         threading.Thread(target=self.serve_forever, name="logitport-directory", daemon=True).start()
 
     def publish(self, text: bytes) -> None:
@@ -90,7 +90,7 @@ def _read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _DirectoryHandler(BaseHTTPRequestHandler):
     server: Directory
     timeout = TIMEOUT_SECONDS
 

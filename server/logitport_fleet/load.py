@@ -41,7 +41,7 @@ def parse_load(metrics: str) -> ServerLoad:
     return ServerLoad(int(sessions), int(steps), seconds)
 
 
-class StepTimes:
+class MeanStepTime:
     """Mean over a window of time, from counters that start again with each process."""
 
     def __init__(self) -> None:

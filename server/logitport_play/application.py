@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STARTING_CHAIN = ("no_repeat_ngram", "temperature")
 
 
-class Play:
+class PlayApplication:
     """The application: models by name, processors of the user, and the runs of both.
 
     The page begins with the prompt, None for that of the model, and the seed.

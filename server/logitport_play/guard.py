@@ -31,7 +31,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Guard:
+class PageGuard:
     """Requires the token as the first part of each path, and a header `Host` with the address of this server.
 
     The token stops other users and programs of this machine, and other pages of the browser. The header stops names

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.rows import ComparedRow
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
     from logitport.testing.view.replays import ShownRow
     from logitport_play.files import Files
     from logitport_proto.processing_pb2 import OpenSession
@@ -192,7 +192,7 @@ class RequestReplay:
     versions: Sequence[str]
     outcome: ReplayedRequest
     play: Iterator[ComparedRow] = field(default_factory=lambda: iter(()))
-    runner: Runner | None = None
+    runner: ChainRunner | None = None
     rows: list[ShownRow] = field(default_factory=list)
     earlier_rows: int = 0
     ended: bool = False

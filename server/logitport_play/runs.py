@@ -38,7 +38,7 @@ _Id = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 _Step = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 
 
-class Entry(msgspec.Struct, forbid_unknown_fields=True):
+class ChosenProcessor(msgspec.Struct, forbid_unknown_fields=True):
     """A processor of a chain: a built-in's name or FILE.py:NAME, and its parameters."""
 
     processor: Annotated[str, Meta(max_length=300)]
@@ -70,7 +70,7 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True):
     lane: Literal["a", "b"]
     model: str
     prompt: Annotated[str, Meta(max_length=40_000)]
-    chain: Annotated[list[Entry], Meta(max_length=16)]
+    chain: Annotated[list[ChosenProcessor], Meta(max_length=16)]
     steps: _Step
     seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0

@@ -10,7 +10,7 @@ import uvicorn
 
 from logitport.errors import ServerUnavailable
 from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
-from logitport_play.application import Play
+from logitport_play.application import PlayApplication
 from logitport_play.files import Files
 from logitport_play.guard import new_token
 from logitport_play.models import open_models
@@ -54,11 +54,11 @@ class PlayServer:
     ) -> None:
         watched = Files(files)
         self._runs: Runs | Replays
-        page: Play | ReplayPlay
+        page: PlayApplication | ReplayPlay
         if recording is None:
             models = open_models(folders)
             self._runs = Runs(models, watched)
-            page = Play(models, watched, self._runs, prompt, seed)
+            page = PlayApplication(models, watched, self._runs, prompt, seed)
         else:
             content = read_recording(recording, max_memory_bytes=max_memory_bytes)
             self._runs = Replays(content, watched, tokenizer, run_payloads=run_payloads)

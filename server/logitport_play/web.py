@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.testing.view.notebook import css
-from logitport_play.guard import Guard
+from logitport_play.guard import PageGuard
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -49,7 +49,7 @@ def application(functions: Mapping[str, Function], index: str, token: str, port:
         Route(f"/api/{name}", _answer(function), methods=["GET" if name in _READ else "POST"])
         for name, function in functions.items()
     ]
-    return Guard(Starlette(routes=routes), token, port)
+    return PageGuard(Starlette(routes=routes), token, port)
 
 
 def read(body: bytes, kind: type[_Spec]) -> _Spec:

@@ -33,7 +33,7 @@ from logitport_server import collector, status_pages, tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
-from logitport_server.front_door.admin import AdminService, Status
+from logitport_server.front_door.admin import AdminService, StatusReporter
 from logitport_server.front_door.launched import launch
 from logitport_server.front_door.memory_shares import MemoryShares
 from logitport_server.front_door.processes import Processes
@@ -54,11 +54,11 @@ from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.start_errors import StartupError
 from logitport_server.status_pages import Health, Heartbeat, StatusPages
-from logitport_server.stop_signals import Stopped, StopSignals
+from logitport_server.stop_signals import StoppedBeforeReady, StopSignals
 from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
-from logitport_server.transports.readiness import Ready, report
+from logitport_server.transports.readiness import ReadyServer, report
 from logitport_server.version import VERSION
 from logitport_session import descriptors
 
@@ -183,7 +183,7 @@ class Server:
             lambda: self._sessions.is_draining,
             config.max_message_bytes,
         )
-        status = Status(
+        status = StatusReporter(
             config, lambda: self._zygote.device, self._workers, self._registry, self._metrics, self._sessions
         )
         self._admin = AdminService(self._sessions, self.leave, status, self._registry, self._threads)
@@ -256,7 +256,7 @@ class Server:
             return Health.SILENT
         return Health.SERVING if self._is_ready and not self._sessions.is_draining else Health.NOT_SERVING
 
-    async def start(self) -> Ready:
+    async def start(self) -> ReadyServer:
         """Start to serve. Returns its address and ports.
 
         Raises:
@@ -268,7 +268,7 @@ class Server:
             await self._close(0.0)
             raise
 
-    async def _start(self) -> Ready:
+    async def _start(self) -> ReadyServer:
         try:
             await asyncio.gather(self._zygote.start(), asyncio.to_thread(self._workers.ready))
         except RuntimeError as error:
@@ -310,7 +310,7 @@ class Server:
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._is_ready = True
-        return Ready(address, metrics_port)
+        return ReadyServer(address, metrics_port)
 
     def refresh(self, *, force: bool = False) -> None:
         """Reload the tokens and the trusted keys if their files have changed; the keys in any case with `force`."""
@@ -400,7 +400,7 @@ def run(
     config: ServerConfig,
     processors: Iterable[object] = (),
     launched: Launched | None = None,
-    on_ready: Callable[[Ready], None] | None = None,
+    on_ready: Callable[[ReadyServer], None] | None = None,
     signals: StopSignals | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. A start-up error is printed in one line, and the process exits with status 1.
@@ -435,7 +435,7 @@ def run(
         os._exit(0)  # a normal exit would wait for their threads
 
 
-def _report(ready: Ready) -> None:
+def _report(ready: ReadyServer) -> None:
     if ready.metrics_port is not None:
         logger.info("metrics on port %d", ready.metrics_port)
     report(ready.address)
@@ -445,7 +445,7 @@ async def _serve(
     config: ServerConfig,
     processors: Iterable[object],
     launched: Launched | None,
-    on_ready: Callable[[Ready], None],
+    on_ready: Callable[[ReadyServer], None],
     signals: StopSignals,
 ) -> int:
     server = Server(config, processors, launched)
@@ -468,12 +468,12 @@ async def _serve(
     return await server.stop()
 
 
-async def _start(server: Server, stopping: asyncio.Event) -> Ready:
-    """Start the server. If `stopping` is set before it is ready, close it and raise Stopped."""
+async def _start(server: Server, stopping: asyncio.Event) -> ReadyServer:
+    """Start the server. If `stopping` is set before it is ready, close it and raise StoppedBeforeReady."""
     starting, stopped = asyncio.create_task(server.start()), asyncio.create_task(stopping.wait())
     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
     (stopped if starting.done() else starting).cancel()
     try:
         return await starting
     except asyncio.CancelledError:
-        raise Stopped from None
+        raise StoppedBeforeReady from None

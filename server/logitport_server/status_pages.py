@@ -140,11 +140,11 @@ def listen(
 
 class _Server(BoundedHTTPServer, WSGIServer):
     def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
-        super().__init__(host, port, _Handler)
+        super().__init__(host, port, _PageHandler)
         self.set_app(application)
 
 
-class _Handler(WSGIRequestHandler):
+class _PageHandler(WSGIRequestHandler):
     timeout = TIMEOUT_SECONDS
 
     def log_message(self, *_: object) -> None:

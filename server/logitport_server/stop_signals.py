@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stopped(BaseException):
+class StoppedBeforeReady(BaseException):
     """SIGTERM or SIGINT was received before the server was ready."""
 
 
 class StopSignals:
     """Handles the first SIGTERM or SIGINT. A second one ends the process at once.
 
-    The first one raises `Stopped` in the main thread until `watch` is called.
+    The first one raises `StoppedBeforeReady` in the main thread until `watch` is called.
     SIGHUP is ignored until the server handles it: it has not read its files yet, or reads them again when they change.
     Only the main thread may create it and call its methods.
     """
@@ -44,7 +44,7 @@ class StopSignals:
 
         for number in _NUMBERS:
             loop.add_signal_handler(number, receive, number)
-        if self._received is not None:  # a library has swallowed `Stopped`
+        if self._received is not None:  # a library has swallowed `StoppedBeforeReady`
             receive(self._received)
         return stopping
 
@@ -63,7 +63,7 @@ class StopSignals:
 
     def _raise(self, received: int, _: object) -> None:
         self._receive(received)
-        raise Stopped
+        raise StoppedBeforeReady
 
     def _receive(self, received: int) -> None:
         self._received = received

@@ -25,11 +25,11 @@ class NotStarted(Exception):
 class Isolated(Protocol):
     """A dialect whose processor runs in another process."""
 
-    def fly(self, calls: Sequence[RemoteCall], seconds: float) -> Flight:
+    def fly(self, calls: Sequence[RemoteCall], seconds: float) -> ConcurrentCalls:
         """Prepare calls, of this dialect and of others, that run at the same time, for at most these seconds."""
 
 
-class Flight(Protocol):
+class ConcurrentCalls(Protocol):
     """Calls that run at the same time. A context manager; leaving it ends the calls that still run.
 
     Attributes:

@@ -16,7 +16,7 @@ import pytest
 
 from logitport import AccessDenied, Client, InvalidArgument, LogitportError, ServerUnavailable, Tls
 from logitport.connection import Connection
-from logitport.servers import Answer, Load, Server, Servers
+from logitport.servers import Answer, Load, ServerChannel, Servers
 from logitport.session.registrations import Registrations
 from logitport.session.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Fake(Server):
+class Fake(ServerChannel):
     """A server that answers as the test says."""
 
     def __init__(self, cluster: Cluster, address: Any) -> None:
@@ -64,13 +64,13 @@ class Cluster:
         for target in targets:
             self.answers[target] = ServerUnavailable(f"no connection to {target}")
 
-    def any(self, excluded: Server | None = None) -> str:
+    def any(self, excluded: ServerChannel | None = None) -> str:
         return self.servers.any(excluded).target
 
-    def session(self, excluded: Server | None = None) -> str:
+    def session(self, excluded: ServerChannel | None = None) -> str:
         return self.servers.least_loaded(excluded).target
 
-    def server(self, target: str) -> Server:
+    def server(self, target: str) -> ServerChannel:
         return next(it for it in iter(self.servers.any, None) if it.target == target)
 
 
@@ -304,7 +304,7 @@ def test_a_session_that_lost_its_server_goes_to_another_one() -> None:
     cluster = Cluster(3)
     streams: list[tuple[str, float, float]] = []
 
-    def stream(server: Server, wait_seconds: float, open_seconds: float) -> Any:
+    def stream(server: ServerChannel, wait_seconds: float, open_seconds: float) -> Any:
         streams.append((server.target, wait_seconds, open_seconds))
         return ended_stream()
 
@@ -357,7 +357,7 @@ def test_registrations_are_restored_on_the_server_to_which_a_session_moves() -> 
     registrations = Registrations()
     registrations.remember(registry_pb2.RegisterRequest(payload="x"), registry_pb2.ProcessorInfo(digest="x"), "one")
 
-    def send(server: Server, *_: object) -> Any:
+    def send(server: ServerChannel, *_: object) -> Any:
         calls.append(server.target)
         return registry_pb2.ListResponse(processors=[registry_pb2.ProcessorInfo(digest="x")])
 
@@ -441,7 +441,7 @@ def test_a_session_returns_to_its_server_if_no_other_one_can_be_reached() -> Non
     cluster = Cluster(2)
     connected: list[str] = []
 
-    def stream(server: Server, *_: float) -> Any:
+    def stream(server: ServerChannel, *_: float) -> Any:
         connected.append(server.target)
         return ended_stream()
 

@@ -11,7 +11,7 @@ import pytest
 
 from logitport import targets
 from logitport_fleet import directory, options, scaling
-from logitport_fleet.commands import Down, Status, Up
+from logitport_fleet.commands import Down, ShowFleet, Up
 from logitport_fleet.options import AUTH_MODE
 from logitport_server import launch_backoff
 from logitport_server.cli.root import run
@@ -28,14 +28,14 @@ def field_of(option: str) -> str:
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"--([a-z][a-z-]+)", PAGE))))
 def test_every_option_is_one(option: str) -> None:
-    known = {name for model in (Up, Status, Down, ServerConfig) for name in model.model_fields}
+    known = {name for model in (Up, ShowFleet, Down, ServerConfig) for name in model.model_fields}
     assert field_of(option) in known | OF_RAY | {"generate"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
-    for model in (Up, Status, Down):
+    for model in (Up, ShowFleet, Down):
         monkeypatch.setattr(model, "run", lambda self: ran.append(self))  # noqa: PLW0108 - a method of list is not bound
     monkeypatch.setenv("LOGITPORT_STORE", "redis://:password@redis.example/0")
     run(shlex.split(command.replace("\\\n", ""))[1:])

@@ -16,7 +16,7 @@ import pytest
 
 from logitport.integrations.common.tenants import EngineRequest
 from logitport_server.config import ServerConfig
-from logitport_server.sandbox import LAYER_NAMES, Limits
+from logitport_server.sandbox import LAYER_NAMES, WorkerLimits
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt
 from tests.conftest import free_address
 from tests.waiting import wait_until
@@ -71,7 +71,7 @@ def test_the_table_of_attempts_is_the_list_of_attempts() -> None:
 
 def test_the_limits_are_the_limits() -> None:
     shown = {row[0].partition(",")[0]: row[1] for row in rows_of("| what | default | option |")}
-    limits, config = Limits(), ServerConfig()
+    limits, config = WorkerLimits(), ServerConfig()
     assert shown["memory of a worker"] == f"{config.worker_memory_bytes >> 30} GiB"
     assert shown["threads"] == str(config.worker_threads)
     assert shown["open files"] == str(limits.open_files)

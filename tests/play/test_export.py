@@ -79,12 +79,12 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     from logitport_play.export import export_test
     from logitport_play.files import Files
     from logitport_play.models import open_models
-    from logitport_play.runs import Entry, Runs, RunSpec
+    from logitport_play.runs import ChosenProcessor, Runs, RunSpec
 
     (tmp_path / "my-file.py").write_text(FILE)
     files = Files([tmp_path / "my-file.py"])
     runs = Runs(open_models([]), files)
-    spec = RunSpec("a", "story", "Once", [Entry("my-file.py:Boost", {"bias": 1.0})], 1)
+    spec = RunSpec("a", "story", "Once", [ChosenProcessor("my-file.py:Boost", {"bias": 1.0})], 1)
     with pytest.raises(InvalidArgument, match=r"my-file\.py cannot be imported by a test"):
         export_test(spec, runs, files)
     runs.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_play.guard import Guard, new_token
+from logitport_play.guard import PageGuard, new_token
 
 if TYPE_CHECKING:
     from tests.play.conftest import Client
@@ -118,6 +118,6 @@ def test_two_hosts_are_refused() -> None:
 
     hosts = [(b"host", b"127.0.0.1:5"), (b"host", b"evil.example")]
     scope = {"type": "http", "method": "GET", "path": "/t/", "headers": hosts}
-    asyncio.run(Guard(never, "t", 5)(scope, never, send))
+    asyncio.run(PageGuard(never, "t", 5)(scope, never, send))
     assert sent[0]["status"] == 403
-    asyncio.run(Guard(never, "t", 5)({"type": "websocket"}, never, never))
+    asyncio.run(PageGuard(never, "t", 5)({"type": "websocket"}, never, never))

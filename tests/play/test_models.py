@@ -14,7 +14,7 @@ from logitport.testing import ToyModel, simulate
 from logitport_play.export import export_test
 from logitport_play.files import Files
 from logitport_play.models import PlayModel, from_folder, open_models, story
-from logitport_play.runs import Entry, RunResult, Runs, RunSpec
+from logitport_play.runs import ChosenProcessor, RunResult, Runs, RunSpec
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_a_folder_with_a_tokenizer(folder: Path, tmp_path: Path) -> None:
 def test_a_run_of_a_folder(folder: Path) -> None:
     models = open_models([folder])
     runs = Runs(models, Files([]))
-    spec = RunSpec("a", folder.name, "1 2 3", [Entry("top_k", {"top_k": 5})], 3)
+    spec = RunSpec("a", folder.name, "1 2 3", [ChosenProcessor("top_k", {"top_k": 5})], 3)
     result = runs.run(spec)
     while len(result.simulation.steps) < 3 and not result.ended:
         result = runs.run(spec)
@@ -96,7 +96,7 @@ def test_a_run_of_a_folder(folder: Path) -> None:
 
 
 def grammar(model: str, prompt: str, steps: int = 30) -> RunSpec:
-    return RunSpec("a", model, prompt, [Entry("grammar", {"regex": r" the (old|young) [a-z]+\."})], steps)
+    return RunSpec("a", model, prompt, [ChosenProcessor("grammar", {"regex": r" the (old|young) [a-z]+\."})], steps)
 
 
 def finished(runs: Runs, spec: RunSpec) -> RunResult:

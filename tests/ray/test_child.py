@@ -16,9 +16,9 @@ def test_the_server_is_killed_with_its_parent() -> None:
     program = (
         "import signal, sys, time\n"
         "from logitport_server.config import ServerConfig\n"
-        "from logitport_server.processes.server_process import ServerProcess, child_command\n"
+        "from logitport_server.processes.server_process import ChildProcess, child_command\n"
         "config = ServerConfig(listen='127.0.0.1:0', entry_points=False, device='cpu')\n"
-        "child = ServerProcess(config, child_command('127.0.0.1:0', 'logitport_fleet.child'))\n"
+        "child = ChildProcess(config, child_command('127.0.0.1:0', 'logitport_fleet.child'))\n"
         "while child.read_ready() is None:\n"
         "    assert child.status is None\n"
         "    time.sleep(0.05)\n"

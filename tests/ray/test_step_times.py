@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from logitport_fleet.load import StepTimes
+from logitport_fleet.load import MeanStepTime
 from logitport_server.processes.report import ServerLoad
 
 
 def test_the_mean_of_the_window() -> None:
-    times = StepTimes()
+    times = MeanStepTime()
     times.add({0: ServerLoad(1, 100, 1.0), 1: ServerLoad(1, 0, 0.0)}, 0.0)
     assert times.mean_seconds == 0
     times.add({0: ServerLoad(1, 110, 1.5), 1: ServerLoad(1, 10, 0.1)}, 5.0)
@@ -18,7 +18,7 @@ def test_the_mean_of_the_window() -> None:
 
 
 def test_a_server_that_was_replaced_counts_from_its_next_report() -> None:
-    times = StepTimes()
+    times = MeanStepTime()
     times.add({0: ServerLoad(1, 1000, 10.0)}, 0.0)
     times.add({0: ServerLoad(1, 10, 0.1)}, 1.0)
     times.add({0: ServerLoad(1, 20, 0.3)}, 10.0)

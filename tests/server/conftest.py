@@ -30,7 +30,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
 from logitport_server.executors import InlineExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_session import session_admissions, session_steps
 from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import Dialect, RequestContext, make_dialect
@@ -208,7 +208,7 @@ class Engine:
         self.session = EngineSession(
             processing_pb2.OpenSession(**{"vocab_size": vocab_size, "datatype": "FP32", **opening}),
             self.registry,  # type: ignore[arg-type]
-            InlineExecutor(Loader(4)),
+            InlineExecutor(PayloadLoader(4)),
             torch.device(device),
             ServerConfig(
                 max_requests_per_session=max_requests_per_session,

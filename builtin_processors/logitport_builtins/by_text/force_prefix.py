@@ -54,11 +54,11 @@ class ForcePrefix(TextProcessor):
     def start(self, request: EditRequest) -> None:
         """Read the output. Raises InvalidArgument, PayloadError."""
         prefix = prefix_for(tokenizer_of(self.builtin_name, request), self.read(request.params))
-        request.state = _State(prefix, request.history.output_token_ids.tolist())
+        request.state = _PrefixState(prefix, request.history.output_token_ids.tolist())
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """ALLOW of the ids that agree with the rest of the prefix. Raises ProcessorFailed."""
-        state: _State = request.state
+        state: _PrefixState = request.state
         done = state.done[-1]
         if done == _DIVERGED:
             _check_draft(request, state)
@@ -116,7 +116,7 @@ def prefix_for(tokenizer: Tokenizer, text: bytes) -> Prefix:
     return Prefix(tokenizer, text)
 
 
-class _State:
+class _PrefixState:
     """How many bytes of the prefix are done, before the output and after each of its ids."""
 
     __slots__ = ("done", "prefix")
@@ -138,7 +138,7 @@ class _State:
         del self.done[length + 1 :]
 
 
-def _check_draft(request: EditRequest, state: _State) -> None:
+def _check_draft(request: EditRequest, state: _PrefixState) -> None:
     """Raise ProcessorFailed if the id that differs is not a draft token."""
     history = request.history
     at = history.prompt_length + state.done.index(_DIVERGED) - 1

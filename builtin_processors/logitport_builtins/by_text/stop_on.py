@@ -53,16 +53,16 @@ class StopOn(TextProcessor):
             )
         check_in_vocabulary(self.builtin_name, ends, request.vocab_size)
         output = request.history.output_token_ids.tolist()
-        request.state = _State(matcher(tokenizer, strings), output, np.array(ends, np.int32))
+        request.state = _StopState(matcher(tokenizer, strings), output, np.array(ends, np.int32))
 
     def edit(self, request: EditRequest, edits: RowEdits) -> None:
         """ALLOW of the end-of-sequence ids, after a string."""
-        state: _State = request.state
+        state: _StopState = request.state
         if state.position.found:
             edits.allow(state.ends)
 
 
-class _State(Followed):
+class _StopState(Followed):
     """The output so far, and the ids that end a sequence, int32[n]."""
 
     __slots__ = ("ends",)

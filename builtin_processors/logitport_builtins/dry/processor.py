@@ -96,7 +96,7 @@ class Dry(EditProcessor):
         """Find the repetitions of the history. Raises InvalidArgument."""
         rule = self.rule(request.params)
         check_in_vocabulary("dry", list(rule.breakers), request.vocab_size)
-        request.state = _State(rule, request.history)
+        request.state = _RepetitionState(rule, request.history)
 
     def advance(self, request: EditRequest, token_id: int) -> None:
         """Extend the repetitions by one id."""
@@ -113,7 +113,7 @@ class Dry(EditProcessor):
         edits.bias(ids[inside], -request.state.rule.penalties(lengths[inside]))
 
 
-class _State:
+class _RepetitionState:
     """The repetitions of a request, and where its sequence breakers are."""
 
     __slots__ = ("_breakers", "_length", "_repetitions", "rule")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from logitport_builtins.grammar.request_spec import GrammarSpec
-    from logitport_builtins.grammar.tokenizers import Tokenizer
+    from logitport_builtins.grammar.tokenizers import GrammarTokenizer
 
 _MAX_COMPILED = 64  # grammars of at most 20 MB each
 
@@ -27,7 +27,7 @@ class CompiledGrammar:
         tokenizer: the tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer, definition: str) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, definition: str) -> None:
         self.tokenizer = tokenizer
         self._definition = definition
         self._initial_matcher = self._compile()
@@ -51,6 +51,6 @@ class CompiledGrammar:
 
 
 @lru_cache(maxsize=_MAX_COMPILED)
-def compiled(spec: GrammarSpec, tokenizer: Tokenizer) -> CompiledGrammar:
+def compiled(spec: GrammarSpec, tokenizer: GrammarTokenizer) -> CompiledGrammar:
     """Return the grammar compiled for this tokenizer. Raises InvalidArgument, LimitExceeded, PayloadError."""
     return CompiledGrammar(tokenizer, definition(spec))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import RowEdits
     from logitport_builtins.grammar.state import GrammarState
-    from logitport_builtins.grammar.tokenizers import Tokenizer
+    from logitport_builtins.grammar.tokenizers import GrammarTokenizer
 
 _MAX_THREADS = 16
 
@@ -57,7 +57,9 @@ def add_allowed_ids(
     return slow
 
 
-def _compute_masks(states: Sequence[GrammarState], tokenizer: Tokenizer, *, measure_each: bool) -> NDArray[np.uint32]:
+def _compute_masks(
+    states: Sequence[GrammarState], tokenizer: GrammarTokenizer, *, measure_each: bool
+) -> NDArray[np.uint32]:
     """Compute token bitmasks, uint32[rows, words], of the tokenizer's ids and its additional end token."""
     masks = np.empty((len(states), bitmask_words(tokenizer.vocab_size + 1)), np.uint32)
     executor = _executor()

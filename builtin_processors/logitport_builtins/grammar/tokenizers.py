@@ -27,13 +27,13 @@ _FILE = "tokenizer.json"
 
 _END_MARKER = "<|end of the sequence, as logitport has it|>"
 
-_configured: dict[str, Tokenizer] = {}
+_configured: dict[str, GrammarTokenizer] = {}
 # Further ones, which must be named. A path is that of a tokenizer that is read when it is used for the first time.
-_added: dict[str, Tokenizer | Path] = {}
+_added: dict[str, GrammarTokenizer | Path] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class Tokenizer:
+class GrammarTokenizer:
     """One tokenizer, read and indexed.
 
     Attributes:
@@ -74,7 +74,7 @@ def remove(name: str) -> None:
     _added.pop(name, None)
 
 
-def load(name: str, path: Path) -> Tokenizer:
+def load(name: str, path: Path) -> GrammarTokenizer:
     """Read one tokenizer; takes a second for 150,000 ids. Raises PayloadError."""
     try:
         from llguidance import LLTokenizer
@@ -90,10 +90,10 @@ def load(name: str, path: Path) -> Tokenizer:
             "its folder"
         ) from error
     eos = (_eos_ids(trie, vocab_size, setting) for setting in eos_settings(file.parent))
-    return Tokenizer(name, vocab_size, trie, next(filter(None, eos), ()))
+    return GrammarTokenizer(name, vocab_size, trie, next(filter(None, eos), ()))
 
 
-def choose(name: str) -> Tokenizer:
+def choose(name: str) -> GrammarTokenizer:
     """Return the tokenizer of this name, or for "" the only one that is configured.
 
     Raises:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class _Call:
+class _QueuedCall:
     party: Hashable
     work: Callable[[], Any] | None
 
@@ -52,13 +52,13 @@ class FairThreads:
         # Calls that wait, by party. The first party with a share that allows it is next.
         # In a mapping, not a deque, so that cancelling one of many takes no time: an event loop closes sessions.
         # A call does not have its future, which keeps the call by a callback: the cycle would keep large replies.
-        self._waiting: OrderedDict[Hashable, OrderedDict[_Call, Future[Any]]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, OrderedDict[_QueuedCall, Future[Any]]] = OrderedDict()
         self._unfinished: set[Future[Any]] = set()
         self._closed = False
 
     def submit(self, party: Hashable, work: Callable[[], T]) -> Future[T]:
         """Run the work on a thread, when the party's share allows it. Raises RuntimeError after `close`."""
-        call = _Call(party, work)
+        call = _QueuedCall(party, work)
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -116,7 +116,7 @@ class FairThreads:
                 logger.warning("calls wait for the present threads: %s", error)
             self._is_short = True
 
-    def _run(self, call: _Call, future: Future[Any]) -> None:
+    def _run(self, call: _QueuedCall, future: Future[Any]) -> None:
         try:
             if future.set_running_or_notify_cancel():
                 _finish(call, future)
@@ -127,7 +127,7 @@ class FairThreads:
                 if not self._closed:
                     self._start_waiting()
 
-    def _forget(self, call: _Call, future: Future[Any]) -> None:
+    def _forget(self, call: _QueuedCall, future: Future[Any]) -> None:
         call.work = None  # the future keeps the call, and the work may hold a large message
         with self._lock:
             self._unfinished.discard(future)
@@ -138,7 +138,7 @@ class FairThreads:
                     del self._waiting[call.party]
 
 
-def _finish(call: _Call, future: Future[Any]) -> None:
+def _finish(call: _QueuedCall, future: Future[Any]) -> None:
     assert call.work is not None  # noqa: S101 - the future has not ended
     try:
         result = call.work()

@@ -9,7 +9,7 @@ The functions, in the order in which a payload passes through them:
 
     dumps         processor -> string      encode, pickler, reductions, portability
     root_of       processor -> object     encode                            what dumps serializes of it
-    state_of      processor -> State       state                             whether it must be serialized again
+    state_of      processor -> StateDigest state                             whether it must be serialized again
     refer         class -> string          encode                            only the class's name
     seal_program  program -> string        envelope
     parse         string -> Payload        envelope, pickle_reader           nothing is unpickled
@@ -37,14 +37,14 @@ from logitport.payload.envelope import (
 from logitport.payload.interpreter import check_python
 from logitport.payload.signature import Signature
 from logitport.payload.signing import sign
-from logitport.payload.state import State, state_of
+from logitport.payload.state import StateDigest, state_of
 from logitport.payload.wire_names import wire_name
 
 __all__ = [
     "PROGRAM",
     "Payload",
     "Signature",
-    "State",
+    "StateDigest",
     "check_python",
     "dumps",
     "holds_program",

@@ -22,7 +22,7 @@ _CONSTANTS = frozenset((type(None), bool, int, float, str, bytes))
 _NESTED = frozenset((list, tuple, dict))  # and no sets: a text shows them in another order in each process
 
 
-class State(NamedTuple):
+class StateDigest(NamedTuple):
     """The state of a processor and of all that is shipped with it, without the objects themselves.
 
     Attributes:
@@ -35,7 +35,7 @@ class State(NamedTuple):
     large: str
 
 
-def state_of(processor: object) -> State:
+def state_of(processor: object) -> StateDigest:
     """Read the present state of a processor. docs/processor-reference.md has the times.
 
     Raises:
@@ -45,7 +45,7 @@ def state_of(processor: object) -> State:
     state = hashlib.blake2b()
     pickler = _StatePickler(_Hashed(state.update), dialects.author_of(root))
     pickler.dump(root)
-    return State(state.digest(), pickler.large)
+    return StateDigest(state.digest(), pickler.large)
 
 
 class _Hashed(NamedTuple):

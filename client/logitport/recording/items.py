@@ -26,7 +26,7 @@ EVENT_BYTES = 400  # of objects around the bytes
 
 
 @dataclass
-class TrackedRequest:
+class RequestRecording:
     """The state of a request of the session.
 
     Attributes:
@@ -60,7 +60,7 @@ class StepPart:
         error: why the request failed; "" if it did not.
     """
 
-    tracked: TrackedRequest
+    tracked: RequestRecording
     key: int
     began: tuple[RequestBegan, Callable[[], Iterable[RecordedProcessor]]] | None
     index: int

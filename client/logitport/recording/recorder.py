@@ -14,7 +14,7 @@ import orjson
 from logitport import payload
 from logitport.errors import LogitportError
 from logitport.recording.file import RecordingFile
-from logitport.recording.items import EVENT_BYTES, RecordingStep, StepPart, TrackedRequest
+from logitport.recording.items import EVENT_BYTES, RecordingStep, RequestRecording, StepPart
 from logitport.recording.writer import Item, Writer
 from logitport_proto.common_pb2 import Request
 from logitport_proto.recording_pb2 import (
@@ -94,7 +94,7 @@ class Recorder:
         self._payload_of = payload_of
         began = SessionBegan(opening=opening, time=time.time(), sdk_version=_version())
         self.writer = Writer(RecordingFile(options.path, options.max_bytes), began, options.max_queue_bytes)
-        self._requests: dict[RecordableRequest, TrackedRequest] = {}
+        self._requests: dict[RecordableRequest, RequestRecording] = {}
         self._next_key = 1
         self._open: tuple[object, RecordingStep] | None = None
 
@@ -178,7 +178,7 @@ class Recorder:
             for part in step.parts:
                 part.tracked.known = False  # the next step brings the whole history
 
-    def _tracked(self, handle: RecordableRequest) -> TrackedRequest:
+    def _tracked(self, handle: RecordableRequest) -> RequestRecording:
         tracked = self._requests.get(handle)
         if tracked is None:
             for other in [other for other in self._requests if other.removed]:  # without `Session.remove`
@@ -187,11 +187,11 @@ class Recorder:
             self._next_key += key is not None
             temperature = orjson.loads(handle.message.sampling_params or b"{}").get("temperature")
             greedy = isinstance(temperature, int | float) and temperature < _GREEDY_TEMPERATURE
-            tracked = self._requests[handle] = TrackedRequest(key, greedy)
+            tracked = self._requests[handle] = RequestRecording(key, greedy)
         return tracked
 
     def _part(
-        self, handle: RecordableRequest, tracked: TrackedRequest, key: int, base: int, drafts: Sequence[int]
+        self, handle: RecordableRequest, tracked: RequestRecording, key: int, base: int, drafts: Sequence[int]
     ) -> StepPart:
         ids, began = handle.history.token_ids, None
         if not tracked.known or tracked.lost:

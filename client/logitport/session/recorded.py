@@ -56,7 +56,7 @@ class RecordedStep(PendingStep):
             warn_all_denied(result.all_denied_rows, stacklevel=3)
 
 
-class RecordedSession(Session):
+class RecordingSession(Session):
     """A session whose requests are recorded.
 
     Args:

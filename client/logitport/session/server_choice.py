@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
-    from logitport.servers import Server, Servers
+    from logitport.servers import ServerChannel, Servers
     from logitport.session.registrations import Registrations
     from logitport.session.transports.base import Transport
     from logitport.session.transports.stream import GrpcStream
@@ -38,17 +38,17 @@ class ServerChoice:
     def __init__(
         self,
         servers: Servers,
-        stream: Callable[[Server, float, float], GrpcStream],
+        stream: Callable[[ServerChannel, float, float], GrpcStream],
         registrations: Registrations,
-        send: Callable[[Server, str, Any], Any],
+        send: Callable[[ServerChannel, str, Any], Any],
     ) -> None:
         self._servers = servers
         self._stream = stream
         self._registrations = registrations
         self._send = send
-        self.server: Server | None = None
+        self.server: ServerChannel | None = None
         # The server that has refused the requests of the session when it was about to move there.
-        self._refuser: Server | None = None
+        self._refuser: ServerChannel | None = None
         # Whether an attempt to connect to another server has failed since the last connection.
         self._failed_elsewhere = False
         # Whether the server has refused to open the session because of a limit.
@@ -126,5 +126,5 @@ class ServerChoice:
             raise ServerUnavailable(f"the session with {self._servers.text} has no server")
         return self._restore_on(self.server)
 
-    def _restore_on(self, server: Server) -> dict[str, LogitportError]:
+    def _restore_on(self, server: ServerChannel) -> dict[str, LogitportError]:
         return self._registrations.restore(lambda method, message: self._send(server, method, message))

@@ -17,7 +17,7 @@ from logitport.errors import (
 )
 from logitport.ops import apply_edits
 from logitport.session.frames import Handle, step_frame
-from logitport.session.step_reply import Answer, programs_of
+from logitport.session.step_reply import CheckedReply, programs_of
 from logitport.session.step_result import StepResult
 from logitport_proto import processing_pb2
 
@@ -53,7 +53,7 @@ class PendingStep:
     """
 
     superseded = False
-    _answer: Answer | None = None
+    _answer: CheckedReply | None = None
     _error: Exception | None = None
     _applied = False
 
@@ -160,13 +160,13 @@ class PendingStep:
         if isinstance(reply, processing_pb2.StepEdits):
             self._answer = self._context.replies.read(reply, self._content)
         else:  # the core has checked it
-            self._answer = Answer(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
+            self._answer = CheckedReply(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
 
     def take_error(self, error: Exception) -> None:
         """Keep the error that replaced the reply, on any thread; `apply` raises it."""
         self._error = error
 
-    def _synchronized_answer(self) -> Answer:
+    def _synchronized_answer(self) -> CheckedReply:
         """Return the answer, once the server has the same history as the client for every request.
 
         Histories that the server lacks, or has with other tokens, are sent again first.
@@ -196,7 +196,7 @@ class PendingStep:
         requested = answer is not None and (answer.logits_rows or answer.later_edits is not None)
         return bool(requested) and self._connection != self._context.channel.connections
 
-    def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> Answer:
+    def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> CheckedReply:
         """Send the step again, without new ids, after the histories, which include them already."""
         self._context.requests.resend(out_of_sync)
         self._context.requests.admissions.end_restoring(self._content.handles)
@@ -207,7 +207,7 @@ class PendingStep:
         self._connection = self._context.channel.connections
         return answer
 
-    def _send_logits_rows(self, logits: Any) -> tuple[Answer, Placement | None]:
+    def _send_logits_rows(self, logits: Any) -> tuple[CheckedReply, Placement | None]:
         """Return the answer, and where the requested rows were put; None if the server requested no rows.
 
         Raises as `_synchronized_answer`.

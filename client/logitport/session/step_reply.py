@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Answer:
+class CheckedReply:
     """A reply to a step, parsed and checked.
 
     Attributes:
@@ -73,7 +73,7 @@ class ReplyReader:
         self._vocab_size = vocab_size
         self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if current().uses_core else None
 
-    def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> Answer:
+    def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> CheckedReply:
         """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""
         num_rows = len(content.rows)
         logits_rows = unpack_int32(reply.logits_rows).tolist() if reply.logits_rows else []
@@ -93,7 +93,7 @@ class ReplyReader:
         }
         edits = reply.edits
         columns = edits.rows, edits.offsets or NO_OFFSETS, edits.ids, edits.values, edits.kinds
-        answer = Answer(
+        answer = CheckedReply(
             self.result(reply, content.handles),
             checked=Edits.from_columns(columns, num_rows, self._vocab_size),
             logits_rows=logits_rows,

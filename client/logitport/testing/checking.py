@@ -17,7 +17,7 @@ from logitport.installation import how_to_install
 from logitport.source_checks import DISCARD, find
 from logitport.testing.captured_output import CapturedOutput
 from logitport.testing.runner import load_backend, with_tokenizer
-from logitport.testing.stopwatch import Limits
+from logitport.testing.stopwatch import TimeLimits
 from logitport.tokenizers import operator_tokenizer
 
 try:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
     from logitport.testing.laws import Law
-    from logitport.testing.runner import Place, Runner
+    from logitport.testing.runner import ChainRunner, Place
     from logitport.testing.search import Broken
 
 LAWS = tuple(law.name for law in of_processors.LAWS)
@@ -118,7 +118,7 @@ def check(
         for number, one in enumerate(given):
             _check_accepted(subject, here, one, f"params[{number}]", width)
 
-        def open_runner(place: Place) -> Runner:
+        def open_runner(place: Place) -> ChainRunner:
             return _worker_runner(json.dumps(options)) if place == "worker" else backend.open_runner(place, options)
 
         trial = Trial(subject, Examples(given, width), width, here, open_runner, max_examples, seed, tolerance, output)
@@ -140,9 +140,9 @@ def check(
         )
 
 
-def _limits(options: Mapping[str, Any] | None) -> Limits:
+def _limits(options: Mapping[str, Any] | None) -> TimeLimits:
     given = options or {}
-    return Limits(
+    return TimeLimits(
         float(given.get("processor_timeout_seconds", _STEP_SECONDS)),
         float(given.get("load_timeout_seconds", _LOAD_SECONDS)),
     )
@@ -159,10 +159,10 @@ def _enough_ids(params: Sequence[Mapping[str, Any]], tokenizer_id: str) -> int:
 
 
 # By options, in JSON. The next check with the same options uses the runner and its idle workers again.
-_worker_runners: dict[str, Runner] = {}
+_worker_runners: dict[str, ChainRunner] = {}
 
 
-def _worker_runner(options: str) -> Runner:
+def _worker_runner(options: str) -> ChainRunner:
     if options not in _worker_runners:
         _worker_runners[options] = load_backend().open_runner("worker", json.loads(options))
     return _worker_runners[options]
@@ -182,7 +182,7 @@ def _chosen(names: Iterable[str]) -> list[Law]:
     return [law for law in of_processors.LAWS if law.name in wanted]
 
 
-def _check_accepted(subject: Subject, here: Runner, params: Mapping[str, Any], where: str, width: int) -> None:
+def _check_accepted(subject: Subject, here: ChainRunner, params: Mapping[str, Any], where: str, width: int) -> None:
     """Raise InvalidArgument if the processor refuses the parameters."""
     first = play(subject, here, Run(params, (), (), 0, at_once=False, logits=Logits(width)))[0]
     if first.too_slow:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logitport.testing.examples import Crowd, Rewind
     from logitport.testing.outcomes import Outcome
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
     from logitport.testing.search import Trial
 
 # The admission refuses the request, and nothing else happens.
@@ -208,7 +208,7 @@ def workers_agree(trial: Trial) -> Broken | None:
     )
 
 
-def _compare_with(trial: Trial, runner: Runner, place: str, max_examples: int) -> Broken | None:
+def _compare_with(trial: Trial, runner: ChainRunner, place: str, max_examples: int) -> Broken | None:
     unlimited = replace(trial.subject, limits=None)  # a worker has limits of its own
 
     def problem(run: Run) -> str:

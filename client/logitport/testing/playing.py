@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from logitport.request import ProcessorLike
     from logitport.testing.examples import Crowd, Rewind, Run
-    from logitport.testing.runner import Batch, RowResult, Runner
-    from logitport.testing.stopwatch import Limits
+    from logitport.testing.runner import Batch, ChainRunner, RowResult
+    from logitport.testing.stopwatch import TimeLimits
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Subject:
     tokenizer_id: str = ""
     eos_token_ids: tuple[int, ...] = ()
     sampling_params: Mapping[str, Any] = field(default_factory=dict)
-    limits: Limits | None = None
+    limits: TimeLimits | None = None
 
-    def open(self, runner: Runner, vocab_size: int) -> Batch:
+    def open(self, runner: ChainRunner, vocab_size: int) -> Batch:
         """Open an empty batch with new instances of the processor."""
         return runner.open(vocab_size, tokenizer_id=self.tokenizer_id, eos_token_ids=self.eos_token_ids)
 
@@ -119,7 +119,7 @@ def _slow(call: Measured, name: str) -> str:
     return f"the {name} {call}" if str(call) else ""
 
 
-def play(subject: Subject, runner: Runner, run: Run) -> list[Outcome]:
+def play(subject: Subject, runner: ChainRunner, run: Run) -> list[Outcome]:
     """Play a run alone. Returns the outcome of each step; after an error there are no more.
 
     The last outcome is StateLost if the processor keeps state that does not follow from the history.
@@ -135,7 +135,7 @@ def play(subject: Subject, runner: Runner, run: Run) -> list[Outcome]:
     return outcomes
 
 
-def play_rewind(subject: Subject, runner: Runner, rewind: Rewind) -> Outcome | None:
+def play_rewind(subject: Subject, runner: ChainRunner, rewind: Rewind) -> Outcome | None:
     """Play a run, cut its history back, and return the outcome of the step after that. None if the run fails before."""
     run = rewind.run
     played = _Played(subject, subject.open(runner, run.logits.vocab_size), 0, run)
@@ -146,7 +146,7 @@ def play_rewind(subject: Subject, runner: Runner, rewind: Rewind) -> Outcome | N
     return played.step(rewind.replacement, len(run.prompt) + rewind.kept)
 
 
-def play_crowd(subject: Subject, runner: Runner, crowd: Crowd) -> list[list[Outcome]]:
+def play_crowd(subject: Subject, runner: ChainRunner, crowd: Crowd) -> list[list[Outcome]]:
     """Play all requests in one batch. Returns the outcomes of each."""
     batch = subject.open(runner, crowd.members[0].logits.vocab_size)
     outcomes: list[list[Outcome]] = [[] for _ in crowd.members]

@@ -114,7 +114,7 @@ class Batch(Protocol):
         """
 
 
-class Runner(Protocol):
+class ChainRunner(Protocol):
     """Runs chains in this process, as a server does. Close it, or use it as a context manager."""
 
     def open(self, vocab_size: int, *, tokenizer_id: str = "", eos_token_ids: Sequence[int] = ()) -> Batch:
@@ -123,7 +123,7 @@ class Runner(Protocol):
     def close(self) -> None:
         """End all workers."""
 
-    def __enter__(self) -> Runner: ...
+    def __enter__(self) -> ChainRunner: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,7 +152,7 @@ class Backend(Protocol):
         place: Place = "here",
         options: Mapping[str, Any] | None = None,
         tokenizers: Mapping[str, Path] | None = None,
-    ) -> Runner:
+    ) -> ChainRunner:
         """Open a runner.
 
         Args:

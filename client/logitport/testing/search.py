@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from logitport.testing.examples import Examples
     from logitport.testing.outcomes import Outcome
     from logitport.testing.playing import Subject
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
 
 T = TypeVar("T")
 
@@ -89,8 +89,8 @@ class Trial:
     subject: Subject
     examples: Examples
     vocab_size: int
-    here: Runner
-    open_runner: Callable[[Any], Runner]
+    here: ChainRunner
+    open_runner: Callable[[Any], ChainRunner]
     max_examples: int
     seed: int
     tolerance: float

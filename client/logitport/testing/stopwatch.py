@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MIN_SECONDS_TO_STOP, _LIMITS_TO_STOP = 10.0, 3.0
 
 
-class Limits(NamedTuple):
+class TimeLimits(NamedTuple):
     """How long calls may take, in seconds: all of one step, and loading with the start of a request."""
 
     step: float

@@ -57,7 +57,7 @@ _ANY_SCOPE = "/grpc.reflection."
 _MAX_LARGEST_CALLS = 4
 
 
-class Call:
+class AdmittedCall:
     """An admitted call. It counts for the quotas until the last of its resources has ended. Thread-safe.
 
     Args:
@@ -95,7 +95,7 @@ class Call:
 
 
 # The call that the running coroutine serves.
-current_call: ContextVar[Call] = ContextVar("current_call")
+current_call: ContextVar[AdmittedCall] = ContextVar("current_call")
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -189,7 +189,7 @@ class Guard(grpc.aio.ServerInterceptor):
             else:
                 work.add_done_callback(release)
 
-    async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> Call:
+    async def _admit(self, task: asyncio.Task[Any], method: str, context: Context) -> AdmittedCall:
         """Authenticate the caller and check its quotas. Raises AccessDenied, LimitExceeded."""
         authenticate = partial(self._authenticate, method, context)
         fields = {"event": "call_refused", "method": method}
@@ -198,7 +198,7 @@ class Guard(grpc.aio.ServerInterceptor):
             await self._quotas.check_rate(principal)
             begin = self._quotas.begin_session if method == _SESSION else self._quotas.begin_call
             # Authenticate again: access may have changed during the await. From here on `refresh` covers this call.
-            call = Call(authenticate(), begin(principal))
+            call = AdmittedCall(authenticate(), begin(principal))
         except LogitportError as error:
             name = self._name_of(context)
             self._metrics.refusals.call(error, name)

@@ -58,7 +58,7 @@ class ServerActivity(NamedTuple):
     steps_per_second: float | None
 
 
-class SessionActivity(NamedTuple):
+class ObservedSession(NamedTuple):
     """A session of a server, and its steps since the look before, or since it was opened; None at the first look."""
 
     server: str
@@ -91,7 +91,7 @@ class Activity:
     """Activity of servers, of sessions with the most steps first, and of processors with the most time first."""
 
     servers: Sequence[ServerActivity]
-    sessions: Sequence[SessionActivity]
+    sessions: Sequence[ObservedSession]
     processors: Sequence[ProcessorActivity]
 
 
@@ -107,7 +107,7 @@ def compare(earlier: Sequence[Look], later: Sequence[Look]) -> Activity:
         first = before.get(look.server)
         if look.status is None or first is None or first.status is None:
             servers.append(ServerActivity(look, None))
-            sessions += [SessionActivity(look.server, session, None) for session in look.sessions]
+            sessions += [ObservedSession(look.server, session, None) for session in look.sessions]
             continue
         was_restarted = look.status.uptime_seconds < first.status.uptime_seconds
         start = Look(look.server) if was_restarted else first
@@ -118,7 +118,7 @@ def compare(earlier: Sequence[Look], later: Sequence[Look]) -> Activity:
         servers.append(ServerActivity(look, steps / seconds))
         known = {session.session_id: session.steps for session in start.sessions}
         sessions += [
-            SessionActivity(look.server, one, (one.steps - known.get(one.session_id, 0)) / seconds)
+            ObservedSession(look.server, one, (one.steps - known.get(one.session_id, 0)) / seconds)
             for one in look.sessions
         ]
         times = {one.processor: one for one in start.status.processor_times} if start.status is not None else {}

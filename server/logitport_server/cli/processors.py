@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from logitport_server.cli.display import NOTHING, Column, age, escape, fields, number, show, size
-from logitport_server.cli.servers import Answer, JsonCommand, ServersCommand, TableCommand, end, known, print_json
+from logitport_server.cli.servers import JsonCommand, ServerResult, ServersCommand, TableCommand, end, known, print_json
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
 from logitport_server.config.values import File
@@ -142,7 +142,7 @@ class RegisterProcessor(JsonCommand):
         _print_each(answers, as_json=self.as_json)
         end(answers)
 
-    def _register(self, processor: Any) -> list[Answer]:
+    def _register(self, processor: Any) -> list[ServerResult]:
         def register(server: ServerClient) -> ProcessorRef:
             return server.register(
                 processor, name=self.name, replace=self.replace, shared=self.shared, signing_key=self.sign_key
@@ -171,7 +171,7 @@ class Unquarantine(ServersCommand):
         end(answers)
 
 
-def _print_each(answers: Iterable[Answer], *, as_json: bool) -> None:
+def _print_each(answers: Iterable[ServerResult], *, as_json: bool) -> None:
     """Print one processor of each server."""
     found = [(answer.server, answer.value) for answer in answers if answer.error is None]
     if as_json:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from logitport.recording.reader import RecordedSession, Recording
     from logitport.testing.replaying.chains import Replacement
-    from logitport.testing.replaying.replay import Replay as Result
+    from logitport.testing.replaying.replay import Replay
 
 
 _CONTENT = (Column("REQUEST"), number("PROMPT"), number("STEPS"), Column("STATE"), Column("CHAIN", max_cells=80))
 
 
-class Replay(BaseModel):
+class ReplayRecording(BaseModel):
     """Count the rows in which another version of a processor would have differed from a recorded one.
 
     It runs on the recorded histories, in this process. Without --with, the requests of the recording are listed. Exits
@@ -181,7 +181,7 @@ def _content_of(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _replay_lines(replay: Result) -> Iterator[Text]:
+def _replay_lines(replay: Replay) -> Iterator[Text]:
     """Summarize the requests that differ, each in one line, and then all in one."""
     for request in replay.requests:
         if request.differs:
@@ -207,7 +207,7 @@ def _session_title(session: RecordedSession) -> str:
     return ", ".join(parts)
 
 
-def _summary(replay: Result) -> str:
+def _summary(replay: Replay) -> str:
     compared = [request for request in replay.requests if request.compared]
     rows = sum(request.compared for request in compared)
     differing = sum(request.differs for request in compared)

@@ -79,7 +79,7 @@ class Command(click.Command):
                 formatter.write_dl([(names, text.replace("-", _NO_BREAK)) for names, text in records])
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands that the help shows in their order, under headings."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -106,7 +106,7 @@ _TABLE = {
         ("serve", ".serve:Serve", "run the service"),
         ("ray", "", "run a fleet of servers on Ray"),
         ("ray up", "logitport_fleet.commands:Up", "start a fleet, or change its size"),
-        ("ray status", "logitport_fleet.commands:Status", "show the servers of a fleet"),
+        ("ray status", "logitport_fleet.commands:ShowFleet", "show the servers of a fleet"),
         ("ray down", "logitport_fleet.commands:Down", "end a fleet"),
     ),
     "Running servers": (
@@ -132,7 +132,7 @@ _TABLE = {
     "Tools": (
         ("play", "logitport_play.command:Play", "show in the browser what a chain of processors does"),
         ("check", ".check:Check", "search for defects of processors"),
-        ("replay", ".replay:Replay", "compare another version of a processor with a recorded one"),
+        ("replay", ".replay:ReplayRecording", "compare another version of a processor with a recorded one"),
         ("doctor", ".doctor:Doctor", "show what this machine runs: sandbox layers, which it tests, and ops"),
     ),
 }
@@ -149,14 +149,16 @@ def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) 
         context.exit()
 
 
-def _root() -> Group:
-    root = Group("logitport", "A logit-processor service. `logitport COMMAND --help` shows the options of a command.")
+def _root() -> CommandGroup:
+    root = CommandGroup(
+        "logitport", "A logit-processor service. `logitport COMMAND --help` shows the options of a command."
+    )
     for heading, rows in _TABLE.items():
         for words, path, text in rows:
             name = words.split()[-1]
-            command = Command(name, path, text) if path else Group(name, f"{text[0].upper()}{text[1:]}.")
+            command = Command(name, path, text) if path else CommandGroup(name, f"{text[0].upper()}{text[1:]}.")
             group = root.commands.get(words.partition(" ")[0])
-            if isinstance(group, Group):
+            if isinstance(group, CommandGroup):
                 group.add(command, text, "Commands")
             else:
                 root.add(command, text, heading)

@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS = 10.0
 _MAX_THREADS = 16
 
 
-class Answer(NamedTuple):
+class ServerResult(NamedTuple):
     """The result of a call at one server, None after an error; or the error."""
 
     server: str
@@ -75,7 +75,7 @@ class ServersCommand(BaseModel):
         except InvalidArgument as error:
             raise UsageError(with_flags(str(error))) from error
 
-    def call(self, work: Callable[[ServerClient], _T], timeout: float = _TIMEOUT_SECONDS) -> list[Answer]:
+    def call(self, work: Callable[[ServerClient], _T], timeout: float = _TIMEOUT_SECONDS) -> list[ServerResult]:
         """Do the work at each server, at the same time. Returns the answers in the order of the servers."""
         with self.client(timeout) as client:
             return call_each(client.servers(), work)
@@ -92,7 +92,9 @@ class TableCommand(JsonCommand):
 
     wide: Annotated[bool, Flag("--wide")] = Field(False, description="print more columns")
 
-    def show(self, columns: Sequence[Column], items: Iterable[tuple[str, Any]], answers: Sequence[Answer]) -> None:
+    def show(
+        self, columns: Sequence[Column], items: Iterable[tuple[str, Any]], answers: Sequence[ServerResult]
+    ) -> None:
         """Print a table of (server, object), unless no server has answered. With several, it has a column SERVER."""
         if all(answer.error is not None for answer in answers):
             return
@@ -103,14 +105,14 @@ class TableCommand(JsonCommand):
             show(lines_of(columns, (cells for _, *cells in rows)))
 
 
-def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T]) -> list[Answer]:
+def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T]) -> list[ServerResult]:
     """Do the work at each of the servers, at the same time. Returns the answers in their order."""
 
-    def answer(server: ServerClient) -> Answer:
+    def answer(server: ServerClient) -> ServerResult:
         try:
-            return Answer(server.target, work(server), None)
+            return ServerResult(server.target, work(server), None)
         except LogitportError as error:
-            return Answer(server.target, None, error)
+            return ServerResult(server.target, None, error)
 
     threads = ThreadPoolExecutor(min(_MAX_THREADS, len(servers)))
     try:
@@ -119,7 +121,7 @@ def call_each(servers: Sequence[ServerClient], work: Callable[[ServerClient], _T
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def known(answers: list[Answer]) -> list[Answer]:
+def known(answers: list[ServerResult]) -> list[ServerResult]:
     """Leave out servers that do not know a processor, if another one does: they may share the store that it was in."""
     if any(answer.error is None for answer in answers):
         return [answer for answer in answers if not isinstance(answer.error, NotFound)]
@@ -131,7 +133,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
-def end(answers: Iterable[Answer]) -> None:
+def end(answers: Iterable[ServerResult]) -> None:
     """Print the errors, and exit with status 1 if there are any."""
     answers = list(answers)
     failed = [answer for answer in answers if answer.error is not None]

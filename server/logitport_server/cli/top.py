@@ -17,7 +17,7 @@ from logitport.errors import ServerUnavailable
 from logitport_server.cli.activity import Look, ServerActivity, compare
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display import NOTHING, Column, age, lines_of, number, rate, row_of, show
-from logitport_server.cli.servers import Answer, JsonCommand, call_each, end, print_json
+from logitport_server.cli.servers import JsonCommand, ServerResult, call_each, end, print_json
 from logitport_server.cli.sessions import ID_LENGTH
 from logitport_server.cli.status import QUARANTINE_COLUMNS, WORKER_COLUMNS, latency_of, state_of
 from logitport_server.config.option import Flag
@@ -89,7 +89,7 @@ class Top(JsonCommand):
         with self.client(max(self.interval, _MIN_TIMEOUT_SECONDS)) as client:
             looks = _look(client)
             if all(look.status is None for look in looks):
-                end(Answer(look.server, None, look.error) for look in looks)
+                end(ServerResult(look.server, None, look.error) for look in looks)
             if self.once or self.as_json or not console.is_terminal:
                 time.sleep(self.interval)
                 later = _look(client)
@@ -98,7 +98,7 @@ class Top(JsonCommand):
                     print_json(_described(activity))
                 else:
                     show(_lines(activity))
-                end(Answer(look.server, None, look.error) for look in later)
+                end(ServerResult(look.server, None, look.error) for look in later)
                 return
             with suppress(KeyboardInterrupt):
                 self._watch(client, console, looks)

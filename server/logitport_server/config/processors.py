@@ -56,7 +56,7 @@ class Processors(OptionGroup):
         return self
 
 
-class Registration(OptionGroup):
+class RegistrationOptions(OptionGroup):
     """Where registered processors are kept, and how many there may be."""
 
     heading: ClassVar[str] = "Registered processors"
@@ -93,7 +93,7 @@ class Registration(OptionGroup):
         return self.store is not None and "://" in self.store
 
     @model_validator(mode="after")
-    def _check_store_options(self) -> Registration:
+    def _check_store_options(self) -> RegistrationOptions:
         if self.has_remote_store and self.store_key is None:
             raise ValueError(
                 "--store redis:// needs --store-key: a process that can write to Redis could otherwise run code; write "

@@ -11,7 +11,7 @@ from logitport_server import logs
 from logitport_server.config.limits import Limits
 from logitport_server.config.listening import Listening, Security
 from logitport_server.config.option import OptionGroup
-from logitport_server.config.processors import Processors, Registration
+from logitport_server.config.processors import Processors, RegistrationOptions
 from logitport_server.config.sandbox import Sandbox
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File
@@ -75,7 +75,7 @@ class ServerConfig(
     Stopping,
     Limits,
     Sandbox,
-    Registration,
+    RegistrationOptions,
     Processors,
     Security,
     Listening,

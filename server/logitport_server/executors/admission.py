@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _QUICK_PART = 0.1
 
 
-class Admission:
+class AdmissionRunner:
     """Runs the code of one processor's admissions where it holds up no calls of requests that run.
 
     A processor is on trial if its class was loaded in the worker for admissions, and no request has started in the

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
 from logitport_server.executors.worker_zygotes import limits_of, pythons_of
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.sandbox import SandboxError
 from logitport_server.sandbox.cgroups import open_cgroups
 from logitport_server.start_errors import StartupError
@@ -25,7 +25,7 @@ def choose_executor(config: ServerConfig) -> Executor:
     """
     first = start_first_zygote(config)
     if first is None:
-        return InlineExecutor(Loader())
+        return InlineExecutor(PayloadLoader())
     deadlines = Deadlines(call=config.processor_timeout_seconds, load=config.load_timeout_seconds)
     try:
         return ProcessExecutor(

@@ -16,14 +16,14 @@ from logitport_session.dialects import Dialect, make_dialect
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport_server.registry.loader import Loader
+    from logitport_server.registry.loader import PayloadLoader
     from logitport_session.source import Source
 
 
 class InlineExecutor(Executor):
     """Runs processors without isolation."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: PayloadLoader) -> None:
         self.hits = self.misses = 0
         self._loader = loader
         self.quarantine = Quarantine(after=sys.maxsize, call_seconds=1.0)  # there are no workers to lose

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.sandbox import Limits
+    from logitport_server.sandbox import WorkerLimits
     from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
     from logitport_session.principals import TrustDomain
@@ -44,7 +44,7 @@ class ProcessExecutor(WorkerExecutor):
         *,
         max_workers: int = 64,
         pythons: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         without: Iterable[str] = (),
         gpu: Gpu | None = None,
         first: StartedZygote | None = None,

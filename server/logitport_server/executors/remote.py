@@ -12,7 +12,7 @@ import orjson
 
 from logitport.core.edits import Edits
 from logitport.errors import ProcessorFailed, StateLost
-from logitport_server.executors.admission import Admission
+from logitport_server.executors.admission import AdmissionRunner
 from logitport_server.executors.flight import Flight
 from logitport_server.executors.hosting import Hosting, Loads
 from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
@@ -68,7 +68,7 @@ class RemoteDialect(Dialect):
         self._calls = Hosting(source, self._number, workers.worker(source.key), loads)
         self.domain = self.worker.domain
         self._memory = SharedRows(self.worker.gpu, self.domain)
-        self._admission = Admission(source, self._number, workers, loads)
+        self._admission = AdmissionRunner(source, self._number, workers, loads)
         self._admission.load(self._calls)
         self.reads_logits, self.takes_drafts = loads.last.reads_logits, loads.last.takes_drafts
         self.argmax_invariant, self.unpickled = loads.last.argmax_invariant, loads.last.unpickled

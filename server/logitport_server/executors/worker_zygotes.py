@@ -11,7 +11,7 @@ from logitport import payload
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.zygotes import ZygoteKind, Zygotes
-from logitport_server.sandbox import Limits
+from logitport_server.sandbox import WorkerLimits
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import close_tokenizers
 
@@ -49,14 +49,14 @@ class WorkerZygotes:
         self,
         *,
         pythons: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         without: Iterable[str] = (),
         nodes: Sequence[str] = (),
         first: StartedZygote | None = None,
         cgroups: WorkerCgroups | None = None,
     ) -> None:
         self.paths = {RUNNING: sys.executable, **(pythons or {})}
-        self._limits = limits or Limits()
+        self._limits = limits or WorkerLimits()
         self._without = frozenset(without)
         self._nodes = tuple(nodes)
         self._tokenizers = {} if first is None else first.tokenizers
@@ -128,9 +128,9 @@ def candidates(pythons: Iterable[str], shipped: Payload) -> list[str]:
     return [RUNNING, *others]
 
 
-def limits_of(config: ServerConfig) -> Limits:
+def limits_of(config: ServerConfig) -> WorkerLimits:
     """Return the limits of one worker."""
-    return Limits(
+    return WorkerLimits(
         memory_bytes=config.worker_memory_bytes,
         region_bytes=2 * config.max_region_bytes,
         threads=config.worker_threads,

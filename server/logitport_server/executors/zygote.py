@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logitport_server.sandbox import Limits
+    from logitport_server.sandbox import WorkerLimits
     from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
@@ -62,7 +62,7 @@ class Zygote:
         self,
         python: str,
         started: StartedZygote,
-        limits: Limits,
+        limits: WorkerLimits,
         *,
         holds_gpu: bool = False,
         cgroups: WorkerCgroups | None = None,

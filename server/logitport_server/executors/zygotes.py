@@ -19,7 +19,7 @@ from logitport_session import descriptors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from logitport_server.sandbox import Limits
+    from logitport_server.sandbox import WorkerLimits
     from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
@@ -54,7 +54,7 @@ class Zygotes:
         self,
         kinds: Iterable[ZygoteKind],
         start: Callable[[ZygoteKind], StartedZygote],
-        limits: Limits,
+        limits: WorkerLimits,
         started: Mapping[ZygoteKind, StartedZygote],
         cgroups: WorkerCgroups | None = None,
     ) -> None:

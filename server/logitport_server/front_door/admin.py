@@ -78,7 +78,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self,
         sessions: SessionPages,
         leave: Callable[[], Awaitable[None]],
-        status: Status,
+        status: StatusReporter,
         registry: Registry,
         threads: FairThreads,
     ) -> None:
@@ -122,7 +122,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 
 @dataclass
-class Status:
+class StatusReporter:
     """Describes a server. Thread-safe.
 
     Attributes:

@@ -8,7 +8,7 @@ import os
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.principal_process.messages import GetPayload, Payload, Resolve, Resolved
+from logitport_server.principal_process.messages import FoundPayload, GetPayload, Resolve, Resolved
 
 if TYPE_CHECKING:
     from logitport_server.front_door.running_process import RunningProcess
@@ -33,12 +33,12 @@ class Resolving:
 
     async def _get(
         self, process: RunningProcess, message: GetPayload, descriptors: list[int]
-    ) -> tuple[Payload, list[int]]:
+    ) -> tuple[FoundPayload, list[int]]:
         entry = self._registry.find(message.text, process.principal, is_name=message.is_name)
         shipped = entry.payload
         # On a thread: to write 8 MB takes milliseconds, and holds no lock of the interpreter.
         with await asyncio.to_thread(_memory_of, shipped.data) as memory:
-            answer = Payload(
+            answer = FoundPayload(
                 owner=entry.owner, payload_id=_id(entry), is_program=shipped.is_program, labels=shipped.labels
             )
             return answer, [os.dup(memory.fileno())]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from logitport_server.access.grpc_errors import Context
-    from logitport_server.access.guard import Call
+    from logitport_server.access.guard import AdmittedCall
     from logitport_server.front_door.processes import Processes
     from logitport_server.front_door.running_process import RunningProcess
     from logitport_server.transports.local_socket import LocalSocketListener
@@ -127,7 +127,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         finally:
             self._num_sessions -= 1
 
-    async def _relay(self, task: asyncio.Task[None], call: Call, context: Context) -> None:
+    async def _relay(self, task: asyncio.Task[None], call: AdmittedCall, context: Context) -> None:
         """Relay the frames of a session until it ends."""
         stream: _Stream | None = None
         stall_limit = StallLimit("a reply was not received")
@@ -181,7 +181,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         return self._draining or self._is_leaving()
 
     async def _open(
-        self, call: Call, kind: Literal["session", "apply", "check"], *, trace: tuple[str, str], peer: str = ""
+        self, call: AdmittedCall, kind: Literal["session", "apply", "check"], *, trace: tuple[str, str], peer: str = ""
     ) -> _Stream:
         """Open a stream to the principal's process. Raises LogitportError."""
         process = await self._processes.get(call.principal.name)

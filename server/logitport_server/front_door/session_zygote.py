@@ -145,7 +145,7 @@ class SessionZygote:
         try:
             with theirs:
                 channel.send(
-                    messages.Fork(number=number, principal=principal, workers=self._workers),
+                    messages.ForkProcess(number=number, principal=principal, workers=self._workers),
                     [theirs.fileno(), reading_end],
                     may_wait=False,
                 )
@@ -219,7 +219,7 @@ class SessionZygote:
         elif isinstance(event, messages.Refused):
             self._fail(event.reason)
             self._handle_end(f"cannot be used: {event.reason}")
-        elif isinstance(event, messages.Forked):
+        elif isinstance(event, messages.ProcessForked):
             forked = self._forking.get(event.number)
             if forked is None or forked.done():
                 for pidfd in received:
@@ -228,7 +228,7 @@ class SessionZygote:
                 forked.set_exception(descriptors_of_process.shortage())
             else:
                 forked.set_result((received[0], event.process_id))
-        elif isinstance(event, messages.ForkFailed):
+        elif isinstance(event, messages.ProcessForkFailed):
             forked = self._forking.get(event.number)
             if forked is not None and not forked.done():
                 forked.set_exception(_refused(event))
@@ -296,7 +296,7 @@ class SessionZygote:
             self._launched.process.wait(_END_SECONDS)
 
 
-def _refused(event: messages.ForkFailed) -> LimitExceeded:
+def _refused(event: messages.ProcessForkFailed) -> LimitExceeded:
     limit = "processes (ulimit -u, TasksMax= of systemd, pids.max of a container)"
     if event.error_number == errno.ENOMEM:
         limit = "memory (MemoryMax= of systemd, memory.max of a container)"

@@ -119,7 +119,7 @@ class Resolved(Message):
 
 
 class GetPayload(Message):
-    """Send a payload that `Resolved` has named. The answer is `Payload`.
+    """Send a payload that `Resolved` has named. The answer is `FoundPayload`.
 
     Attributes:
         text, is_name: as those of `Resolve`.
@@ -129,7 +129,7 @@ class GetPayload(Message):
     is_name: bool
 
 
-class Payload(Message):
+class FoundPayload(Message):
     """A payload. A memory file with its data comes with the message.
 
     Attributes:
@@ -152,7 +152,7 @@ TO_PROCESS: tuple[type[Any], ...] = (
     GiveBackMemory,
     MemoryPart,
     Resolved,
-    Payload,
+    FoundPayload,
     Failed,
     Done,
     *worker_messages.TO_PROCESS,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MAX_PAYLOADS = 64
 
 
-class Names:
+class ProcessorResolver:
     """Finds processors: installed ones and payloads of requests here, registered ones by a function. Thread-safe.
 
     Args:
@@ -102,7 +102,7 @@ class Registered:
             return resolved.owner, shipped
         # Not sent with the first answer: most requests name one that is here.
         answer = self._link.call(messages.GetPayload(text=text, is_name=is_name))
-        found: messages.Payload = answer.message
+        found: messages.FoundPayload = answer.message
         if not answer.descriptors:
             raise descriptors.shortage()
         shipped = payload.labelled(read_memory(answer.descriptors[0]), found.labels, is_program=found.is_program)

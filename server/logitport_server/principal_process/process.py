@@ -16,7 +16,7 @@ from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
-from logitport_server.principal_process.names import Names, Registered
+from logitport_server.principal_process.names import ProcessorResolver, Registered
 from logitport_server.principal_process.open_streams import OpenStreams
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from logitport_proto import processing_pb2
     from logitport_server.principal_process.setup import Preloaded, Setup
-    from logitport_server.principal_process.zygote_messages import Fork
+    from logitport_server.principal_process.zygote_messages import ForkProcess
     from logitport_session.principals import Principal
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _MAX_ADMISSION_THREADS = 64
 _SWITCH_SECONDS = 0.0001
 
 
-def run(request: Fork, connection: socket.socket, reading_end: int, setup: Setup, preloaded: Preloaded) -> None:
+def run(request: ForkProcess, connection: socket.socket, reading_end: int, setup: Setup, preloaded: Preloaded) -> None:
     """Serve until the front door ends, or closes the channel.
 
     Args:
@@ -62,7 +62,7 @@ def run(request: Fork, connection: socket.socket, reading_end: int, setup: Setup
     sys.setswitchinterval(_SWITCH_SECONDS)
     collector.begin()
     link = Link(Channel(connection, messages.TO_PROCESS, is_of_process=True))
-    process = _Process(request, link, setup, preloaded)
+    process = _PrincipalProcess(request, link, setup, preloaded)
     process.start()
     try:
         link.run()
@@ -79,8 +79,8 @@ def _show_in_lists(principal: str) -> None:
             file.write(principal.encode())
 
 
-class _Process:
-    def __init__(self, request: Fork, link: Link, setup: Setup, preloaded: Preloaded) -> None:
+class _PrincipalProcess:
+    def __init__(self, request: ForkProcess, link: Link, setup: Setup, preloaded: Preloaded) -> None:
         principal = request.principal
         self._device = preloaded.device
         self._trusted_keys = None
@@ -94,7 +94,7 @@ class _Process:
             max_bytes=setup.max_payload_bytes,
             trusted_keys=self._trusted_keys,
         )
-        self._names = Names(preloaded.installed, policy, Registered(link).find)
+        self._names = ProcessorResolver(preloaded.installed, policy, Registered(link).find)
         self._executor = executor_of(request.workers, link, principal, self._device)
         self._limits = setup.session_limits
         self._link = link

@@ -49,10 +49,10 @@ def run(control: socket.socket) -> None:
         channel.send(messages.Refused(reason=error.message))
         return
     channel.send(messages.Prepared(device=preloaded.device))
-    _Zygote(channel, setup, preloaded).run()
+    _PrincipalZygote(channel, setup, preloaded).run()
 
 
-class _Zygote:
+class _PrincipalZygote:
     def __init__(self, channel: Channel, setup: Setup, preloaded: Preloaded) -> None:
         self._channel = channel
         self._setup = setup
@@ -75,7 +75,7 @@ class _Zygote:
                         return
                     self._fork(*received)
 
-    def _fork(self, request: messages.Fork, descriptors: list[int]) -> None:
+    def _fork(self, request: messages.ForkProcess, descriptors: list[int]) -> None:
         connection, lifeline = descriptors
         try:
             process_id = os.fork()
@@ -84,12 +84,12 @@ class _Zygote:
             pidfd = _pidfd(process_id)
         except OSError as error:
             self._channel.send(
-                messages.ForkFailed(number=request.number, reason=str(error), error_number=error.errno or 0)
+                messages.ProcessForkFailed(number=request.number, reason=str(error), error_number=error.errno or 0)
             )
         else:
             self._processes[pidfd] = request.number, process_id
             self._selector.register(pidfd, selectors.EVENT_READ)
-            self._channel.send(messages.Forked(number=request.number, process_id=process_id), [pidfd])
+            self._channel.send(messages.ProcessForked(number=request.number, process_id=process_id), [pidfd])
         finally:
             os.close(connection)
             os.close(lifeline)
@@ -99,9 +99,9 @@ class _Zygote:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(process_id, 0)
-        self._channel.send(messages.Ended(number=number, status=os.waitstatus_to_exitcode(status)))
+        self._channel.send(messages.ProcessEnded(number=number, status=os.waitstatus_to_exitcode(status)))
 
-    def _become_process(self, request: messages.Fork, connection: int, lifeline: int) -> NoReturn:
+    def _become_process(self, request: messages.ForkProcess, connection: int, lifeline: int) -> NoReturn:
         """In the child: serve the principal until the front door ends."""
         status = 1
         try:

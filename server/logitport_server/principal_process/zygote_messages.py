@@ -33,7 +33,7 @@ class Refused(Message):
     reason: str
 
 
-class Fork(Message):
+class ForkProcess(Message):
     """Fork a process. The channel's end and the reading end of the lifeline come with the message.
 
     Attributes:
@@ -47,14 +47,14 @@ class Fork(Message):
     workers: WorkerSettings
 
 
-class Forked(Message):
+class ProcessForked(Message):
     """A process was forked. Its pidfd comes with the message."""
 
     number: int
     process_id: int
 
 
-class ForkFailed(Message):
+class ProcessForkFailed(Message):
     """No process was forked.
 
     Attributes:
@@ -67,7 +67,7 @@ class ForkFailed(Message):
     error_number: int
 
 
-class Ended(Message):
+class ProcessEnded(Message):
     """A process has ended.
 
     Attributes:
@@ -78,5 +78,5 @@ class Ended(Message):
     status: int
 
 
-TO_ZYGOTE = (Prepare, Fork)
-FROM_ZYGOTE = (Prepared, Refused, Forked, ForkFailed, Ended)
+TO_ZYGOTE = (Prepare, ForkProcess)
+FROM_ZYGOTE = (Prepared, Refused, ProcessForked, ProcessForkFailed, ProcessEnded)

@@ -1,7 +1,7 @@
 """In a child of a supervisor: one server, which ends when its parent does.
 
 The parent writes the options to stdin, as one line of JSON, and keeps the pipe open as long as it runs. The child
-writes one line of JSON to stdout when it is ready: the fields of `Ready`. Everything else that it prints goes to
+writes one line of JSON to stdout when it is ready: the fields of `ReadyServer`. Everything else that it prints goes to
 stderr. Its first argument is the id of its parent.
 """
 
@@ -21,7 +21,7 @@ from logitport_server.sandbox.linux import end_with_parent
 from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
-    from logitport_server.transports.readiness import Ready
+    from logitport_server.transports.readiness import ReadyServer
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     config = ServerConfig(**orjson.loads(_read_line(parent)))
     threading.Thread(target=_await_end, args=(parent,), name="logitport-parent", daemon=True).start()
 
-    def report(started: Ready) -> None:
+    def report(started: ReadyServer) -> None:
         os.write(ready, orjson.dumps(started._asdict()) + b"\n")
 
     try:

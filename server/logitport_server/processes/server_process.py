@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport_server.transports.readiness import Ready
+from logitport_server.transports.readiness import ReadyServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _MAIN = "import sys; sys.path[:] = filter(None, sys.path); from {} import main; 
 _KEPT_LINES = 20
 
 
-class ServerProcess:
+class ChildProcess:
     """One process, from its start to its end. See `logitport_server.processes.child` for the other end of its pipes.
 
     The stderr of the process is copied to that of this process.
@@ -72,10 +72,10 @@ class ServerProcess:
         """The last lines of its output. The last one usually has the reason of the process's end."""
         return "\n".join(self._lines)
 
-    def read_ready(self) -> Ready | None:
+    def read_ready(self) -> ReadyServer | None:
         """Return what the process has reported when it was ready; None if it has not. Does not wait."""
         self._line += self._reports.read() or b""
-        return Ready(**orjson.loads(self._line)) if self._line.endswith(b"\n") else None
+        return ReadyServer(**orjson.loads(self._line)) if self._line.endswith(b"\n") else None
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

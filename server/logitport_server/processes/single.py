@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.config import ServerConfig
-    from logitport_server.transports.readiness import Ready
+    from logitport_server.transports.readiness import ReadyServer
 
 
 def prevent_core_files() -> None:
@@ -29,7 +29,7 @@ def prevent_core_files() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
-def serve(config: ServerConfig, on_ready: Callable[[Ready], None] | None = None) -> None:
+def serve(config: ServerConfig, on_ready: Callable[[ReadyServer], None] | None = None) -> None:
     """Prepare the process, and serve until SIGTERM or SIGINT.
 
     Args:

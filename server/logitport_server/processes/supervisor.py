@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.processes.health import check_health
 from logitport_server.processes.report import Report, ServerLoad
-from logitport_server.processes.server_process import ServerProcess
+from logitport_server.processes.server_process import ChildProcess
 from logitport_server.status_pages import Health
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Supervisor:
     def _run_process(self) -> int:
         """Start a process, and return its exit status when it has ended."""
         try:
-            process = ServerProcess(self._config, self._command, self._environment)
+            process = ChildProcess(self._config, self._command, self._environment)
         except OSError as shortage:  # of processes, descriptors or memory
             reason = f"cannot start the process of a server: {shortage}"
             logger.error("%s", reason)
@@ -131,7 +131,7 @@ class Supervisor:
             self.report = replace(self.report, state=state, pid=0, load=ServerLoad(), error=error)
         return status
 
-    def _watch(self, process: ServerProcess, watch: _Watch) -> None:
+    def _watch(self, process: ChildProcess, watch: _Watch) -> None:
         """Watch a process until it has ended, or has to be killed."""
         while process.status is None and not self._leaving.wait(_POLL_SECONDS):
             if not watch.is_started and process.read_ready() is not None:
@@ -148,7 +148,7 @@ class Supervisor:
         if process.status is None:
             self._await_end(process)
 
-    def _await_end(self, process: ServerProcess) -> None:
+    def _await_end(self, process: ChildProcess) -> None:
         """Send SIGTERM, and wait until the process has ended."""
         self.report = replace(self.report, state="draining")
         process.signal(signal.SIGTERM)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _CACHE_SIZE = 128
 
 
-class Loader:
+class PayloadLoader:
     """A bounded cache of loaded processors, by digest, around the only call that unpickles.
 
     Attributes:

@@ -7,13 +7,13 @@ and forks workers, and applies the inner layers to each. `assessment` decides wh
 from logitport_server.sandbox.forker import SandboxedProcess, WorkerForker
 from logitport_server.sandbox.launcher import launch
 from logitport_server.sandbox.layers import LAYER_NAMES, LAYERS
-from logitport_server.sandbox.plan import Limits, NotContained, SandboxError
+from logitport_server.sandbox.plan import NotContained, SandboxError, WorkerLimits
 
 __all__ = [
     "launch",
     "WorkerForker",
     "SandboxedProcess",
-    "Limits",
+    "WorkerLimits",
     "LAYERS",
     "LAYER_NAMES",
     "SandboxError",

@@ -15,7 +15,7 @@ from logitport_server.sandbox.layer import Layer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from logitport_server.sandbox.plan import Plan
+    from logitport_server.sandbox.plan import SandboxPlan
 
 _PROBE_SECONDS = 20
 
@@ -48,7 +48,7 @@ class Bubblewrap(Layer):
             return None
         return f"bwrap does not work here: {error}; it needs bubblewrap 0.6 and user namespaces, or root"
 
-    def wrap(self, command: list[str], plan: Plan) -> list[str]:
+    def wrap(self, command: list[str], plan: SandboxPlan) -> list[str]:
         binds = [argument for path in plan.readable for argument in ("--ro-bind", path, path)]
         devices = [argument for path in plan.devices for argument in ("--dev-bind", path, path)]
         bwrap = shutil.which("bwrap") or "bwrap"

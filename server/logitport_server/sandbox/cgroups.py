@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits
+    from logitport_server.sandbox.plan import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class WorkerCgroups:
         (workers / "cpu.weight").write_text(str(_WORKERS_WEIGHT))
         return cls(workers, proc)
 
-    def add(self, pidfd: int, limits: Limits, rank: int = 1) -> Path | None:
+    def add(self, pidfd: int, limits: WorkerLimits, rank: int = 1) -> Path | None:
         """Create a cgroup, and move a process to it.
 
         Args:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 from logitport_server.sandbox import linux, priority
 from logitport_server.sandbox.layers import LAYERS
 from logitport_server.sandbox.nobody import become_nobody, is_open_to_nobody
-from logitport_server.sandbox.plan import Plan, SandboxError
+from logitport_server.sandbox.plan import SandboxError, SandboxPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.sandbox.plan import Limits
+    from logitport_server.sandbox.plan import WorkerLimits
 
 _MESSAGE_BYTES = 4096
 _SETTING_UP_SECONDS = 30.0
@@ -47,7 +47,7 @@ class WorkerForker:
     """
 
     def __init__(self) -> None:
-        self._plan = Plan.received()
+        self._plan = SandboxPlan.received()
         self._layers = [layer for layer in LAYERS if layer.name not in self._plan.without]
         priority.lower_session()
         self._sessions = priority.SessionsOfWorkers()
@@ -62,7 +62,7 @@ class WorkerForker:
         linux.die_with_parent(signal.SIGKILL)
 
     def fork(
-        self, child: Callable[[], object], limits: Limits, keep: Sequence[int] = (), rank: int = 1
+        self, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int] = (), rank: int = 1
     ) -> SandboxedProcess:
         """Start a worker: a copy of this process that applies its layers, and then calls `child`.
 
@@ -102,7 +102,7 @@ class WorkerForker:
             raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
     def _split(
-        self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int], rank: int
+        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int], rank: int
     ) -> None:
         """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
         for layer in self._layers:
@@ -113,7 +113,7 @@ class WorkerForker:
         socket.send_fds(channel, [str(worker).encode()], [os.pidfd_open(worker)])
 
     def _become_worker(
-        self, channel: socket.socket, child: Callable[[], object], limits: Limits, keep: Sequence[int], rank: int
+        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int], rank: int
     ) -> None:
         # Wait until the intermediate process has ended: the parent is then the preloaded one.
         if not channel.recv(_MESSAGE_BYTES):

@@ -15,7 +15,7 @@ from logitport_server.sandbox import linux
 from logitport_server.sandbox.layer import Layer
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits, Plan
+    from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - the namespaces layer makes them private
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -50,7 +50,7 @@ class Landlock(Layer):
             return f"{reason}; it needs Linux 5.13, built with Landlock and started with it in lsm="
         return None
 
-    def apply(self, plan: Plan, limits: Limits) -> None:
+    def apply(self, plan: SandboxPlan, limits: WorkerLimits) -> None:
         del limits
         version = linux.landlock_version()
         files = _known(_FILES, version)
@@ -65,7 +65,7 @@ def _known(rights: dict[int, int], version: int) -> int:
     return sum(bits for since, bits in rights.items() if since <= version)
 
 
-def _exceptions(plan: Plan) -> dict[str, int]:
+def _exceptions(plan: SandboxPlan) -> dict[str, int]:
     read_folder, use_device = _READ_FILE | _READ_DIR, _READ_FILE | _WRITE_FILE
     allowed = {path: read_folder if os.path.isdir(path) else _READ_FILE for path in plan.readable}
     allowed |= dict.fromkeys(_DEVICES, use_device)

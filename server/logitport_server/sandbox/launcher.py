@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport_server.sandbox import gpu
 from logitport_server.sandbox.interpreter import readable_paths
 from logitport_server.sandbox.layers import LAYERS
-from logitport_server.sandbox.plan import Limits, Plan
+from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 from logitport_server.sandbox.seccomp import compile_filter
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def launch(
     pass_fds: Sequence[int] = (),
     without: Iterable[str] = (),
     devices: Sequence[str] = (),
-    threads: int = Limits().threads // 2,
+    threads: int = WorkerLimits().threads // 2,
 ) -> subprocess.Popen[bytes]:
     """Start `python -I -B ARGUMENTS` as the preloaded parent of workers, inside the outer layer.
 
@@ -65,7 +65,7 @@ def launch(
     readable, environment = readable_paths(python), _ENVIRONMENT | compiled.environment()
     if devices:
         readable, environment = (*readable, *gpu.readable_paths()), environment | gpu.environment()
-    plan = Plan(waived, readable, tuple(devices), filtered)
+    plan = SandboxPlan(waived, readable, tuple(devices), filtered)
     command = [python, "-I", "-B", *arguments]
     for layer in LAYERS:
         if layer.name not in waived:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits, Plan
+    from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 
 class Layer(ABC):
@@ -24,13 +24,13 @@ class Layer(ABC):
     def missing(self) -> str | None:
         """Return why this machine lacks the layer, and what it needs; None if the layer is present."""
 
-    def wrap(self, command: list[str], plan: Plan) -> list[str]:
+    def wrap(self, command: list[str], plan: SandboxPlan) -> list[str]:
         """In the server: return the command of the preloaded parent, wrapped in this layer."""
         del plan
         return command
 
-    def split(self, plan: Plan) -> None:
+    def split(self, plan: SandboxPlan) -> None:
         """In the process that will fork a worker: enter what only a child process can be created in."""
 
-    def apply(self, plan: Plan, limits: Limits) -> None:
+    def apply(self, plan: SandboxPlan, limits: WorkerLimits) -> None:
         """In the worker, before it reads client data: apply the layer. Raises OSError if that fails."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport_server.sandbox.layer import Layer
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits, Plan
+    from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 # Reserved for each thread, used or not: its stack, which counts as memory, and an arena of malloc, which does not.
 _STACK_BYTES = 8 << 20
@@ -31,7 +31,7 @@ class ResourceLimits(Layer):
     def missing(self) -> str | None:
         return None if sys.platform == "linux" else "these resource limits are a part of Linux"
 
-    def apply(self, plan: Plan, limits: Limits) -> None:
+    def apply(self, plan: SandboxPlan, limits: WorkerLimits) -> None:
         mapped, own = _memory_in_use()
         memory = limits.memory_bytes + limits.threads * _STACK_BYTES
         values = {

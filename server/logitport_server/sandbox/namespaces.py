@@ -12,15 +12,15 @@ from logitport_server.sandbox.layer import Layer
 from logitport_server.sandbox.nobody import NOBODY
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits, Plan
+    from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - private to each worker
 _PROBE = f"""
 from logitport_server.sandbox.nobody import become_nobody
-from logitport_server.sandbox.plan import Plan
+from logitport_server.sandbox.plan import SandboxPlan
 from {__name__} import Namespaces
 become_nobody()
-Namespaces().split(Plan(frozenset(), (), (), b""))
+Namespaces().split(SandboxPlan(frozenset(), (), (), b""))
 """
 _PROBE_SECONDS = 20
 
@@ -56,7 +56,7 @@ class Namespaces(Layer):
         message = tried.stderr.strip().rpartition("\n")[2]
         return f"{message}; it needs {' and '.join(needs) or 'a kernel and a container that allow user namespaces'}"
 
-    def split(self, plan: Plan) -> None:
+    def split(self, plan: SandboxPlan) -> None:
         user, group = os.geteuid(), os.getegid()
         # The CUDA driver looks up its threads in /proc. That is the parent's, so process ids must be the parent's too.
         pid_namespace = 0 if plan.devices else linux.CLONE_NEWPID
@@ -78,7 +78,7 @@ class Namespaces(Layer):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(line)
 
-    def apply(self, plan: Plan, limits: Limits) -> None:
+    def apply(self, plan: SandboxPlan, limits: WorkerLimits) -> None:
         linux.mount("", "/", "", linux.MS_REC | linux.MS_PRIVATE)
         hidden = tuple(f"{folder}/" for folder in _PRIVATE)
         kept = [(path, os.open(path, os.O_PATH)) for path in plan.readable if path.startswith(hidden)]

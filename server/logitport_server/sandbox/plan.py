@@ -19,7 +19,7 @@ class NotContained(SandboxError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """Resource limits of one worker.
 
     Attributes:
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SandboxPlan:
     """How workers are contained: the same for all workers of one preloaded parent.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
         return {_VARIABLE: json.dumps(fields)}
 
     @classmethod
-    def received(cls) -> Plan:
+    def received(cls) -> SandboxPlan:
         """Return the plan that the server sent to this process. Raises SandboxError if there is none."""
         try:
             fields = json.loads(os.environ.pop(_VARIABLE))

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from logitport_server.sandbox.attempts import ATTEMPTS, Attempt, Targets
 from logitport_server.sandbox.forker import WorkerForker
 from logitport_server.sandbox.launcher import launch
-from logitport_server.sandbox.plan import Limits, SandboxError
+from logitport_server.sandbox.plan import SandboxError, WorkerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 # Small, so that the attempts that exhaust them do not load the machine.
-_LIMITS = Limits(memory_bytes=64 << 20, region_bytes=64 << 20, temporary_bytes=1 << 20, threads=8, open_files=64)
+_LIMITS = WorkerLimits(memory_bytes=64 << 20, region_bytes=64 << 20, temporary_bytes=1 << 20, threads=8, open_files=64)
 _ATTEMPT_SECONDS = 10.0
 _PROBE_SECONDS = 120.0
 _MESSAGE_BYTES = 4096

@@ -22,7 +22,7 @@ from logitport_server.sandbox.plan import SandboxError
 from logitport_server.sandbox.system_calls import ALLOWED, AUDIT_ARCHITECTURES, DENIED, names, numbers
 
 if TYPE_CHECKING:
-    from logitport_server.sandbox.plan import Limits, Plan
+    from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 # What the CUDA driver needs of the denied calls, and what it makes for itself. Its sockets are Unix sockets, which lead
 # nowhere.
@@ -55,7 +55,7 @@ class Seccomp(Layer):
             return str(error)
         return None
 
-    def apply(self, plan: Plan, limits: Limits) -> None:
+    def apply(self, plan: SandboxPlan, limits: WorkerLimits) -> None:
         del limits
         linux.filter_system_calls(plan.system_calls)
 

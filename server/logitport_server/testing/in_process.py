@@ -56,7 +56,7 @@ _LONG_LIMITS = {
 
 
 class InProcessRunner:
-    """Runs chains; see `logitport.testing.runner.Runner`.
+    """Runs chains; see `logitport.testing.runner.ChainRunner`.
 
     Args:
         place: where processors run.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport import payload
 from logitport_builtins import BUILTINS
 from logitport_server.principal_process.checking import Checks
-from logitport_server.principal_process.names import Names
+from logitport_server.principal_process.names import ProcessorResolver
 from logitport_server.registry.registry import Registry
 from logitport_session.installed import Installed
 from logitport_session.principals import ANONYMOUS
@@ -45,14 +45,14 @@ class LocalRegistry(Registry):
     ) -> None:
         super().__init__(policy, installed=installed, **options)
         self._checks = Checks(policy, check_python)
-        self._names = Names(Installed(installed).verify(), policy, self._find_registered)
+        self._names = ProcessorResolver(Installed(installed).verify(), policy, self._find_registered)
 
     def is_fast(self, builtin: str) -> bool:
         """Whether requests with this installed processor are admitted fast. True if there is none of this name."""
         return self._names.is_fast(builtin)
 
     def resolve(self, processor: common_pb2.Processor, principal: Principal = ANONYMOUS, tenant: str = "") -> Source:
-        """Look up a request's processor; see `Names.resolve`."""
+        """Look up a request's processor; see `ProcessorResolver.resolve`."""
         return self._names.resolve(processor, principal, tenant)
 
     def register(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logitport_server.tracing.finished_span import FinishedSpan
-    from logitport_server.tracing.otel import Tracer
+    from logitport_server.tracing.otel import OtelTracer
     from logitport_server.tracing.span_queue import SpanQueue
 
 __all__ = ["configure", "configure_queue", "forward", "shut_down"]
@@ -31,7 +31,7 @@ _DEFAULT_STEPS = 0.001
 
 logger = logging.getLogger(__name__)
 
-_tracer: Tracer | None = None  # that `configure` has made
+_tracer: OtelTracer | None = None  # that `configure` has made
 
 
 def configure(address: str) -> None:

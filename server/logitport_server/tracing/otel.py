@@ -104,7 +104,7 @@ class RecordedSpan(Span):
             self._span.end(self._ended)
 
 
-class Tracer:
+class OtelTracer:
     """Makes the spans of a server.
 
     Args:

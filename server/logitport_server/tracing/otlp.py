@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Reso
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from logitport_server.tracing.otel import PREFIX, Tracer
+from logitport_server.tracing.otel import PREFIX, OtelTracer
 from logitport_server.tracing.step_sampler import StepSampler
 from logitport_server.version import VERSION
 
@@ -25,7 +25,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _DEFAULT_PROTOCOL = "http/protobuf"
 
 
-def tracer(address: str) -> Tracer:
+def tracer(address: str) -> OtelTracer:
     """Make a tracer that exports to a collector.
 
     Spans wait in a queue of limited size, and a thread exports them. If the collector does not answer, spans are
@@ -53,7 +53,7 @@ def tracer(address: str) -> Tracer:
     provider.sampler = StepSampler(provider.sampler)
     exporting = BatchSpanProcessor(_exporter())
     provider.add_span_processor(exporting)
-    return Tracer(provider, exporting)
+    return OtelTracer(provider, exporting)
 
 
 def _exporter() -> SpanExporter:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from logitport_server.tracing.finished_span import FinishedSpan
-from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.step_sampler import StepSampler
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ class SpanQueue(SpanProcessor):
         return [finished(span) for span in taken], dropped
 
 
-def tracer(queue: SpanQueue) -> Tracer:
+def tracer(queue: SpanQueue) -> OtelTracer:
     """Make a tracer whose spans go to the queue. OpenTelemetry's variables choose the sampler."""
     provider = TracerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
     provider.sampler = StepSampler(provider.sampler)
     provider.add_span_processor(queue)
-    return Tracer(provider)
+    return OtelTracer(provider)
 
 
 def finished(span: ReadableSpan) -> FinishedSpan:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from logitport_server.transports.local_connection import FrameHandler, LocalConnection
 
 
-class LocalTransport(Protocol):
+class ConnectionOffers(Protocol):
     """Offers connections of the local transport."""
 
     def offer(self, handler: FrameHandler) -> processing_pb2.LocalTransport | None:
@@ -27,13 +27,13 @@ class LocalAttachment:
 
     Args:
         offers: offers the connection; None if the server does not offer the local transport.
-        hold: counts a connection for the quotas; see `Call.hold`.
+        hold: counts a connection for the quotas; see `AdmittedCall.hold`.
 
     Attributes:
         connection: the connection; None while frames arrive by gRPC.
     """
 
-    def __init__(self, offers: LocalTransport | None, hold: Callable[[], Callable[..., None]]) -> None:
+    def __init__(self, offers: ConnectionOffers | None, hold: Callable[[], Callable[..., None]]) -> None:
         self.connection: LocalConnection | None = None
         self._offers = offers
         self._hold = hold

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Ready(NamedTuple):
+class ReadyServer(NamedTuple):
     """A server that is ready.
 
     Attributes:

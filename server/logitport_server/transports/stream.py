@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.metrics.session_counts import SessionCounts
-    from logitport_server.transports.local_attachment import LocalTransport
+    from logitport_server.transports.local_attachment import ConnectionOffers
     from logitport_server.transports.local_connection import LocalConnection
     from logitport_session.session import EngineSession
 
@@ -33,7 +33,7 @@ class SessionStream:
         departures: the open sessions, and which of them should move to another server.
         peer: gRPC's name for the engine's end of the connection.
         trace: the trace of the engine in which the session is opened; see `tracing.of_metadata`.
-        hold: counts a resource of the session for the quotas; see `Call.hold`.
+        hold: counts a resource of the session for the quotas; see `AdmittedCall.hold`.
         number: of the stream, for operators; by default `departures` numbers the session.
     """
 
@@ -41,7 +41,7 @@ class SessionStream:
         self,
         open_session: Callable[[processing_pb2.OpenSession], EngineSession],
         counts: SessionCounts,
-        local_transport: LocalTransport | None,
+        local_transport: ConnectionOffers | None,
         refusals: Refusals | None = None,
         departures: Departures | None = None,
         peer: str = "",

@@ -10,7 +10,7 @@ from typing import Annotated, Union
 
 import msgspec
 
-from logitport_server.sandbox import Limits  # noqa: TC001 - msgspec evaluates the annotations
+from logitport_server.sandbox import WorkerLimits  # noqa: TC001 - msgspec evaluates the annotations
 from logitport_server.worker.frames import BadFrame
 
 _MAX_REASON = 160
@@ -260,7 +260,7 @@ class Fork(_Message):
     """Fork a worker. The descriptor is its end of the connection. See `WorkerForker.fork` for its rank."""
 
     worker: int
-    limits: Limits
+    limits: WorkerLimits
     rank: int = 1
 
 

@@ -18,7 +18,7 @@ from logitport.core.bounded import BoundedTable
 from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LogitportError, PayloadError, to_proto
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor, release_memory_after
 from logitport_server.worker.shown_source import ShownSource
@@ -68,7 +68,7 @@ def serve(connection: socket.socket, output: Output) -> None:
 class _Worker:
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._loader = Loader(_MAX_PROCESSORS)
+        self._loader = PayloadLoader(_MAX_PROCESSORS)
         self._hosted: dict[int, HostedProcessor] = {}
         # By digest: released instances that took long to create, and how long. Their requests were released before.
         self._kept: BoundedTable[str, tuple[Dialect, float]] = BoundedTable(_MAX_KEPT)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class _State(InstanceState):
+class _DynamoState(InstanceState):
     """State of a request. The processor gets `input_ids`, the same object for the request's whole life."""
 
     history: History
@@ -31,19 +31,19 @@ class DynamoDialect(InstanceDialect):
     Each request has an instance of its own. An exception fails only its request.
     """
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _DynamoState:
         made = self._instances.make(context, params)
         history = context.history
-        return _State(context.request_id, made, Snapshot(made), history, history.token_ids.tolist())
+        return _DynamoState(context.request_id, made, Snapshot(made), history, history.token_ids.tolist())
 
-    def token_callback(self, state: _State) -> Callable[[int], object]:
+    def token_callback(self, state: _DynamoState) -> Callable[[int], object]:
         return state.input_ids.append
 
-    def rewind(self, state: _State) -> None:
+    def rewind(self, state: _DynamoState) -> None:
         self.check_rebuildable(state)
         state.input_ids[:] = state.history.token_ids.tolist()
 
-    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+    def process(self, states: Sequence[_DynamoState], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()
         for place, state in enumerate(states):
             try:

@@ -33,7 +33,7 @@ _RUNNER = SharedRunner()
 _BYTES_PER_COUNTED_ID = 200
 
 
-class _State:
+class _ProgramState:
     """State of a request: its checked parameters, and its ids if the program reads them."""
 
     __slots__ = ("history", "tokens", "values")
@@ -101,12 +101,12 @@ class ProgramDialect(Dialect):
             self.verified.check_width(vocab_size)
             self._fitting_width = vocab_size
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _ProgramState:
         self.check_width(context.vocab_size)
         self._check_cost(context.vocab_size)
         values = check_params(self.verified.program.parameters, params)
         tokens = RequestTokens(context.history) if self._reads_history else None
-        return _State(values, context.history, tokens)
+        return _ProgramState(values, context.history, tokens)
 
     def _check_cost(self, vocab_size: int) -> None:
         """Check that the program may take as long as it needs here. Raises LimitExceeded."""
@@ -118,20 +118,20 @@ class ProgramDialect(Dialect):
                 raise LimitExceeded(message, processor=self.name) from None
             self._priced_width = vocab_size
 
-    def rewind(self, state: _State) -> None:
+    def rewind(self, state: _ProgramState) -> None:
         if state.tokens is not None:
             state.tokens.rewound()
 
-    def rebuild(self, state: _State) -> None:
+    def rebuild(self, state: _ProgramState) -> None:
         if state.tokens is not None:
             state.tokens = RequestTokens(state.history)
 
-    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+    def process(self, states: Sequence[_ProgramState], logits: torch.Tensor) -> torch.Tensor:
         tokens = [state.tokens for state in states if state.tokens is not None]
         self.failed = _RUNNER.apply(self.verified, logits, self._parameters(states), tokens, self.seconds)
         return logits
 
-    def _parameters(self, states: Sequence[_State]) -> Callable[[int, int], Columns]:
+    def _parameters(self, states: Sequence[_ProgramState]) -> Callable[[int, int], Columns]:
         """The parameters of a range of rows.
 
         They are reused for the same list of states, which is the same while the batch is. Lists of ids are padded, and

@@ -39,7 +39,7 @@ class _Req(SimpleNamespace):
         return operator_tokenizer(self._tokenizer_id)
 
 
-class _State:
+class _SglangState:
     """State of a request: one dict for its whole life, in which processors keep state.
 
     The dict's `__req__` is a `_Req`.
@@ -86,18 +86,18 @@ class SGLangDialect(Dialect):
         check = getattr(self.processor, "validate_params", None)
         return check is not None and not is_method(check, CustomLogitProcessor.validate_params)
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
-        return _State(context, params)
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _SglangState:
+        return _SglangState(context, params)
 
-    def token_callback(self, state: _State) -> Callable[[int], object]:
+    def token_callback(self, state: _SglangState) -> Callable[[int], object]:
         output_ids: array[int] = state.req.output_ids
         return output_ids.append
 
-    def rewind(self, state: _State) -> None:
+    def rewind(self, state: _SglangState) -> None:
         self.check_rebuildable(state)
         state.req.output_ids[:] = array("q", state.history.output_token_ids.tolist())
 
-    def check_rebuildable(self, state: _State) -> None:
+    def check_rebuildable(self, state: _SglangState) -> None:
         if state.was_changed() or not self._is_unchanged():
             raise StateLost(
                 f"request {state.req.rid!r}: its history was changed, and {self.name} keeps state that cannot be "
@@ -111,5 +111,5 @@ class SGLangDialect(Dialect):
         except Exception:  # noqa: BLE001 - tensors, for example, do not compare to one bool
             return False
 
-    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+    def process(self, states: Sequence[_SglangState], logits: torch.Tensor) -> torch.Tensor:
         return self.processor(logits, [state.custom_params for state in states])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport.errors import LimitExceeded, LogitportError, NotFound
 from logitport_session.steps.columns import StepLayout
 from logitport_session.steps.grouping import Row, Rows, needs_logits
-from logitport_session.steps.outcome import Failed
+from logitport_session.steps.outcome import FailedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class StepBatch:
             The draft tokens of the requests that have any.
         """
         for slot, error in self._unknown.items():
-            outcome.failures[slot] = Failed(error, skipped=False)
+            outcome.failures[slot] = FailedRequest(error, skipped=False)
         drafts: dict[ActiveRequest, Sequence[int]] = {}
         per_request = zip(
             self._own,

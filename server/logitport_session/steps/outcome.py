@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logitport_session.steps.step_trace import StepTrace
 
 
-class Failed(NamedTuple):
+class FailedRequest(NamedTuple):
     """The error of a request in a step, and whether the request continues without its processors."""
 
     error: LogitportError
@@ -43,7 +43,7 @@ class StepOutcome:
     """
 
     succeeded: list[tuple[Group, EditsResult]] = field(default_factory=list)
-    failures: dict[int, Failed] = field(default_factory=dict)
+    failures: dict[int, FailedRequest] = field(default_factory=dict)
     spending: Spending = field(default_factory=Spending)
     trace: StepTrace | None = None
     compiled: Sequence[tuple[str, str, int, float]] = ()
@@ -52,7 +52,7 @@ class StepOutcome:
     def fail(self, request: ActiveRequest, error: LogitportError) -> None:
         """Record a failure, and exclude the request from the rest of the step."""
         request.fail(error)
-        self.failures[request.slot] = Failed(error, request.skip)
+        self.failures[request.slot] = FailedRequest(error, request.skip)
         self._edits = None
 
     def spend(self, group: Group, rows: int, seconds: float, ended: float) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects.base import EditsResult
-    from logitport_session.isolation import Flight
+    from logitport_session.isolation import ConcurrentCalls
     from logitport_session.steps.step_time import StepTime
 
     Observe: TypeAlias = Callable[[Sequence[Group], torch.Tensor | None], None]
@@ -131,8 +131,8 @@ class _Calls:
             again += self._conclude(group, call)
         return again
 
-    def _flight(self, calls: Sequence[RemoteCall]) -> Flight:
-        flight: Flight = calls[0].dialect.fly(calls, self._time.for_calls())
+    def _flight(self, calls: Sequence[RemoteCall]) -> ConcurrentCalls:
+        flight: ConcurrentCalls = calls[0].dialect.fly(calls, self._time.for_calls())
         return flight
 
     def _remote_call(self, group: Group) -> RemoteCall:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport.core.fair_threads import FairThreads, _Call
+from logitport.core.fair_threads import FairThreads, _QueuedCall
 from tests.waiting import SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def test_cancelling_a_call_does_not_search_the_queue(
     hold(threads, released, "alice", WHOLE)
     waiting = [threads.submit("alice", lambda: None) for _ in range(100)]
     compared: list[object] = []
-    monkeypatch.setattr(_Call, "__eq__", lambda one, other: compared.append(other) or one is other)
+    monkeypatch.setattr(_QueuedCall, "__eq__", lambda one, other: compared.append(other) or one is other)
     for future in reversed(waiting):
         assert future.cancel()
     assert len(compared) < len(waiting)

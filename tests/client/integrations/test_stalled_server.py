@@ -19,7 +19,7 @@ from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor as ContinuousProcessor
 from logitport.integrations.vllm import admission
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
 from logitport.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
 from tests.client.integrations.sglang.test_hook import Req, params_of
@@ -106,7 +106,7 @@ def vllm(stalling: Stalling, _model: Any) -> Iterator[Call]:
     batch = RemoteBatch({"vocab_size": VOCAB_SIZE}, Ranks())
 
     def run() -> str:
-        request, step = RemoteRequest("r", 2, 1), Step()
+        request, step = RemoteRequest("r", 2, 1), RemoteStep()
         batch.admit(request, lambda: Request([5, 6], processors=stalling.chain()))
         step.add(request, [], 0)
         batch.begin(step)

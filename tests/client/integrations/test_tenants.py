@@ -22,7 +22,7 @@ from logitport.integrations.sglang import admission as sglang_admission
 from logitport.integrations.sglang import requests as sglang_requests
 from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.vllm import Middleware, admission, request_spec
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
 from tests.client.integrations.sglang.test_hook import Req, finish_abort  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_vllm() -> None:
         RemoteRequest("r", 1, 1),
     )
     batch.admit(request, partial(request_spec.make_request, accepted, (), [5], [], "r"))
-    step, logits = Step(), torch.zeros(1, VOCAB_SIZE)
+    step, logits = RemoteStep(), torch.zeros(1, VOCAB_SIZE)
     step.add(request, [], 0)
     batch.finish(step, logits)
     batch.release(request)

@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from logitport import History
 from logitport_session.dialects import RequestContext, make_dialect
-from logitport_session.dialects.vllm.persistent_batch import PersistentBatch
+from logitport_session.dialects.vllm.persistent_batch import VllmBatch
 from logitport_session.stubs.vllm import sampling_params as stub
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_adjusted_as_in_vllm,
@@ -75,7 +75,7 @@ class TheirBatch:
 def test_the_records_are_those_of_vllm() -> None:
     theirs = TheirBatch()
     for history in histories(HISTORIES):
-        ours: PersistentBatch[Request] = PersistentBatch()
+        ours: VllmBatch[Request] = VllmBatch()
         theirs.empty()
         for requests, renewed in history:
             for request in renewed:
@@ -199,7 +199,7 @@ def test_the_stub_has_the_dict_updates_of_vllm() -> None:
     from tests.server.dialects.vllm.test_persistent_batch import as_update
 
     for history in histories(1000):
-        batch: PersistentBatch[Request] = PersistentBatch()
+        batch: VllmBatch[Request] = VllmBatch()
         ours, theirs = dict[int, int](), dict[int, int]()
         for requests, _ in history:
             update = as_update(batch.follow(requests), len(requests))

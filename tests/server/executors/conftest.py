@@ -8,7 +8,7 @@ import pytest
 
 from logitport import payload
 from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.sandbox import LAYERS
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
@@ -50,7 +50,7 @@ def _executor(call_seconds: float, quarantine_after: int) -> Iterator[ProcessExe
 
 @pytest.fixture(params=["inline", "process"])
 def executor(request: pytest.FixtureRequest) -> Executor:
-    return InlineExecutor(Loader(8)) if request.param == "inline" else request.getfixturevalue("workers")
+    return InlineExecutor(PayloadLoader(8)) if request.param == "inline" else request.getfixturevalue("workers")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from logitport.payload import dumps, loads, parse
 from logitport.tokenizers import operator_tokenizer
 from logitport_server.config import ServerConfig
 from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.sandbox import LAYERS
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import open_tokenizers
@@ -129,7 +129,7 @@ def workers_with_tokenizers(options: list[str]) -> Iterator[ProcessExecutor]:
 @pytest.fixture(params=["inline", "process"])
 def executor(request: pytest.FixtureRequest, configured: None) -> Executor:
     if request.param == "inline":
-        return InlineExecutor(Loader(8))
+        return InlineExecutor(PayloadLoader(8))
     found: Executor = request.getfixturevalue("workers_with_tokenizers")
     return found
 

@@ -18,7 +18,7 @@ from logitport_server.executors import Deadlines
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import Limits, WorkerForker
+from logitport_server.sandbox import WorkerForker, WorkerLimits
 from logitport_server.worker import messages, start
 from logitport_server.worker import zygote as zygote_process
 from logitport_server.worker.start import StartedZygote
@@ -39,7 +39,7 @@ def ends() -> Iterator[tuple[Zygote, socket.socket]]:
     process = Mock()
     process.poll.return_value = None
     process.wait.return_value = 137
-    zygote = Zygote("3.11", StartedZygote(ours, process, frozenset()), Limits())
+    zygote = Zygote("3.11", StartedZygote(ours, process, frozenset()), WorkerLimits())
     with theirs:
         yield zygote, theirs
     zygote.close()
@@ -92,7 +92,7 @@ def test_a_zygote_that_receives_no_descriptor_stays() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     forker = Mock()
     with ours:
-        ours.send(messages.encode(messages.Fork(7, Limits())))
+        ours.send(messages.encode(messages.Fork(7, WorkerLimits())))
         ours.shutdown(socket.SHUT_WR)
         with theirs:
             zygote_process._Zygote(theirs, forker).run()
@@ -107,7 +107,7 @@ def test_a_zygote_that_cannot_fork(number: int, lacks: bool) -> None:
     forker = Mock()
     forker.fork.side_effect = OSError(number, os.strerror(number))
     with ours:
-        socket.send_fds(ours, [messages.encode(messages.Fork(7, Limits()))], [0])
+        socket.send_fds(ours, [messages.encode(messages.Fork(7, WorkerLimits()))], [0])
         ours.shutdown(socket.SHUT_WR)
         with theirs:
             zygote_process._Zygote(theirs, forker).run()
@@ -139,7 +139,7 @@ def test_a_fork_that_fails_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "fork", Mock(side_effect=OSError(errno.EAGAIN, "no process")))
     before = descriptors()
     with pytest.raises(OSError, match="no process"):
-        forker.fork(lambda: None, Limits())
+        forker.fork(lambda: None, WorkerLimits())
     assert descriptors() <= before
 
 
@@ -157,7 +157,7 @@ def test_a_zygote_that_does_not_read_delays_no_fork() -> None:
     own_end, zygote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ended = threading.Event()
     process: Any = SimpleNamespace(poll=lambda: None, kill=ended.set, wait=lambda: 0)
-    zygote = Zygote("3.11", SimpleNamespace(control=own_end, process=process), Limits())  # type: ignore[arg-type]
+    zygote = Zygote("3.11", SimpleNamespace(control=own_end, process=process), WorkerLimits())  # type: ignore[arg-type]
     requested: list[Future[WorkerProcess]] = []
     with zygote_end, ThreadPoolExecutor(1) as pool:
         while not (requested and requested[-1].done()):

@@ -13,7 +13,7 @@ import pytest
 from logitport_server.executors import zygotes as zygotes_module
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygotes import ZygoteKind, Zygotes
-from logitport_server.sandbox import Limits, SandboxError
+from logitport_server.sandbox import SandboxError, WorkerLimits
 from logitport_server.worker import messages
 from logitport_server.worker.start import StartedZygote
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ class Launches:
     def __init__(self) -> None:
         self.ends: list[socket.socket] = []
         self.fails = False
-        self.zygotes = Zygotes([KIND], self.start, Limits(), {})
+        self.zygotes = Zygotes([KIND], self.start, WorkerLimits(), {})
 
     def start(self, kind: ZygoteKind) -> StartedZygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

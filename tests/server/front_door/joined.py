@@ -14,7 +14,7 @@ from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.reporter import Reporter
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.transports.departures import Departures
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def joined(
     link = Link(channel)
     departures = Departures()
     counts = SessionCounts()
-    reporter = Reporter(link, counts, departures, Loader(1), lambda: 0, spans)
+    reporter = Reporter(link, counts, departures, PayloadLoader(1), lambda: 0, spans)
     thread = threading.Thread(target=link.run)
     thread.start()
     try:

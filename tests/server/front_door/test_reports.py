@@ -20,7 +20,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, ProcessorTally, SessionLoads, Times
 from logitport_server.principal_process.report_messages import MetricsReport
 from logitport_server.tracing import span_queue
-from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.span_queue import SpanQueue
 from logitport_session.steps.compiled_batch import PROCESSOR_BOUNDS, STEP_BOUNDS
 from tests.server.front_door.joined import joined, value
@@ -161,7 +161,7 @@ def test_spans_of_a_process_are_exported(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(tracing, "_tracer", Tracer(provider, SimpleSpanProcessor(exporter)))
+    monkeypatch.setattr(tracing, "_tracer", OtelTracer(provider, SimpleSpanProcessor(exporter)))
 
     async def test() -> None:
         running: list[RunningProcess] = []

@@ -11,7 +11,7 @@ import pytest
 
 from logitport.core.fair_threads import FairThreads
 from logitport_proto import admin_pb2
-from logitport_server.access.guard import Call, current_call
+from logitport_server.access.guard import AdmittedCall, current_call
 from logitport_server.front_door import session_pages
 from logitport_server.front_door.admin import AdminService
 from logitport_server.front_door.reports import Reports
@@ -128,7 +128,7 @@ def test_operators_list_and_drain_them(open_engine: Any) -> None:
             context: Any = None
             listed = await admin.ListSessions(admin_pb2.ListSessionsRequest(page_size=1, page_token="1"), context)
             assert [info.session_id for info in listed.sessions] == ["2"]
-            current_call.set(Call(ANONYMOUS, lambda: None))
+            current_call.set(AdmittedCall(ANONYMOUS, lambda: None))
             drained = await admin.Drain(admin_pb2.DrainRequest(), context)
             assert (drained.sessions, drained.movable_sessions) == (2, 1)
             assert sessions.is_draining

@@ -80,7 +80,7 @@ async def fork() -> None:
     ours, theirs = Channel.pair()
     channel = Channel(theirs, messages.TO_ZYGOTE)
     nothing: Any = None
-    forks = threading.Thread(target=zygote._Zygote(channel, nothing, nothing).run, daemon=True)
+    forks = threading.Thread(target=zygote._PrincipalZygote(channel, nothing, nothing).run, daemon=True)
     sleeper = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - `close` kills it
     requested = SessionZygote(nothing, LaunchedZygote(sleeper, ours), _SETTINGS, {})
     channel.send(messages.Prepared(device="cpu"))
@@ -127,7 +127,7 @@ class Played:
         request, descriptors = received
         pid = self.processes[-1].pid
         pidfd = os.pidfd_open(pid)
-        self.zygotes[-1].send(messages.Forked(number=request.number, process_id=pid), [pidfd])
+        self.zygotes[-1].send(messages.ProcessForked(number=request.number, process_id=pid), [pidfd])
         for descriptor in (pidfd, *descriptors):
             os.close(descriptor)
 

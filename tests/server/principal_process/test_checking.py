@@ -15,7 +15,7 @@ from logitport import InvalidArgument, LimitExceeded, LogitportError, PayloadErr
 from logitport.core.fair_threads import FairThreads
 from logitport_proto import registry_pb2
 from logitport_server.access import Unparsed, current_call
-from logitport_server.access.guard import Call
+from logitport_server.access.guard import AdmittedCall
 from logitport_server.executors.output import OutputLog
 from logitport_server.front_door.registry_service import RegistryService
 from logitport_server.principal_process.checking import Checks
@@ -121,7 +121,7 @@ def register(keys: TrustedKeys) -> Iterator[Callable[..., registry_pb2.Processor
             return answer
 
         async def run() -> registry_pb2.RegisterResponse:
-            current_call.set(Call(ANN, lambda: None))
+            current_call.set(AdmittedCall(ANN, lambda: None))
             registry = Registry(policy, max_registered=8, max_owned=8)
             service = RegistryService(registry, check, threads, OutputLog())
             return await service.Register(cast("Any", Unparsed(data)), cast("Any", None))

@@ -10,7 +10,7 @@ import pytest
 from logitport import PayloadError, payload
 from logitport_server.metrics.counts import Counts
 from logitport_server.principal_process.executor_counts import ExecutorCounts
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 
 
 def growth(counter: ExecutorCounts) -> Counts:
@@ -37,7 +37,7 @@ def test_without_a_gpu(executor: Any) -> None:
 
 
 def test_a_failed_load_is_a_miss() -> None:
-    loader = Loader(1)
+    loader = PayloadLoader(1)
     broken = payload.parse('{"callable": "' + b"cnowhere\nNobody\n.".hex() + '"}')
     with pytest.raises(PayloadError):
         loader.load(broken)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from logitport_server.principal_process.zygote import _Zygote
+from logitport_server.principal_process.zygote import _PrincipalZygote
 
 _BEGIN = """
 import os
@@ -16,15 +16,15 @@ from logitport_server.config import ServerConfig
 from logitport_server.front_door.setups import setup_of
 from logitport_server.principal_process import zygote
 from logitport_server.principal_process.link import Link
-from logitport_server.principal_process.process import _Process
+from logitport_server.principal_process.process import _PrincipalProcess
 from logitport_server.principal_process.worker_messages import WorkerSettings
-from logitport_server.principal_process.zygote_messages import Fork
+from logitport_server.principal_process.zygote_messages import ForkProcess
 
 setup = setup_of(ServerConfig(device="cpu"))
 preloaded = zygote.preload(setup)
 settings = WorkerSettings(isolated=False, call_seconds=1.0, load_seconds=1.0, pythons=[], program_milliseconds=1.0)
 before = set(sys.modules)
-process = _Process(Fork(number=1, principal="", workers=settings), Link(None), setup, preloaded)
+process = _PrincipalProcess(ForkProcess(number=1, principal="", workers=settings), Link(None), setup, preloaded)
 """
 _PRINTS_IMPORTS = "print(sorted(set(sys.modules) - before))"
 
@@ -53,7 +53,7 @@ def test_a_front_door_that_has_ended_is_no_error() -> None:
 
     reading, writing = os.pipe()
     channel: Any = Channel()
-    zygote = _Zygote(channel, channel, channel)
+    zygote = _PrincipalZygote(channel, channel, channel)
     process = subprocess.Popen([sys.executable, "-c", ""])
     pidfd = os.pidfd_open(process.pid)
     zygote._processes[pidfd] = 1, process.pid

@@ -10,7 +10,7 @@ import pytest
 
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
-from logitport_server.processes.server_process import ServerProcess
+from logitport_server.processes.server_process import ChildProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_variables")
@@ -39,7 +39,7 @@ def test_the_configuration_file_is_not_read_again(tmp_path: Path) -> None:
 
 def sent(config: ServerConfig) -> ServerConfig:
     """The options that a child receives."""
-    process = ServerProcess(config, [sys.executable, "-c", "import sys; print(sys.stdin.readline())"])
+    process = ChildProcess(config, [sys.executable, "-c", "import sys; print(sys.stdin.readline())"])
     wait_until(lambda: process.status is not None)
     line = process._reports.read()
     process.end()

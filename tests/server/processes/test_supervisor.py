@@ -175,14 +175,14 @@ def test_a_process_that_cannot_be_started_is_tried_again(
     supervise: Callable[..., Supervised], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The host may be out of processes or descriptors for a while."""
-    start, failures = module.ServerProcess, iter([OSError("no processes are left")])
+    start, failures = module.ChildProcess, iter([OSError("no processes are left")])
 
     def fail_first(*arguments: Any, **options: Any) -> Any:
         for error in failures:
             raise error
         return start(*arguments, **options)
 
-    monkeypatch.setattr(module, "ServerProcess", fail_first)
+    monkeypatch.setattr(module, "ChildProcess", fail_first)
     server = supervise(READY)
     server.wait_for("ready")
     assert "cannot start the process of a server: no processes are left" in caplog.text

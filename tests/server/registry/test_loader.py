@@ -12,7 +12,7 @@ import pytest
 import logitport
 import logitport_server
 from logitport import CustomLogitProcessor, PayloadError, payload
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 
 
 def shipped(number: int) -> payload.Payload:
@@ -28,7 +28,7 @@ def shipped(number: int) -> payload.Payload:
 
 
 def test_a_digest_is_unpickled_once() -> None:
-    loader = Loader(4)
+    loader = PayloadLoader(4)
     first = loader.load(shipped(1))
     assert loader.load(shipped(1)) is first
     assert loader.load(shipped(2)) is not first
@@ -36,7 +36,7 @@ def test_a_digest_is_unpickled_once() -> None:
 
 
 def test_only_the_digest_identifies_a_payload() -> None:
-    loader = Loader(4)
+    loader = PayloadLoader(4)
     labelled = shipped(1)
     bare = payload.parse(json.dumps({"callable": labelled.data.hex()}))
     assert bare.python != labelled.python
@@ -44,7 +44,7 @@ def test_only_the_digest_identifies_a_payload() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    loader = Loader(2)
+    loader = PayloadLoader(2)
     for number in (1, 2, 3, 1):
         loader.load(shipped(number))
     assert (loader.hits, loader.misses) == (0, 4)
@@ -52,7 +52,7 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_a_failed_load_is_retried() -> None:
-    loader = Loader(2)
+    loader = PayloadLoader(2)
     broken = payload.parse(json.dumps({"callable": b"cnowhere\nMissing\n.".hex()}))
     for _ in range(2):
         with pytest.raises(PayloadError):
@@ -61,7 +61,7 @@ def test_a_failed_load_is_retried() -> None:
 
 
 def test_two_loaders_share_nothing() -> None:
-    first, second = Loader(2), Loader(2)
+    first, second = PayloadLoader(2), PayloadLoader(2)
     assert first.load(shipped(1)) is not second.load(shipped(1))
 
 

@@ -11,7 +11,7 @@ from logitport import InvalidArgument, NotFound, PayloadError, payload
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding, Registration
 from logitport_server.registry.stores.base import Write
@@ -121,5 +121,5 @@ def test_what_this_server_cannot_run_is_refused_when_it_is_used(
     registry = restart()
     assert registry.describe("team/one").digest == digest
     with pytest.raises(error, match=message):
-        InlineExecutor(Loader(1)).host(registry.resolve(common_pb2.Processor(name="team/one")))
+        InlineExecutor(PayloadLoader(1)).host(registry.resolve(common_pb2.Processor(name="team/one")))
     assert registry.resolve(common_pb2.Processor(name="team/two"))

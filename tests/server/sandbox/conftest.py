@@ -22,7 +22,7 @@ _MESSAGE_BYTES = 1 << 16
 # The start of each program. `fork` starts a worker that sends the result of `inside`, or its exception.
 _PRELUDE = """
 import json, os, signal, socket, sys
-from logitport_server.sandbox import Limits, WorkerForker
+from logitport_server.sandbox import WorkerForker, WorkerLimits
 
 server = socket.socket(fileno=int(sys.argv[1]))
 parent = WorkerForker()
@@ -30,7 +30,7 @@ parent = WorkerForker()
 def send(message, *descriptors):
     socket.send_fds(server, [json.dumps(message).encode()], descriptors)
 
-def fork(inside, limits=Limits(), keep=(), rank=1):
+def fork(inside, limits=WorkerLimits(), keep=(), rank=1):
     def child():
         try:
             send(inside())

@@ -16,7 +16,7 @@ import pytest
 
 from logitport import EditProcessor, payload
 from logitport_server.executors import Deadlines, ProcessExecutor
-from logitport_server.sandbox import LAYERS, Limits
+from logitport_server.sandbox import LAYERS, WorkerLimits
 from logitport_server.sandbox.cgroups import WorkerCgroups
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
@@ -24,7 +24,7 @@ from logitport_session.source import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMITS = Limits(memory_bytes=100 << 20, temporary_bytes=1 << 20, threads=4)
+LIMITS = WorkerLimits(memory_bytes=100 << 20, temporary_bytes=1 << 20, threads=4)
 
 
 class Nothing(EditProcessor):

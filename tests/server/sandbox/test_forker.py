@@ -67,7 +67,7 @@ def test_a_worker_chooses_the_core_as_the_server_does(run, monkeypatch):
 
 
 MANY_DESCRIPTORS = """
-held = [open("/dev/null") for _ in range(2 * Limits().open_files)]
+held = [open("/dev/null") for _ in range(2 * WorkerLimits().open_files)]
 fork(lambda: "forked")
 """
 
@@ -245,9 +245,9 @@ RAISES = """
 def inside():
     raise SystemExit("no")
 
-worker = parent.fork(inside, Limits())
+worker = parent.fork(inside, WorkerLimits())
 send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
-worker = parent.fork(lambda: None, Limits())
+worker = parent.fork(lambda: None, WorkerLimits())
 send(os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]))
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from logitport_server.sandbox import LAYER_NAMES, linux
 from logitport_server.sandbox.landlock import Landlock
-from logitport_server.sandbox.plan import Limits, Plan
+from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 
 # Rights on files, on TCP, and scopes.
 DENIED = {
@@ -56,7 +56,7 @@ class Kernel:
 @pytest.mark.parametrize("version", DENIED)
 def test_the_rules_for_each_version(monkeypatch, version):
     kernel = Kernel(monkeypatch, version)
-    Landlock().apply(Plan(frozenset(), ("/usr/lib", "/etc/passwd"), (), b""), Limits())
+    Landlock().apply(SandboxPlan(frozenset(), ("/usr/lib", "/etc/passwd"), (), b""), WorkerLimits())
     assert kernel.denied == DENIED[version]
     assert kernel.restricted
     files = DENIED[version][0]
@@ -70,7 +70,7 @@ def test_the_rules_for_each_version(monkeypatch, version):
 @pytest.mark.parametrize("version", DENIED)
 def test_the_rules_with_devices_and_without_namespaces(monkeypatch, version):
     kernel = Kernel(monkeypatch, version)
-    Landlock().apply(Plan(frozenset({"namespaces"}), (), ("/dev/full",), b""), Limits())
+    Landlock().apply(SandboxPlan(frozenset({"namespaces"}), (), ("/dev/full",), b""), WorkerLimits())
     assert kernel.allowed["/dev/full"] == READ_AND_WRITE | (IOCTL_DEV & DENIED[version][0])
     assert kernel.allowed["/proc"] == READ_FOLDER | 0x2
     assert "/tmp" not in kernel.allowed

@@ -14,7 +14,7 @@ from logitport_server.sandbox import namespaces as namespaces_module
 from logitport_server.sandbox.bubblewrap import Bubblewrap
 from logitport_server.sandbox.landlock import Landlock
 from logitport_server.sandbox.namespaces import Namespaces
-from logitport_server.sandbox.plan import Plan
+from logitport_server.sandbox.plan import SandboxPlan
 from logitport_server.sandbox.seccomp import Seccomp, compile_filter
 from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES
 
@@ -58,13 +58,13 @@ def test_bubblewrap_may_not_set_a_host_name(monkeypatch, tmp_path):
     bwrap.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Bubblewrap().missing() is None
-    assert "--hostname" not in Bubblewrap().wrap(["true"], Plan(frozenset(), (), (), b""))
+    assert "--hostname" not in Bubblewrap().wrap(["true"], SandboxPlan(frozenset(), (), (), b""))
 
 
 def test_bubblewrap_hides_the_name_of_the_host():
     if Bubblewrap().missing() is not None:
         pytest.skip("bubblewrap does not work here")
-    wrapped = Bubblewrap().wrap(["true"], Plan(frozenset(), (), (), b""))
+    wrapped = Bubblewrap().wrap(["true"], SandboxPlan(frozenset(), (), (), b""))
     assert wrapped[wrapped.index("--hostname") + 1] == "logitport"
 
 

@@ -11,7 +11,7 @@ import torch
 
 from logitport import History, PayloadError
 from logitport_server.executors import Executor, InlineExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_session import stubs
 from logitport_session.dialects import RequestContext
 from tests.engine_stubs import importable_stubs
@@ -85,7 +85,7 @@ def test_the_error_names_a_package_that_this_process_lacks(batch_processor: Sour
     with pytest.raises(
         PayloadError, match=r"uses vllm\.\S+, but vllm is not .*install vllm there, or serve with --isolation process"
     ):
-        start(InlineExecutor(Loader(8)), batch_processor, 1)
+        start(InlineExecutor(PayloadLoader(8)), batch_processor, 1)
     assert not [name for name in sys.modules if name.partition(".")[0] == "vllm"]
 
 
@@ -99,7 +99,7 @@ def test_any_other_error_is_reported_unchanged(ship: Ship) -> None:
             return logits
 
     with pytest.raises(PayloadError, match="vllm_config, device, is_pin_memory"):
-        start(InlineExecutor(Loader(8)), ship(NeedsArgument), 1)
+        start(InlineExecutor(PayloadLoader(8)), ship(NeedsArgument), 1)
 
 
 def test_a_class_that_only_the_real_engine_has(workers: Executor, ship: Ship) -> None:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.otel import OtelTracer
 from logitport_session import tracing
 
 if TYPE_CHECKING:
@@ -22,6 +22,6 @@ def exported() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.use(Tracer(provider), 1.0)
+    tracing.use(OtelTracer(provider), 1.0)
     yield exporter
     tracing.use(None)

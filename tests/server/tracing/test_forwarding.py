@@ -19,7 +19,7 @@ from logitport import InvalidArgument
 from logitport_server import tracing as configuration
 from logitport_server.tracing import span_queue
 from logitport_server.tracing.finished_span import FinishedSpan
-from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.span_queue import SpanQueue
 from logitport_session import tracing
 
@@ -37,7 +37,7 @@ class Sides:
         provider = TracerProvider(sampler, Resource({"logitport.server": "here"}), shutdown_on_exit=False)
         exporting = SimpleSpanProcessor(self.exporter)
         provider.add_span_processor(exporting)
-        self.front_door = Tracer(provider, exporting)
+        self.front_door = OtelTracer(provider, exporting)
         self.queue = SpanQueue()
         self.process = span_queue.tracer(self.queue)
 

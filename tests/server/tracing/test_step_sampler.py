@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import (
     TraceIdRatioBased,
 )
 
-from logitport_server.tracing.otel import Tracer
+from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.step_sampler import StepSampler
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def names_recorded(sampler: Sampler) -> list[str]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=StepSampler(sampler))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = Tracer(provider)
+    tracer = OtelTracer(provider)
 
     def span(name: str) -> Span:
         return tracer.span(name, {}, None, (), is_call=False, times=None)

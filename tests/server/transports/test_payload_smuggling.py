@@ -11,7 +11,7 @@ from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.executors import InlineExecutor
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
@@ -36,7 +36,7 @@ def open_stream() -> SessionStream:
     """A stream with an open session, of a server that accepts no shipped processors."""
     policy = PayloadPolicy(allow_shipped=False, max_bytes=1 << 20)
     registry = LocalRegistry(policy, max_registered=8, max_owned=8)
-    executor = InlineExecutor(Loader(4))
+    executor = InlineExecutor(PayloadLoader(4))
     stream = SessionStream(
         lambda opening: EngineSession(opening, registry, executor, torch.device("cpu"), ServerConfig()),
         SessionCounts(),

@@ -16,7 +16,7 @@ from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, Not
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_server.access.guard import Call
+from logitport_server.access.guard import AdmittedCall
 from logitport_server.transports.stream import SessionStream
 from logitport_session import session_steps
 from logitport_session.principals import ANONYMOUS
@@ -163,7 +163,7 @@ def test_a_stream_that_is_closed_does_not_wait_for_admissions(open_engine: Any, 
     ended: list[bool] = []
     with ThreadPoolExecutor(1) as pool:
         engine = open_engine(VOCAB, blocking.processor, submit=lambda _, work: pool.submit(work))
-        call = Call(ANONYMOUS, lambda: ended.append(True))
+        call = AdmittedCall(ANONYMOUS, lambda: ended.append(True))
         release = call.hold()
         stream = SessionStream(lambda _: engine.session, METRICS.counts, None, hold=call.hold)
         answer(stream, 1, **OPEN)
@@ -293,7 +293,7 @@ def test_a_session_stays_open_until_its_local_transport_is_detached(stream: Sess
 
 def test_a_session_counts_for_the_quotas_until_its_local_connection_has_ended(open_engine: Any) -> None:
     ended: list[bool] = []
-    call = Call(ANONYMOUS, lambda: ended.append(True))
+    call = AdmittedCall(ANONYMOUS, lambda: ended.append(True))
     release = call.hold()
     stream = SessionStream(lambda _: open_engine(VOCAB).session, METRICS.counts, None, hold=call.hold)
     opened(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport_server.sandbox import Limits
+from logitport_server.sandbox import WorkerLimits
 from logitport_server.worker import messages
 from logitport_server.worker.frames import BadFrame
 
@@ -66,7 +66,7 @@ def test_replies(reply: messages.Reply) -> None:
 def test_zygote() -> None:
     for event in EVENTS:
         assert messages.decode_event(messages.encode(event)) == event
-    fork = messages.Fork(1, Limits(threads=3))
+    fork = messages.Fork(1, WorkerLimits(threads=3))
     assert messages.decode_fork(messages.encode(fork)) == fork
 
 

@@ -37,7 +37,7 @@ from logitport_server.executors.remote import RemoteDialect
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import Received, WorkerGone
 from logitport_server.metrics.session_counts import SessionCounts
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.testing.local_registry import LocalRegistry
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 ROWS, VOCAB = 4, 100
 _CONFIG = ServerConfig(max_region_bytes=1 << 16, max_tokens_per_request=1 << 12, max_requests_per_session=8)
 _REGISTRY = LocalRegistry(PayloadPolicy(allow_shipped=False, max_bytes=1 << 16), max_registered=1, max_owned=1)
-_EXECUTOR = InlineExecutor(Loader(1))
+_EXECUTOR = InlineExecutor(PayloadLoader(1))
 _SOURCE = Source("digest", payload=payload.Payload(b"", "digest"))
 _DEFECTS = (common_pb2.ERROR_CODE_UNSPECIFIED, common_pb2.ERROR_CODE_INTERNAL)
 _LENGTH = struct.Struct("<I")

@@ -55,7 +55,7 @@ class RemoteRequest:
 
 
 @dataclass
-class Step:
+class RemoteStep:
     """Requests of one step, and their rows in the engine's logits.
 
     Attributes:
@@ -110,7 +110,7 @@ class RemoteBatch:
         # What `send_changes` sends next.
         self._entering: dict[RemoteRequest, Callable[[], Request]] = {}
         self._leaving: list[Handle] = []
-        self._begun: tuple[Step, list[int], PendingStep | None] | None = None
+        self._begun: tuple[RemoteStep, list[int], PendingStep | None] | None = None
 
     def admit(self, request: RemoteRequest, make_request: Callable[[], Request]) -> None:
         """Admit a request to the service, beginning in `send_changes`. If that fails, it fails in its first step."""
@@ -193,7 +193,7 @@ class RemoteBatch:
             )
             self._mailbox.post(failure)
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: RemoteStep) -> None:
         """Send the sampled ids and return at once: the service computes during the forward pass."""
         if not self._ranks.is_leader:
             return
@@ -207,7 +207,7 @@ class RemoteBatch:
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._discard_session(error)
 
-    def _end_admissions(self, step: Step) -> None:
+    def _end_admissions(self, step: RemoteStep) -> None:
         """Wait for the admissions of the step's requests. One that takes too long fails its request."""
         if self._holder.session is None:
             return
@@ -224,7 +224,7 @@ class RemoteBatch:
                     self._discard_session(error)
                     return
 
-    def finish(self, step: Step, logits: torch.Tensor) -> None:
+    def finish(self, step: RemoteStep, logits: torch.Tensor) -> None:
         """Process the step's rows of float[rows, vocab_size], in place."""
         if not all(request.failed for request in step.new_ids):
             decision = self._ranks.share(self._decision(step, logits) if self._ranks.is_leader else None)
@@ -242,7 +242,7 @@ class RemoteBatch:
             logits[list(failed)] = float("-inf")
             logits[list(failed), [request.ending_id for request in failed.values()]] = 0.0
 
-    def _decision(self, step: Step, logits: torch.Tensor) -> _StepDecision:
+    def _decision(self, step: RemoteStep, logits: torch.Tensor) -> _StepDecision:
         if self._begun is None or self._begun[0] is not step:
             self.begin(step)
         _, kept, pending = self._begun or (step, [], None)
@@ -257,7 +257,7 @@ class RemoteBatch:
         failed = [place for place, request in enumerate(step.new_ids) if request.error is not None]
         return _StepDecision(failed, places if pending is not None and self._holder.session is not None else [], edits)
 
-    def _process(self, pending: PendingStep, step: Step, places: list[int], logits: torch.Tensor) -> Edits | None:
+    def _process(self, pending: PendingStep, step: RemoteStep, places: list[int], logits: torch.Tensor) -> Edits | None:
         """Process the leader's logits. Returns edits if every rank, the leader included, must still apply them."""
         edits = None
         if self._ranks.is_single or any(request.handle and request.handle.reads_logits for request in step.new_ids):
@@ -292,7 +292,7 @@ class RemoteBatch:
             request.handle = request.pending = None
 
 
-def _step_arguments(step: Step, kept: list[int]) -> dict[str, Any]:
+def _step_arguments(step: RemoteStep, kept: list[int]) -> dict[str, Any]:
     """Return the arguments of `Session.step` for those of the step's rows that are sent."""
     new_ids = {request.handle: ids for request, ids in step.new_ids.items() if request.error is None}
     rows = [step.rows[place] for place in kept]

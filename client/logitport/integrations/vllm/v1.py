@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import find_runner, ranks_here, samples_here, session_options
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
 from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class V1Hook:
         self._by_row: dict[int, _V1Request] = {}
         # Requests that are preempted or not scheduled, keyed by the identity of vLLM's state.
         self._parked: dict[int, _V1Request] = {}
-        self._step = Step()
+        self._step = RemoteStep()
         self._waits_for_ids = False
 
     def update_state(self, update: Any) -> None:
@@ -68,7 +68,7 @@ class V1Hook:
         if not self._by_row and not self._parked and not self._adds_chain(update):
             return
         context = find_runner("input_batch")
-        self._step = Step()
+        self._step = RemoteStep()
         try:
             self._apply_update(update, context)
             self._batch.send_changes()
@@ -77,7 +77,7 @@ class V1Hook:
                 self._batch.begin(self._step)
         except Exception as error:  # noqa: BLE001 - raising would end the engine
             self._batch.fail_all([*self._by_row.values(), *self._parked.values()], error)
-            self._step = Step()
+            self._step = RemoteStep()
             for row, request in sorted(self._by_row.items()):
                 self._step.add(request, (), row)
 
@@ -86,7 +86,7 @@ class V1Hook:
         step = self._step
         if not step.rows:
             return logits
-        self._step = Step()
+        self._step = RemoteStep()
         if self._waits_for_ids:
             step.new_ids = {request: self._new_ids(request) for request in cast("list[_V1Request]", list(step.new_ids))}
         self._batch.finish(step, logits)

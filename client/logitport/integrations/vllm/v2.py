@@ -9,7 +9,7 @@ import torch
 
 from logitport.integrations.common import environment
 from logitport.integrations.vllm.engine import find_runner, ranks_here, session_options
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
 from logitport.integrations.vllm.request_spec import ending_id, has_chain, make_request
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ class V2Hook:
             )
         return request
 
-    def _build_step(self, context: Any, rows: int) -> Step:
+    def _build_step(self, context: Any, rows: int) -> RemoteStep:
         """Build the step from all rows that will be sampled from; identical on all ranks."""
-        step = Step()
+        step = RemoteStep()
         slots = context.idx_mapping_np.tolist()
         lengths = context.seq_lens_upper_bound_np.tolist()
         own = {
@@ -173,7 +173,7 @@ class V2Hook:
             step.places += found
         return step
 
-    def _places(self, step: Step, context: Any, own: set[int]) -> dict[int, list[int]]:
+    def _places(self, step: RemoteStep, context: Any, own: set[int]) -> dict[int, list[int]]:
         """Return the rows of each speculating slot, by draft offset, and add its draft tokens to the step."""
         columns = torch.stack([context.expanded_idx_mapping, context.expanded_local_pos, context.input_ids]).tolist()
         places: dict[int, list[int]] = {}
@@ -189,7 +189,7 @@ class V2Hook:
         step.drafts = {self._by_slot[slot]: token_ids for slot, token_ids in drafts.items()}
         return places
 
-    def _fill_new_ids(self, step: Step) -> None:
+    def _fill_new_ids(self, step: RemoteStep) -> None:
         """Add the sampled ids that the service does not have yet."""
         for request in cast("list[_V2Request]", list(step.new_ids)):
             if request.handle is not None:

@@ -32,7 +32,7 @@ _FORCE = tl.constexpr(int(EditKind.FORCE))
 _BITMASK = tl.constexpr(int(EditKind.BITMASK))
 
 
-class Plan(NamedTuple):
+class KernelInput(NamedTuple):
     """The kernel's input, on the GPU.
 
     Attributes:
@@ -56,7 +56,7 @@ def apply_edits(edits: Edits, logits: torch.Tensor) -> None:
     launch(send(edits, logits.device), logits.detach())
 
 
-def send(edits: Edits, device: torch.device) -> Plan:
+def send(edits: Edits, device: torch.device) -> KernelInput:
     """Copy the edits, at least one, to the device of the logits. Does not wait for the copy."""
     starts = np.flatnonzero(np.diff(edits.rows, prepend=-1))
     sections = plan_sections(edits, starts)
@@ -64,10 +64,10 @@ def send(edits: Edits, device: torch.device) -> Plan:
     columns = torch.empty(sum(map(len, sections)), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(sections, out=columns.numpy())
     allows = EditKind.ALLOW in edits.kinds.tobytes()
-    return Plan(columns.to(device, non_blocking=True), len(starts), len(sections[-1]), allows)
+    return KernelInput(columns.to(device, non_blocking=True), len(starts), len(sections[-1]), allows)
 
 
-def launch(plan: Plan, logits: torch.Tensor) -> None:
+def launch(plan: KernelInput, logits: torch.Tensor) -> None:
     """Launch the kernel on logits, float[rows, vocab_size], that `check_tensor` accepts and that need no gradient."""
     # `kept` holds the values that an ALLOW keeps, each at its id's position in the plan.
     kept = torch.empty(len(plan.columns), dtype=logits.dtype, device=logits.device) if plan.allows else logits

@@ -78,7 +78,7 @@ def trace(
         NotCapturable: the class cannot be instantiated, `process` raises, it depends on values, or it changes state.
     """
     with _quiet(), refused_as(lambda: definition(cls)):
-        module = _Process(cls, conditions)
+        module = _ProcessModule(cls, conditions)
         rows, vocab = Dim("rows", min=2), Dim("vocab", min=MAX_TOP_K)
         tensors = _examples(cls, conditions)
         dynamic = [{0: rows, 1: vocab} if one.shape[1:] == (conditions.vocab_size,) else {0: rows} for one in tensors]
@@ -132,7 +132,7 @@ def state_refused(processor: Any, changed: str, where: str = "") -> NotCapturabl
     )
 
 
-class _Process(torch.nn.Module):
+class _ProcessModule(torch.nn.Module):
     def __init__(self, cls: type[TensorProcessor], conditions: Conditions) -> None:
         super().__init__()
         self.processor = cls()

@@ -38,7 +38,7 @@ class Spec(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """The description of a value, and its sizes as numbers.
 
     Attributes:
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     Inputs = Sequence[torch.Tensor]
     # Returns None, or which elements have no value in the result's type: bool of the result's shape. These flags may
     # be in the scratch memory, and are valid only until the next kernel runs.
-    Run = Callable[[Call, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
-    Scratch = Callable[[Call, Sequence[Spec], Spec], tuple[Spec, ...]]
-    Bytes = Callable[[Call, Sequence[Spec], Spec], int]
+    Run = Callable[[KernelCall, Inputs, torch.Tensor, Inputs], torch.Tensor | None]
+    Scratch = Callable[[KernelCall, Sequence[Spec], Spec], tuple[Spec, ...]]
+    Bytes = Callable[[KernelCall, Sequence[Spec], Spec], int]
 
 
 def _widened_bytes(spec: Spec) -> int:
@@ -86,13 +86,13 @@ class Kernel(NamedTuple):
 
 
 def _elementwise(function: Callable[..., torch.Tensor]) -> Kernel:
-    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    def run(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(*inputs, out=out)
 
     return Kernel(run, elementwise=True, broadcasts=True)
 
 
-def _sqrt(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _sqrt(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     (source,) = inputs
     if source.device.type == "cpu" and source.dtype is torch.float32:
         with np.errstate(invalid="ignore"):  # MKL, which torch calls, does not round as IEEE 754 requires
@@ -101,7 +101,7 @@ def _sqrt(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> Non
         torch.sqrt(source, out=out)
 
 
-def _where(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _where(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     condition, chosen, other = inputs
     if other is out and chosen.dim() == 0:
         out.masked_fill_(condition, chosen)
@@ -109,7 +109,7 @@ def _where(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> No
         torch.where(condition, chosen, other, out=out)
 
 
-def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> torch.Tensor | None:
+def _cast(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> torch.Tensor | None:
     (source,) = inputs
     out.copy_(source)
     if not scratch:
@@ -126,20 +126,20 @@ def _cast(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> tor
     return unfit
 
 
-def _cast_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+def _cast_scratch(call: KernelCall, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
     if out.dtype is not torch.int64 or not inputs[0].dtype.is_floating_point:
         return ()
     return (Spec(out.shape, torch.bool),) * 2
 
 
 def _reduction(function: Callable[..., torch.Tensor]) -> Kernel:
-    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    def run(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, keepdim=call.value.flag, out=out)
 
     return Kernel(run)
 
 
-def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _std(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     if inputs[0].shape[-call.value.axis] <= call.value.integer:
         out.fill_(math.nan)  # torch would warn of 0 / 0
     else:
@@ -147,17 +147,17 @@ def _std(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None
 
 
 def _along(function: Callable[..., torch.Tensor]) -> Kernel:
-    def run(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+    def run(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
         function(inputs[0], dim=-call.value.axis, out=out)
 
     return Kernel(run)
 
 
-def _argsort(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _argsort(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     torch.sort(inputs[0], dim=-1, descending=call.value.flag, stable=True, out=(scratch[0], out))
 
 
-def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _top_k(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source, k = inputs[0], call.value.integer
     if source.dtype is torch.bool:
         source = source.view(torch.uint8)
@@ -184,7 +184,7 @@ def _top_k(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> No
             results[row] = _first_largest(rows[row], last.flatten()[row], k)
 
 
-def _top_k_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+def _top_k_bytes(call: KernelCall, inputs: Sequence[Spec], out: Spec) -> int:
     source, size = inputs[0], inputs[0].dtype.itemsize
     width = source.shape[-1]
     slices = math.prod(source.shape[:-1])
@@ -202,7 +202,7 @@ def _first_largest(row: torch.Tensor, least: torch.Tensor, k: int) -> torch.Tens
     return candidates[order]
 
 
-def _pad(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _pad(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source = inputs[0]
     dim, begin, size = -call.value.axis, call.begin, source.shape[-call.value.axis]
     number = fill_of(call.value, out.dtype)
@@ -211,7 +211,7 @@ def _pad(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None
     out.narrow(dim, begin + size, out.shape[dim] - begin - size).fill_(number)
 
 
-def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _concatenate(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     begin = 0
     for part in inputs:
         size = part.shape[-call.value.axis]
@@ -219,7 +219,7 @@ def _concatenate(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs)
         begin += size
 
 
-def _gather_or(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _gather_or(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     source, index = inputs
     size = source.shape[-1]
     clamped, outside, high = scratch
@@ -235,12 +235,12 @@ def _gather_or(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -
         out.masked_fill_(outside, fill_of(call.value, out.dtype))
 
 
-def _gather_scratch(call: Call, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
+def _gather_scratch(call: KernelCall, inputs: Sequence[Spec], out: Spec) -> tuple[Spec, ...]:
     shape = inputs[1].shape
     return Spec(shape, torch.int64), Spec(shape, torch.bool), Spec(shape, torch.bool)
 
 
-def _scatter_drop(call: Call, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
+def _scatter_drop(call: KernelCall, inputs: Inputs, out: torch.Tensor, scratch: Inputs) -> None:
     base, index, values = inputs
     if base is not out:
         out.copy_(base)
@@ -266,7 +266,7 @@ def _without_outside(out: torch.Tensor, index: torch.Tensor, values: torch.Tenso
     return torch.where(inside, index, last_index), torch.where(inside, values, last_value)
 
 
-def _scatter_bytes(call: Call, inputs: Sequence[Spec], out: Spec) -> int:
+def _scatter_bytes(call: KernelCall, inputs: Sequence[Spec], out: Spec) -> int:
     rows = out.shape[0] if len(out.shape) > 1 else 1
     replaced = rows * inputs[1].shape[-1] * (24 + 2 * out.dtype.itemsize)  # indices and elements without those outside
     return _widened_bytes(out) + replaced
@@ -321,7 +321,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 # Results without memory of their own. A cast is one if the dtypes are equal.
-VIEWS: dict[str, Callable[[Call, torch.Tensor, Spec], torch.Tensor]] = {
+VIEWS: dict[str, Callable[[KernelCall, torch.Tensor, Spec], torch.Tensor]] = {
     "unsqueeze": lambda call, source, _: source.unsqueeze(-call.value.axis),
     "squeeze": lambda call, source, _: source.squeeze(-call.value.axis),
     "slice": lambda call, source, _: source.narrow(-call.value.axis, call.begin, call.end - call.begin),

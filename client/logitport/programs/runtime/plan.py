@@ -18,7 +18,7 @@ from logitport.programs.nan import may_be_nan
 from logitport.programs.program import Value
 from logitport.programs.rules import HISTORY_OPERATORS
 from logitport.programs.runtime.arena import Layout
-from logitport.programs.runtime.kernels import KERNELS, VIEWS, Call, Spec
+from logitport.programs.runtime.kernels import KERNELS, VIEWS, KernelCall, Spec
 from logitport.programs.types import Element
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Step(NamedTuple):
     """
 
     position: int
-    call: Call
+    call: KernelCall
     spec: Spec
     inputs: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
@@ -160,7 +160,7 @@ class _Planner:
         in_place = self._places[self._roots[result]] == LOGITS
         if in_place and not self._whole[result]:  # the rows cannot be overwritten by a view of themselves
             spec = self._specs[result]
-            copy = Step(result, Call(Value("cast", (result,))), spec, (result,), (0,), (False,))
+            copy = Step(result, KernelCall(Value("cast", (result,))), spec, (result,), (0,), (False,))
             steps.append(copy._replace(place=self._layout.take(spec.bytes)))
             in_place = False
         return Plan(
@@ -308,8 +308,8 @@ class _Planner:
     def _has_memory(self, position: int) -> bool:
         return not self._is_view(position) and self._values[position].operator != "full"
 
-    def _call(self, position: int, vocab_size: int) -> Call:
+    def _call(self, position: int, vocab_size: int) -> KernelCall:
         value, window = self._values[position], self._verified.program.window
         begin = value.begin.of(vocab_size, window) if value.begin is not None else 0
         end = value.end.of(vocab_size, window) if value.end is not None else 0
-        return Call(value, begin, end)
+        return KernelCall(value, begin, end)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from logitport.recording.reader import RecordedRequest, Recording
     from logitport.testing.replaying.chains import Replacement
     from logitport.testing.replaying.rows import ComparedRow
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
 
 _BEST_IDS = 5
 _TOKENIZER = "recorded"  # of sessions that name none
@@ -168,7 +168,7 @@ def replay(
 
 
 def replay_rows(
-    runner: Runner,
+    runner: ChainRunner,
     opening: OpenSession,
     request: RecordedRequest,
     chain: Sequence[tuple[Any, Any]],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logitport.recording.reader import RequestPart
     from logitport.testing.replaying.effects import RowDifference
-    from logitport.testing.runner import Runner
+    from logitport.testing.runner import ChainRunner
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedRow, RequestStepped
 
@@ -133,7 +133,7 @@ class PartPlayer:
         LogitportError: a processor is refused.
     """
 
-    def __init__(self, runner: Runner, opening: OpenSession, part: RequestPart, chain: Chain) -> None:
+    def __init__(self, runner: ChainRunner, opening: OpenSession, part: RequestPart, chain: Chain) -> None:
         recorded = part.began.request
         self._vocab_size = opening.vocab_size
         self._tolerance = _TOLERANCES.get(opening.datatype, 1e-4)

@@ -9,7 +9,7 @@ from logitport_server.executors.inline import InlineExecutor
 from logitport_server.executors.worker import Deadlines
 from logitport_server.principal_process.workers.found_grants import FoundGrants
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
-from logitport_server.registry.loader import Loader
+from logitport_server.registry.loader import PayloadLoader
 
 if TYPE_CHECKING:
     from logitport_server.executors.base import Executor
@@ -30,7 +30,7 @@ def executor_of(settings: WorkerSettings, link: Link, principal: str, device: st
         device: where processors that read logits run: "cpu", or torch's name of a GPU.
     """
     if not settings.isolated:
-        executor: Executor = InlineExecutor(Loader())
+        executor: Executor = InlineExecutor(PayloadLoader())
         executor.program_milliseconds = settings.program_milliseconds
         return executor
     deadlines = Deadlines(call=settings.call_seconds, load=settings.load_seconds)

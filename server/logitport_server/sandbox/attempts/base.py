@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.sandbox.plan import Limits
+    from logitport_server.sandbox.plan import WorkerLimits
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Targets:
         abstract_socket: name of a listening abstract socket of the host, without the leading zero byte.
     """
 
-    limits: Limits
+    limits: WorkerLimits
     result: int
     parent: int
     sibling: int

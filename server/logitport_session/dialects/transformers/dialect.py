@@ -57,7 +57,7 @@ class InputIds:
 
 
 @dataclass(slots=True, eq=False)
-class _State(InstanceState):
+class _TransformersState(InstanceState):
     """State of a request. `any_history` states whether the processor ignores the history."""
 
     input_ids: InputIds
@@ -70,16 +70,16 @@ class TransformersDialect(InstanceDialect):
     Scores are float32 whatever the engine's logits are, as in `generate`.
     """
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _State:
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _TransformersState:
         made = self._instances.make(context, params)
         initial = None if is_stateless(made) else Snapshot(made)
-        return _State(context.request_id, made, initial, InputIds(context.history), takes_any_history(made))
+        return _TransformersState(context.request_id, made, initial, InputIds(context.history), takes_any_history(made))
 
-    def rewind(self, state: _State) -> None:
+    def rewind(self, state: _TransformersState) -> None:
         self.check_rebuildable(state)
         state.input_ids.cut()
 
-    def process(self, states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor:
+    def process(self, states: Sequence[_TransformersState], logits: torch.Tensor) -> torch.Tensor:
         self.failed = failed = dict[int, BaseException]()
         for places in _calls(states):
             error = self._call(states, places, logits)
@@ -91,7 +91,9 @@ class TransformersDialect(InstanceDialect):
                     failed[place] = alone
         return logits
 
-    def _call(self, states: Sequence[_State], places: Sequence[int], logits: torch.Tensor) -> BaseException | None:
+    def _call(
+        self, states: Sequence[_TransformersState], places: Sequence[int], logits: torch.Tensor
+    ) -> BaseException | None:
         """Make one call for the rows at these places; their states share a processor. Returns the exception, if any."""
         first, end = places[0], places[-1] + 1
         adjoining = end - first == len(places)
@@ -110,7 +112,7 @@ class TransformersDialect(InstanceDialect):
         return None
 
 
-def _calls(states: Sequence[_State]) -> Iterable[list[int]]:
+def _calls(states: Sequence[_TransformersState]) -> Iterable[list[int]]:
     """Group the places by the call that serves them."""
     calls: dict[tuple[int, ...], list[int]] = {}
     for place, state in enumerate(states):
@@ -122,7 +124,7 @@ def _calls(states: Sequence[_State]) -> Iterable[list[int]]:
     return calls.values()
 
 
-def _input_ids(states: Sequence[_State], logits: torch.Tensor) -> torch.Tensor | None:
+def _input_ids(states: Sequence[_TransformersState], logits: torch.Tensor) -> torch.Tensor | None:
     """Return int64[rows, length]; None for several rows if the processor ignores the history: lengths may differ."""
     if len(states) > 1 and states[0].any_history:
         return None

@@ -27,7 +27,7 @@ class Changes(Generic[_T]):
     moved: list[tuple[int, int, bool]] = field(default_factory=list)
 
 
-class PersistentBatch(Generic[_T]):
+class VllmBatch(Generic[_T]):
     """Requests by index. Requests are compared by identity.
 
     Source: `_update_states` in vllm/v1/worker/gpu_model_runner.py and `InputBatch` in gpu_input_batch.py, vLLM 0.33.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport_session.dialects.results import check_result
 from logitport_session.dialects.vllm import objects
 from logitport_session.dialects.vllm.base import VllmDialect, VllmRequest
-from logitport_session.dialects.vllm.persistent_batch import PersistentBatch
+from logitport_session.dialects.vllm.persistent_batch import VllmBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class VllmV1Dialect(VllmDialect):
     def __init__(self, processor: Any, name: str, *, shipped: bool) -> None:
         super().__init__(processor, name, shipped=shipped)
         objects.check_constructor(processor)
-        self._batch: PersistentBatch[VllmRequest] = PersistentBatch()
+        self._batch: VllmBatch[VllmRequest] = VllmBatch()
         self._context: RequestContext | None = None
 
     def rewind(self, state: VllmRequest) -> None:

@@ -40,7 +40,7 @@ _INITIAL_LENGTH = 1 << 15
 
 
 @dataclass(eq=False, slots=True)
-class _Request(VllmRequest):
+class _SlotRequest(VllmRequest):
     """A request with tokens that a processor reads from its slot; the two lists of ids are empty.
 
     Attributes:
@@ -123,7 +123,7 @@ class VllmV2Dialect(VllmDialect):
         self._room = (0, _INITIAL_LENGTH)
         self._context: RequestContext | None = None
 
-    def start(self, context: RequestContext, params: dict[str, Any]) -> _Request:
+    def start(self, context: RequestContext, params: dict[str, Any]) -> _SlotRequest:
         if self._context is None:
             self._context = replace(context, history=History())  # not the request's: it would stay alive
             self._room = (min(context.max_requests, _INITIAL_SLOTS), _INITIAL_LENGTH)
@@ -131,18 +131,18 @@ class VllmV2Dialect(VllmDialect):
             self._instance = self._make_instance(*self._room)
         made = objects.sampling_params(context.sampling_params, params, context.eos_token_ids)
         self._check(made)  # again, because validate_params may change this object and vLLM keeps such changes
-        return _Request(made, [], [], context.history)
+        return _SlotRequest(made, [], [], context.history)
 
     def token_callback(self, state: VllmRequest) -> None:  # noqa: ARG002 - each call reads the new ids itself
         return None
 
     def rewind(self, state: VllmRequest) -> None:
-        assert isinstance(state, _Request)  # noqa: S101 - `start` creates no other type
+        assert isinstance(state, _SlotRequest)  # noqa: S101 - `start` creates no other type
         if state.seat is not None and state.history.length < state.seat.written:
             state.seat = None
 
     def rebuild(self, state: VllmRequest) -> None:
-        assert isinstance(state, _Request)  # noqa: S101 - `start` creates no other type
+        assert isinstance(state, _SlotRequest)  # noqa: S101 - `start` creates no other type
         state.seat = None
 
     def _process(self, states: Sequence[Any], logits: torch.Tensor) -> torch.Tensor:
@@ -172,7 +172,7 @@ class VllmV2Dialect(VllmDialect):
         logits[[rows.places[at] for at in kept]] = result[kept].to(logits)
         return logits
 
-    def _with_room(self, requests: Iterable[_Request]) -> _Instance:
+    def _with_room(self, requests: Iterable[_SlotRequest]) -> _Instance:
         """Return the instance, or a new one with room for these requests."""
         count, longest = self._room
         instance = self._instance
@@ -188,9 +188,9 @@ class VllmV2Dialect(VllmDialect):
             self._instance = instance = self._make_instance(count, longest)
         return instance
 
-    def _seat(self, instance: _Instance, requests: Iterable[_Request]) -> dict[_Request, BaseException]:
+    def _seat(self, instance: _Instance, requests: Iterable[_SlotRequest]) -> dict[_SlotRequest, BaseException]:
         """Give a slot to each request that has none. Returns the processor's exceptions, by request."""
-        failed: dict[_Request, BaseException] = {}
+        failed: dict[_SlotRequest, BaseException] = {}
         for request in requests:
             if _has_slot(request, instance):
                 continue
@@ -216,5 +216,5 @@ class VllmV2Dialect(VllmDialect):
         return instance
 
 
-def _has_slot(request: _Request, instance: _Instance | None) -> bool:
+def _has_slot(request: _SlotRequest, instance: _Instance | None) -> bool:
     return instance is not None and request.seat is not None and request.seat.slots is instance.slots

@@ -14,7 +14,7 @@ import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, LogitportError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
-from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, Step
+from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
 from logitport.request import Request
 from tests.client.integrations.admission_frames import admission_frames
 from tests.conftest import free_address
@@ -74,7 +74,7 @@ def drive(batch: RemoteBatch, chains: list[Any], steps: int, apart: int = 2) -> 
         batch.admit(request, partial(Request, [5, 6], processors=chain, request_id=request.request_id))
     processed = []
     for number in range(steps):
-        step = Step()
+        step = RemoteStep()
         for place, request in enumerate(requests):
             step.add(request, [10 + number] if number else [], apart * place)
         batch.begin(step)
@@ -164,14 +164,14 @@ def test_requests_of_a_lost_server_fail_and_another_server_serves_new_ones(
     batch = RemoteBatch(OPTIONS, Ranks())
     request = RemoteRequest("lost", 2, EOS)
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
-    step = Step()
+    step = RemoteStep()
     step.add(request, [], 0)
     batch.begin(step)
     first.process.kill()
     first.process.wait()
     logits = torch.zeros(1, VOCAB_SIZE)
     batch.finish(step, logits)
-    step = Step()
+    step = RemoteStep()
     step.add(request, [7], 0)
     began = time.monotonic()
     batch.finish(step, logits)
@@ -203,7 +203,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
         first = servers.enter_context(serving("--listen", target))
         batch.admit(request, lambda: Request([5, 6], processors=bigrams))
         for new_ids in ([], [5]):
-            step = Step()
+            step = RemoteStep()
             step.add(request, new_ids, 0)
             batch.finish(step, torch.zeros(1, VOCAB_SIZE))
         if graceful:
@@ -213,7 +213,7 @@ def test_requests_wait_for_a_service_that_restarts_and_continue(
             first.process.wait()
         later = threading.Timer(3.0, lambda: servers.enter_context(serving("--listen", target)))
         later.start()
-        step, logits = Step(), torch.zeros(1, VOCAB_SIZE)
+        step, logits = RemoteStep(), torch.zeros(1, VOCAB_SIZE)
         step.add(request, [], 0)
         batch.begin(step)
         batch.finish(step, logits)
@@ -242,7 +242,7 @@ def test_an_admission_during_a_restart_has_its_time_afterwards(
     target, options = free_address(), ("--enable-custom-logit-processor",)
     monkeypatch.setenv("LOGITPORT_TARGET", target)
     monkeypatch.setenv("LOGITPORT_STEP_TIMEOUT_SECONDS", "200")
-    batch, step = RemoteBatch(OPTIONS | {"reconnect_seconds": 200.0}, Ranks()), Step()
+    batch, step = RemoteBatch(OPTIONS | {"reconnect_seconds": 200.0}, Ranks()), RemoteStep()
     logits = torch.zeros(2, VOCAB_SIZE)
     with ExitStack() as servers:
         first = servers.enter_context(serving("--listen", target, *options))
@@ -305,7 +305,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(
     first = [admit(batch, f"r{place}", Request([5, 6], processors=chain)) for place in range(5)]
     batch.release(first.pop())
     assert frames == []
-    step = Step()
+    step = RemoteStep()
     for place, request in enumerate(first):
         step.add(request, [], place)
     logits = torch.zeros(4, VOCAB_SIZE)
@@ -326,7 +326,7 @@ def test_requests_that_begin_and_end_together_share_a_frame(
 @pytest.mark.parametrize("wrong", [Request([2**40, 6]), Request([5, 6], processors=[("no/such", {})])])
 def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any]) -> None:
     """By the session, before it is sent, or by the server."""
-    batch, step = RemoteBatch(OPTIONS, Ranks()), Step()
+    batch, step = RemoteBatch(OPTIONS, Ranks()), RemoteStep()
     good = Request([5, 6], processors=CHAINS["edits"][0])
     requests = [admit(batch, name, one) for name, one in (("a", good), ("wrong", wrong), ("b", good))]
     for place, request in enumerate(requests):
@@ -342,7 +342,7 @@ def test_one_of_several_requests_is_refused(wrong: Request, failures: list[Any])
 def test_logits_of_another_width_end_requests_not_the_engine(failures: list[Any]) -> None:
     request, batch = RemoteRequest("wide", 2, EOS), RemoteBatch(OPTIONS, Ranks())
     batch.admit(request, lambda: Request([5, 6], processors=CHAINS["edits"][0]))
-    step = Step()
+    step = RemoteStep()
     step.add(request, [], 0)
     logits = torch.zeros(1, VOCAB_SIZE + 1)
 

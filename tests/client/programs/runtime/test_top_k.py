@@ -7,7 +7,7 @@ import torch
 
 from logitport.programs.program import Value
 from logitport.programs.runtime import kernels
-from logitport.programs.runtime.kernels import KERNELS, Call
+from logitport.programs.runtime.kernels import KERNELS, KernelCall
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool])
@@ -19,7 +19,7 @@ def test_ties_have_the_lower_index_first(width: int, dtype: torch.dtype) -> None
         source[1, width // 2 :] = float("nan")
     for k in {1, width // 2, width - 1, width} - {0}:
         out = torch.empty(6, k, dtype=torch.int64)
-        KERNELS["top_k"].run(Call(Value("top_k", (0,), integer=k)), [source], out, ())
+        KERNELS["top_k"].run(KernelCall(Value("top_k", (0,), integer=k)), [source], out, ())
         as_sorted = source.byte() if dtype is torch.bool else source
         assert torch.equal(out, torch.sort(as_sorted, dim=-1, descending=True, stable=True).indices[:, :k])
 
@@ -32,5 +32,5 @@ def test_short_rows_are_not_sorted_one_by_one(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(kernels, "_first_largest", one_by_one)
     out = torch.empty(1000, 1, dtype=torch.int64)
-    KERNELS["top_k"].run(Call(Value("top_k", (0,), integer=1)), [torch.zeros(1000, 2)], out, ())
+    KERNELS["top_k"].run(KernelCall(Value("top_k", (0,), integer=1)), [torch.zeros(1000, 2)], out, ())
     assert not out.any()

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport_session.dialects.vllm.persistent_batch import Changes, PersistentBatch
+from logitport_session.dialects.vllm.persistent_batch import Changes, VllmBatch
 from logitport_session.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     MoveDirectionality,
@@ -30,7 +30,7 @@ class Request:
 
 def follow(before: str, now: str, renewed: str = "") -> tuple[list[int], list[tuple[int, str]], list[Any]]:
     """The changes from one batch to another, of requests with names of one letter."""
-    batch: PersistentBatch[str] = PersistentBatch()
+    batch: VllmBatch[str] = VllmBatch()
     letters = {letter: letter for letter in {*before, *now}}
     batch.follow([letters[letter] for letter in before])
     for letter in renewed:
@@ -77,7 +77,7 @@ def test_a_request_that_is_renewed_is_removed_and_added() -> None:
 
 
 def test_nothing_changed() -> None:
-    batch: PersistentBatch[str] = PersistentBatch()
+    batch: VllmBatch[str] = VllmBatch()
     assert batch.follow([]) is None
     batch.follow(["a", "b"])
     assert batch.follow(["a", "b"]) is None
@@ -85,7 +85,7 @@ def test_nothing_changed() -> None:
 
 
 def test_renewing_an_unknown_request_changes_nothing() -> None:
-    batch: PersistentBatch[str] = PersistentBatch()
+    batch: VllmBatch[str] = VllmBatch()
     batch.follow(["a"])
     batch.renew("b")
     assert batch.follow(["a"]) is None
@@ -93,7 +93,7 @@ def test_renewing_an_unknown_request_changes_nothing() -> None:
 
 
 def test_after_clear_all_requests_are_added() -> None:
-    batch: PersistentBatch[str] = PersistentBatch()
+    batch: VllmBatch[str] = VllmBatch()
     batch.follow(["a", "b"])
     batch.clear()
     assert batch.follow(["b"]) == Changes(added=[(0, "b")])
@@ -101,7 +101,7 @@ def test_after_clear_all_requests_are_added() -> None:
 
 def test_equal_requests_are_distinguished_by_identity() -> None:
     one, other = [1], [1]
-    batch: PersistentBatch[list[int]] = PersistentBatch()
+    batch: VllmBatch[list[int]] = VllmBatch()
     batch.follow([one, other])
     assert batch.follow([other, one]) == Changes(moved=[(0, 1, True)])
 
@@ -177,7 +177,7 @@ def cases_in(changes: Changes[Request] | None, before: Sequence[Request]) -> Ite
 def test_every_history_leaves_all_state_on_the_right_request() -> None:
     cases: Counter[str] = Counter()
     for history in histories(HISTORIES):
-        batch: PersistentBatch[Request] = PersistentBatch()
+        batch: VllmBatch[Request] = VllmBatch()
         dense, sparse, before = Dense(), dict[int, int](), list[Request]()
         for requests, renewed in history:
             for request in renewed:
