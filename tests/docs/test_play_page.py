@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logitport_server.cli.play import Play
 
 from logitport.testing import StoryModel
 from logitport_play.application import PlayApplication as Application
+from logitport_play.command import Play
 from logitport_play.files import Files
 from logitport_play.models import open_models
 from logitport_play.runs import ChosenProcessor, Runs, RunSpec
-from tests.server.play import screenshots
-from tests.server.play.browser import executable
+from tests.play import screenshots
+from tests.play.browser import executable
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "play.md").read_text()
