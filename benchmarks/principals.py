@@ -148,8 +148,7 @@ def _times(run: Callable[[int], object]) -> np.ndarray[tuple[int], np.dtype[np.f
 
 
 def _echo_for_ever(pipe: Connection) -> None:
-    """In a helper: return what is received, as a scheduling group of its own with the time slice of a server."""
-    os.setsid()
+    """In a helper: return what is received, with the time slice of a server."""
     time_slice.shorten()
     while True:
         pipe.send(pipe.recv())

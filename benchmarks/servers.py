@@ -100,7 +100,10 @@ def connected(*options: str, pure_python: bool = False) -> Iterator[tuple[Server
 def _running(command: list[str], **variables: str) -> Iterator[Server]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGITPORT_")}
     environment = kept | variables
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    # A session of its own, as a service has: see `benchmarks.helper.Helper`.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             ready = process.stdout.readline().split()
