@@ -14,7 +14,8 @@ PAGES = [
     ROOT / "deploy" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-PATH = re.compile(r"`((?:client|server|proto|builtin_processors|tests|examples|benchmarks|deploy|docs)/[\w./-]*[\w/])")
+FOLDERS = "client|server|proto|core|builtin_processors|tests|examples|benchmarks|deploy|docs"
+PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*[\w/])")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 

@@ -19,8 +19,7 @@ _DOCUMENTS = (
     "core/README.md",
     "deploy/README.md",
     "deploy/Containerfile",
-    "docs/*.md",
-    "docs/engines/*.md",
+    "docs/**/*.md",
 )
 
 # The command up to the end of the line, of the inline code, or of the shell command.
