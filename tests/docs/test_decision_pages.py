@@ -1,0 +1,65 @@
+"""docs/decisions/ has one form, is listed where contributors start, and names commits that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "decisions"
+INDEX = FOLDER / "README.md"
+PAGES = sorted(set(FOLDER.glob("*.md")) - {INDEX})
+SECTIONS = ["Question", "Decision", "Alternatives", "Consequences", "Where it is in the code"]
+# Requests, processes and benchmarks are not people.
+PERSONAL = re.compile(r"\b(who|whom|whose|nobody|somebody|told|tells?|says|said|wants?|asks?|asked|costs?)\b", re.I)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def title(page: Path) -> str:
+    return page.read_text().partition("\n")[0].removeprefix("# ")
+
+
+def alternatives(page: Path) -> list[list[str]]:
+    section = page.read_text().partition("## Alternatives\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@every_page
+def test_each_page_has_the_form(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    assert 25 <= text.count("\n") <= 60
+    heading, _, *rows = alternatives(page)
+    assert heading[:2] == ["alternative", "why it lost"]
+    assert heading[2].endswith("source")
+    assert len(rows) >= 3
+    assert all(len(row) == 3 and all(row) for row in rows)
+
+
+@pytest.mark.parametrize(("listing", "folder"), [(INDEX, ""), (ROOT / "docs" / "architecture.md", "decisions/")])
+def test_each_page_is_listed_with_its_title(listing: Path, folder: str) -> None:
+    listed = dict(re.findall(rf"\[([^\]]+)\]\({folder}([\w-]+\.md)\)", listing.read_text()))
+    assert listed.items() >= {title(page): page.name for page in PAGES}.items()
+
+
+@pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.stem)
+def test_nothing_is_described_as_a_person(page: Path) -> None:
+    assert not PERSONAL.findall(re.sub(r"`[^`]*`", "", page.read_text()))
+
+
+def test_the_named_commits_exist() -> None:
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("this is no clone with its history")
+    named = {commit for page in (INDEX, *PAGES) for commit in re.findall(r"`([0-9a-f]{8})`", page.read_text())}
+    missing = {commit for commit in named if git("cat-file", "-t", commit) != "commit"}
+    assert named
+    assert not missing
