@@ -75,7 +75,7 @@ class Hit:
         what: a key of EFFECTS.
         server: the server that is broken; "" for all.
         begun, ended: on the monotonic clock; it has not ended at infinity.
-        principal: the one whose process is broken, which others must not notice; "" for more than that.
+        principal: the principal whose process is broken: others must not notice that; "" if more is broken.
     """
 
     what: str

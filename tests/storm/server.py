@@ -70,9 +70,9 @@ class Process(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """The principal of a process of one, whose name is short; "" for other processes."""
+        """The principal that a process of one shows as its name; another text for other processes."""
         with suppress(OSError):
-            return (PROC / str(self.pid) / "comm").read_text().strip() if self.role == "principal" else ""
+            return (PROC / str(self.pid) / "comm").read_text(errors="replace").strip()
         return ""
 
     def describe(self) -> str:

@@ -108,6 +108,7 @@ class World:
     @contextmanager
     def breaking(self, what: str, server: StormServer | None = None, principal: str = "") -> Iterator[None]:
         """Note that something of a server or of one of its principals, or of all, is broken during the block."""
+        principal = principal if principal in self.tokens else ""  # a zygote, or a fork of it, has another name
         hit = Hit(what, server.name if server else "", time.monotonic(), principal=principal)
         self.hits.append(hit)
         try:

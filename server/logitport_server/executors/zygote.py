@@ -78,7 +78,7 @@ class Zygote:
         self._control, self._process = started.control, started.process
         self._ready: Future[None] = Future()
         # By the number of the worker.
-        self._forking: dict[int, tuple[socket.socket, int, Future[StartedWorker]]] = {}
+        self._forking: dict[int, tuple[socket.socket, Future[StartedWorker]]] = {}
         self._ended: dict[int, Future[int | None]] = {}
         self._last_worker = 0
         self._lock = threading.Lock()
@@ -106,17 +106,17 @@ class Zygote:
         self.start_worker().add_done_callback(lambda started: _complete(forked, started))
         return forked
 
-    def start_worker(self, rank: int = 1) -> Future[StartedWorker]:
-        """Do the same as `fork`, for a worker that another process calls, and which is the n-th of its party."""
+    def start_worker(self) -> Future[StartedWorker]:
+        """Do the same as `fork`, for a worker that another process calls."""
         server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         forked: Future[StartedWorker] = Future()
         with worker_end, self._lock:
             self._last_worker += 1
             worker = self._last_worker
-            self._forking[worker] = server_end, rank, forked
+            self._forking[worker] = server_end, forked
             self._ended[worker] = Future()
             try:
-                request = messages.encode(messages.Fork(worker, self._limits, rank))
+                request = messages.encode(messages.Fork(worker, self._limits))
                 # `_listen` needs this lock: never wait for room in the socket.
                 # `socket.send_fds` ignores its flags.
                 rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", worker_end.fileno())
@@ -152,18 +152,18 @@ class Zygote:
             self._ready.set_result(None)
         elif isinstance(event, messages.Forked):
             with self._lock:
-                connection, rank, forked = self._forking.pop(event.worker)
+                connection, forked = self._forking.pop(event.worker)
                 ended = self._ended[event.worker]
             if not received:  # the kernel drops what it has no number for; the worker ends with its connection
                 connection.close()
                 forked.set_exception(descriptors.shortage())
                 return
-            if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits, rank)) is not None:
+            if self._cgroups is not None and (cgroup := self._cgroups.add(received[0], self._limits)) is not None:
                 self._cgroup_of[event.worker] = cgroup
             forked.set_result(StartedWorker(connection, received[0], ended, self.holds_gpu))
         elif isinstance(event, messages.ForkFailed):
             with self._lock:
-                connection, _, forked = self._forking.pop(event.worker)
+                connection, forked = self._forking.pop(event.worker)
                 del self._ended[event.worker]
             connection.close()
             gone = WorkerGone(f"could not be forked: {event.reason}")
@@ -185,7 +185,7 @@ class Zygote:
             forking, ended = list(self._forking.values()), list(self._ended.values())
             self._forking.clear()
             self._ended.clear()
-        for connection, _, forked in forking:
+        for connection, forked in forking:
             connection.close()
             forked.set_exception(gone)
         for future in ended:

@@ -185,7 +185,7 @@ class Relay:
             self.forget_reply()
 
     def end(self) -> None:
-        """End the stream, because its process has ended, or does not keep to the protocol."""
+        """End the stream, because its process has ended, does not keep to the protocol, or has sent the last reply."""
         if self.ended.done():
             return
         if self._begun or self._buffer is not None:  # the rest of this reply does not come

@@ -93,20 +93,16 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         call = current_call.get()
         async with _unavailable(context):
             stream = await self._open(call, kind, trace=tracing.headers())
-            is_abandoned = False
             try:
                 self._largest = max(self._largest, len(data))
                 stream.relay.send(data)
-                return await stream.receive()
-            except BaseException as error:
-                is_abandoned = not isinstance(error, LogitportError)
+                return await stream.receive_last()
+            except BaseException:
                 if len(data) > LARGE_BYTES:  # the error, and the frames of its traceback, form a cycle
                     asyncio.get_running_loop().call_later(_COLLECT_SECONDS, gc.collect, 1)
                 raise
             finally:
-                # An abandoned call counts until its process has finished with it. One with a reply does not: its caller
-                # may send the next one at once.
-                self._end(stream, call.hold() if is_abandoned else _nothing)
+                self._end(stream, call.hold())
 
     async def GetLoad(self, request: processing_pb2.GetLoadRequest, context: Context) -> processing_pb2.GetLoadResponse:
         await self._refresh()
@@ -215,7 +211,7 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
         return stream
 
     def _end(self, stream: _Stream, release: Callable[..., None]) -> None:
-        """End a stream. It counts for the quotas until its process has closed its end."""
+        """End a stream. It counts for the quotas until its end is closed, here or by its process."""
         self._revoke(stream.access_token)
         stream.relay.finish()
         task = asyncio.ensure_future(self._wait_for_end(stream, release))
@@ -233,10 +229,6 @@ class FrontDoorService(processing_pb2_grpc.LogitProcessingServicer):
     def _revoke(self, access_token: bytes) -> None:
         if self._local_socket is not None and access_token:
             self._local_socket.revoke_token(access_token)
-
-
-def _nothing() -> None:
-    """Release nothing."""
 
 
 @asynccontextmanager
@@ -268,6 +260,20 @@ class _Stream:
             if self.process.is_running:  # it has received the stream without its descriptor
                 raise descriptors_of_process.shortage() from None
             raise
+
+    async def receive_last(self) -> bytes:
+        """Do the same as `receive`, for the only reply of a stream, which then ends.
+
+        The process closes its end later. Until then, the next call of a caller could be one too many. A cancelled call
+        goes on in the process, so that its stream ends with that.
+        """
+        try:
+            reply = await self.receive()
+        except LogitportError:
+            self.relay.end()
+            raise
+        self.relay.end()
+        return reply
 
     def end(self, _: object) -> None:
         """End with the process: a child of it may hold the socket open."""

@@ -53,7 +53,7 @@ class Catalog:
         on_removed: called with the display name of a processor whose last registration is gone.
 
     Attributes:
-        outage: why the store could not be used at the last poll; "" if it could.
+        outage: why the store could not be used at the last poll, or could not be read since; "" if it could.
 
     Raises:
         LogitportError: the store cannot be read.
@@ -73,7 +73,7 @@ class Catalog:
         self._accept = accept
         self._quarantine = quarantine
         self._on_removed = on_removed
-        # Held while the store is read or written. Steps and look-ups use the view, so they never wait for it.
+        # Held while the store is read or written. Steps, and look-ups for requests, use the view and never wait for it.
         self._changing = threading.Lock()
         self._version: str | None = None
         self._held: dict[str, Held] = {}
@@ -90,7 +90,11 @@ class Catalog:
     def refresh(self) -> View:
         """Read all that other servers have changed. Returns the view. Raises LogitportError if that fails."""
         with self._using_store():
-            self._synchronize(math.inf)
+            try:
+                self._synchronize(math.inf)
+            except StoreError as error:  # calls that wait for this one fail without an attempt of their own
+                self.outage = self.outage or str(error)
+                raise
             return self.view
 
     def change(self, plan: Callable[[View, Change], None]) -> View:
@@ -146,12 +150,10 @@ class Catalog:
 
         If the last poll failed, it fails at once: each attempt may wait for a timeout.
         """
-        if self.outage:
-            raise LogitportError(
-                f"the server's store cannot be used: {self.outage}; nothing has changed, try again later"
-            )
+        self._check_outage()
         try:
             with self._changing:
+                self._check_outage()  # it may have begun meanwhile
                 yield
         except StoreError as error:
             if descriptors.is_shortage(error):
@@ -160,6 +162,12 @@ class Catalog:
                 logger.error("a call of the registry has failed: the store cannot be used: %s", error)
             happened = "the change may have happened, repeat it" if error.uncertain else "nothing has changed"
             raise LogitportError(f"the server's store cannot be used: {error}; {happened}") from error
+
+    def _check_outage(self) -> None:
+        if self.outage:
+            raise LogitportError(
+                f"the server's store cannot be used: {self.outage}; nothing has changed, try again later"
+            )
 
     def _change(self, plan: Callable[[View, Change], None]) -> View:
         for _ in range(_MAX_ATTEMPTS):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
-    LogitportError,
     NameTaken,
     NotFound,
 )
@@ -179,14 +178,9 @@ class Registry:
         A client takes a registration or a name that is missing for deleted.
 
         Raises:
-            LogitportError: the store cannot be read, and one of them is unknown here.
+            LogitportError: the store cannot be read.
         """
-        try:
-            view = self._catalog.refresh()
-        except LogitportError:
-            view = self._catalog.view
-            if not all(principal.name in view.owners(digest) for digest in digests):
-                raise
+        view = self._catalog.refresh()
         entries = (entry for digest in dict.fromkeys(digests) for entry in view.owners(digest).values())
         return [self._describe(entry) for entry in entries if self._can_see(principal, entry)]
 

@@ -25,8 +25,6 @@ _GROUPS = ("workers", "principals")
 
 # The server has the default weight, 100. All workers together have the part of one process of niceness 5.
 _WORKERS_WEIGHT = 33
-# Of the first worker of a party; the second one has the half, as by `priority.niceness_of`.
-_WORKER_WEIGHT = 1000
 
 # Each thread has a stack, and a worker has temporary files in two folders; both count as memory.
 _STACK_BYTES = 8 << 20
@@ -65,14 +63,13 @@ class WorkerCgroups:
         (workers / "cpu.weight").write_text(str(_WORKERS_WEIGHT))
         return cls(workers, proc)
 
-    def add(self, pidfd: int, limits: WorkerLimits, rank: int = 1) -> Path | None:
+    def add(self, pidfd: int, limits: WorkerLimits) -> Path | None:
         """Create a cgroup, and move a process to it.
 
         Args:
             pidfd: the process, which has not run shipped code yet.
             limits: its limits. Memory that it has in common with the zygote does not count, nor do regions that the
                 server or an engine has written to.
-            rank: its number among the workers of its party. The second one has half of the weight of the first.
 
         Returns:
             The folder; None if that fails. The first failure is logged.
@@ -84,7 +81,6 @@ class WorkerCgroups:
             path.mkdir()
             (path / "memory.max").write_text(str(memory))
             (path / "memory.oom.group").write_text("1")
-            (path / "cpu.weight").write_text(str(max(1, _WORKER_WEIGHT // rank)))
             (path / "pids.max").write_text(str(limits.threads))
             (path / "cgroup.procs").write_text(str(self._pid(pidfd)))
         except (OSError, ValueError) as error:

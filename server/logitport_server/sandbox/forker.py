@@ -61,14 +61,11 @@ class WorkerForker:
         linux.set_dumpable(False)
         linux.die_with_parent(signal.SIGKILL)
 
-    def fork(
-        self, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int] = (), rank: int = 1
-    ) -> SandboxedProcess:
+    def fork(self, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int] = ()) -> SandboxedProcess:
         """Start a worker: a copy of this process that applies its layers, and then calls `child`.
 
         The worker has the descriptors in `keep`, and /dev/null as its standard streams; it ends when `child` returns
-        or raises. It dies with this process, which must collect its exit status (`os.waitpid`). Its `rank` among the
-        workers of its party decides its priority; see `priority.niceness_of`.
+        or raises. It dies with this process, which must collect its exit status (`os.waitpid`).
 
         Raises SandboxError if a layer could not be applied, OSError if there is no process or descriptor for it; then
         `child` was not called.
@@ -81,7 +78,7 @@ class WorkerForker:
                 intermediate = os.fork()
                 if intermediate == 0:
                     ours.close()  # with it, the worker would not notice the end of this process
-                    _end_with(theirs, lambda: self._split(theirs, child, limits, keep, rank))
+                    _end_with(theirs, lambda: self._split(theirs, child, limits, keep))
             message, descriptors, flags, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 1)
             os.waitpid(intermediate, 0)
             if flags & socket.MSG_CTRUNC:  # the worker ends with the channel
@@ -102,26 +99,25 @@ class WorkerForker:
             raise SandboxError(reply.decode() or "a worker ended while its layers were applied")
 
     def _split(
-        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int], rank: int
+        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int]
     ) -> None:
         """In an intermediate process: only a child of the process that unshares enters a new pid namespace."""
         for layer in self._layers:
             layer.split(self._plan)
         worker = os.fork()
         if worker == 0:
-            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep, rank))
+            _end_with(channel, lambda: self._become_worker(channel, child, limits, keep))
         socket.send_fds(channel, [str(worker).encode()], [os.pidfd_open(worker)])
 
     def _become_worker(
-        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int], rank: int
+        self, channel: socket.socket, child: Callable[[], object], limits: WorkerLimits, keep: Sequence[int]
     ) -> None:
         # Wait until the intermediate process has ended: the parent is then the preloaded one.
         if not channel.recv(_MESSAGE_BYTES):
             raise SandboxError("the process that forks workers has ended")
         linux.die_with_parent(signal.SIGKILL)
-        niceness = priority.niceness_of(rank)
-        self._sessions.begin(niceness)
-        priority.lower(niceness)
+        self._sessions.begin()
+        priority.lower()
         max_descriptors = os.sysconf("SC_OPEN_MAX")  # before a layer lowers the limit
         kept = {*keep, channel.fileno()}
         # The parent has one for each worker: with more than the limit, the layers after it could open no file.

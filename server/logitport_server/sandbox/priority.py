@@ -5,7 +5,6 @@ It is no layer: it needs nothing from the machine, and is applied to every worke
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import time
@@ -17,9 +16,6 @@ from logitport_server.sandbox import linux
 # difference. 10, a tenth of the weight, lost: with processes that used all cores, a step with a shipped ban list took
 # two to three times as long. 19 would let a busy engine starve honest workers.
 NICENESS = 5
-# One step of niceness: the kernel multiplies the weight of a thread, or of a session, by 0.8. Source: sched(7),
-# `sched_prio_to_weight` in kernel/sched/core.c of Linux.
-_STEP, _MAX_NICENESS = 1.25, 19
 
 _AUTOGROUP = "/proc/self/autogroup"
 # The kernel accepts one such write in a tenth of a second from all unprivileged processes together.
@@ -28,17 +24,7 @@ _AUTOGROUP_TRIES, _AUTOGROUP_SECONDS = 10, 0.1
 _BETWEEN_SESSIONS_SECONDS = _AUTOGROUP_SECONDS
 
 
-def niceness_of(rank: int) -> int:
-    """Return the niceness of the n-th worker of one party: its weight is 1/n of that of the first one.
-
-    With equal weights, a party with 60 workers has 60 times the CPU of one with a single worker. Measured on 2 cores
-    with autogroups, a step with one shipped class beside 60 workers of another principal that compute without end: p50
-    2.9, p99 15 ms; with equal weights 14 and 54 ms; alone 3.1 and 4 ms. Below 1/22, weights are equal.
-    """
-    return min(_MAX_NICENESS, NICENESS + round(math.log(rank, _STEP)))
-
-
-def lower_session(niceness: int = NICENESS) -> None:
+def lower_session() -> None:
     """Lower the priority of this process's session: in the preloaded parent, for workers without one of their own.
 
     With autogroups (sched(7)), a niceness counts only within a session, and sessions have a niceness of their own.
@@ -47,7 +33,7 @@ def lower_session(niceness: int = NICENESS) -> None:
     for _ in range(_AUTOGROUP_TRIES):
         try:
             with open(_AUTOGROUP, "w", encoding="ascii") as file:
-                file.write(str(niceness))
+                file.write(str(NICENESS))
         except BlockingIOError:
             time.sleep(_AUTOGROUP_SECONDS)
         except OSError:  # a kernel without autogroups
@@ -57,7 +43,7 @@ def lower_session(niceness: int = NICENESS) -> None:
 
 
 class SessionsOfWorkers:
-    """Divides the CPU by the ranks of workers, whatever their number of threads: each has a session of its own.
+    """Divides the CPU among workers, whatever their number of threads: each has a session of its own.
 
     With autogroups, the kernel divides the CPU among sessions first. Because it accepts few writes of a session's
     niceness, a worker that is forked soon after another one shares the session of the preloaded parent.
@@ -74,25 +60,25 @@ class SessionsOfWorkers:
         if self._granted:
             self._next = now + _BETWEEN_SESSIONS_SECONDS
 
-    def begin(self, niceness: int) -> None:
+    def begin(self) -> None:
         """In a worker, before the layers: begin its session, if it gets one, and lower the session's priority."""
         if not self._granted:
             return
         os.setsid()
         linux.set_dumpable(True)  # its files in /proc belong to it again
         try:
-            lower_session(niceness)
+            lower_session()
         finally:
             linux.set_dumpable(False)
 
 
-def lower(niceness: int) -> None:
+def lower() -> None:
     """In a worker, before the layers: lower its priority for good. Its threads inherit that.
 
     SCHED_BATCH: a worker that wakes up does not preempt what runs. The kernel permits any process to leave
     SCHED_BATCH for SCHED_OTHER; seccomp forbids it.
     """
-    increment = niceness - os.getpriority(os.PRIO_PROCESS, 0)
+    increment = NICENESS - os.getpriority(os.PRIO_PROCESS, 0)
     if increment > 0:
         os.nice(increment)
     with suppress(OSError):

@@ -257,11 +257,10 @@ class ProcessReply(_Reply):
 
 
 class Fork(_Message):
-    """Fork a worker. The descriptor is its end of the connection. See `WorkerForker.fork` for its rank."""
+    """Fork a worker. The descriptor is its end of the connection."""
 
     worker: int
     limits: WorkerLimits
-    rank: int = 1
 
 
 class Ready(_Message):

@@ -106,7 +106,7 @@ def capture() -> Output:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for ours in ("logitport", "logitport_builtins", "logitport_server"):
+    for ours in ("logitport", "logitport_builtins", "logitport_server", "logitport_session"):
         logging.getLogger(ours).setLevel(logging.ERROR)
     sys.breakpointhook = _refuse_breakpoint
     return output

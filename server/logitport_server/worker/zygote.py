@@ -101,7 +101,7 @@ class _Zygote:
 
     def _fork(self, request: Fork, descriptor: int) -> None:
         try:
-            process = self._forker.fork(lambda: _serve(descriptor), request.limits, [descriptor], request.rank)
+            process = self._forker.fork(lambda: _serve(descriptor), request.limits, [descriptor])
         except (OSError, SandboxError) as error:
             lacks = descriptors.is_shortage(error)
             self.send(messages.ForkFailed(request.worker, str(error), lacks_descriptors=lacks))

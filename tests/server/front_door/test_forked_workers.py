@@ -49,15 +49,13 @@ class PlayedZygotes:
         self.forked: list[subprocess.Popen[bytes]] = []
         self.ended: list[Future[int | None]] = []
         self.ends_at_once = False
-        self.ranks: list[int] = []
 
     def launched(self, python: str, *, holds_gpu: bool) -> Future[PlayedZygotes]:
         launched: Future[PlayedZygotes] = Future()
         launched.set_result(self)
         return launched
 
-    def start_worker(self, rank: int) -> Future[StartedWorker]:
-        self.ranks.append(rank)
+    def start_worker(self) -> Future[StartedWorker]:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.forked.append(process)
         self.ended.append(Future())
@@ -101,10 +99,9 @@ class Started:
         for _ in range(count):
             assert isinstance(self.principal.link.call(RequestSlot(seconds=1.0)).message, SlotGranted)
 
-    def fork(self, tenant: str = "") -> None:
+    def fork(self) -> None:
         self._forks += 1
-        request = ForkWorker(worker=self._forks, python="3.11", domain=Domain("", tenant, ""))
-        forking = self.principal.link.begin(request)
+        forking = self.principal.link.begin(ForkWorker(worker=self._forks, python="3.11", domain=Domain("", "", "")))
         forking.add_done_callback(lambda answer: self.received.append(type(answer.result().message)))
         for descriptor in forking.result(SECONDS).descriptors:
             os.close(descriptor)
@@ -131,18 +128,6 @@ def test_the_end_of_a_worker_follows_its_start(started: Started) -> None:
     wait_until(lambda: len(started.received) == 2)
     assert started.received == [WorkerForked, WorkerEnded]
     assert started.service.running == 0
-
-
-def test_further_workers_of_a_tenant_and_further_tenants_have_higher_ranks(started: Started) -> None:
-    started.request(6)
-    for tenant in ("a", "a", "b", "a", "b"):
-        started.fork(tenant)
-    assert started.zygotes.ranks == [1, 2, 2, 6, 4]
-    first = started.zygotes.forked[0]
-    started.zygotes.end(first, 0)
-    wait_until(lambda: started.service.running == 4)
-    started.fork("a")
-    assert started.zygotes.ranks[-1] == 6
 
 
 def ended(process: subprocess.Popen[bytes]) -> bool:
@@ -195,9 +180,9 @@ def test_a_zygote_that_ends_after_the_request_logs_nothing(caplog: pytest.LogCap
     async def run() -> None:
         forking: Future[StartedWorker] = Future()
         zygotes: Any = PlayedZygotes()
-        zygotes.start_worker = lambda _: forking
+        zygotes.start_worker = lambda: forking
         request = ForkWorker(worker=1, python="3.11", domain=Domain("", "", ""))
-        task = asyncio.create_task(ForkedWorkers(zygotes, lambda _: 1, lambda _: False, 1)._started(request, 1))
+        task = asyncio.create_task(ForkedWorkers(zygotes, lambda _: 1, lambda _: False, 1)._started(request))
         for _ in range(10):
             await asyncio.sleep(0)
         task.cancel()

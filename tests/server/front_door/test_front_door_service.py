@@ -71,7 +71,7 @@ def test_freed_memory_is_noted_once_after_large_messages() -> None:
     class Stream:
         relay = Mock()
 
-        async def receive(self) -> bytes:
+        async def receive_last(self) -> bytes:
             return b""
 
     async def noted(size: int) -> list[bool]:

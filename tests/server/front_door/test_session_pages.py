@@ -78,7 +78,7 @@ def test_sessions_that_end_meanwhile_do_not_end_the_pages() -> None:
 
 
 def test_a_process_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_pages, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(session_pages, "_ANSWER_SECONDS", 1.0)
 
     async def test() -> None:
         async with Processes() as processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ def test_digests_that_another_replica_has_changed(replicas: tuple[Replica, Repli
 
 
 def test_digests_while_the_store_is_lost() -> None:
-    """Those that are known stay in use."""
+    """Nothing is answered that could lack a name; requests use what is known."""
     store = CountingStore()
     replica = Replica(store)
     replica.register(ONE, "", ANN, replace=False)
@@ -110,9 +111,40 @@ def test_digests_while_the_store_is_lost() -> None:
     assert len(replica.describe_digests([DIGEST], ANN)) == 1
     assert store.calls == ["version"]
     store.error = StoreError("redis is gone")
+    for _ in range(2):
+        with pytest.raises(LogitportError, match="store cannot be used: redis is gone"):
+            replica.describe_digests([DIGEST], ANN)
+    assert store.calls == ["version"] * 2, "the second call has used the store"
+    assert replica.resolve(common_pb2.Processor(digest=DIGEST), ANN)
+    store.error = None
+    replica.poll()
     assert len(replica.describe_digests([DIGEST], ANN)) == 1
-    with pytest.raises(LogitportError, match="store cannot be used"):
-        replica.describe_digests([DIGEST, "00"], ANN)
+
+
+def test_calls_that_wait_for_one_that_finds_the_store_lost() -> None:
+    """Each attempt may take the time of a timeout."""
+    store = CountingStore()
+    replica = Replica(store)
+    replica.poll()
+    store.calls.clear()
+    waiting, ends = threading.Event(), threading.Event()
+
+    def version() -> str:
+        store.calls.append("version")
+        waiting.set()
+        assert ends.wait(60)
+        raise StoreError("redis is gone")
+
+    store.version = version  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(replica.describe_digests, [DIGEST], ANN)
+        assert waiting.wait(60)
+        others = [pool.submit(replica.describe_digests, [DIGEST], ANN) for _ in range(3)]
+        ends.set()
+        for call in (first, *others):
+            with pytest.raises(LogitportError, match="store cannot be used: redis is gone"):
+                call.result()
+    assert store.calls == ["version"]
 
 
 def test_a_poll_without_changes_reads_nothing() -> None:

@@ -30,13 +30,13 @@ parent = WorkerForker()
 def send(message, *descriptors):
     socket.send_fds(server, [json.dumps(message).encode()], descriptors)
 
-def fork(inside, limits=WorkerLimits(), keep=(), rank=1):
+def fork(inside, limits=WorkerLimits(), keep=()):
     def child():
         try:
             send(inside())
         except Exception as error:
             send(f"{type(error).__name__}: {error}")
-    return parent.fork(child, limits, [server.fileno(), *keep], rank)
+    return parent.fork(child, limits, [server.fileno(), *keep])
 """
 
 # The end of each program. Workers end with their parent, so it waits for those that it has not waited for.

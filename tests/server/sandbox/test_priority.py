@@ -79,14 +79,6 @@ def test_workers_and_their_threads_have_a_lower_priority(run, python_only):
         assert session.endswith(f" nice {priority.NICENESS}\n")
 
 
-def test_a_further_worker_of_a_party_has_a_lower_priority(run):
-    further = INSIDE.replace("keep=[ready_end.fileno()]", "keep=[ready_end.fileno()], rank=3")
-    with run(further) as program:
-        _, _, threads = received(program)
-    assert {niceness for niceness, _, _ in threads} == {max(10, os.getpriority(os.PRIO_PROCESS, 0))}
-    assert [priority.niceness_of(rank) for rank in (1, 2, 10, 10**6)] == [5, 8, 15, 19]
-
-
 def test_the_kernel_alone_permits_no_lower_niceness(run):
     """Without seccomp, and without any layer."""
     layers = ("bubblewrap", "limits", "namespaces", "landlock", "seccomp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter, deque
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,12 +47,10 @@ class _LentWorker:
     Attributes:
         pidfd: a descriptor of its process, of this object.
         process_id: its id; 0 if it is not visible here.
-        tenant: the tenant that it runs for.
     """
 
     pidfd: int
     process_id: int
-    tenant: str
 
     def kill(self) -> None:
         send_signal(self.pidfd)
@@ -64,14 +62,14 @@ class _LentWorkers:
 
     Attributes:
         running: by the number that the process has given them.
-        forking: the tenants of those that are requested, by their numbers.
+        forking: numbers of those that are requested.
         starting: how many of these have a slot.
         surplus: for each running worker without a slot, when one is killed, in event-loop seconds.
         ended: set when a worker ends, and then replaced.
     """
 
     running: dict[int, _LentWorker] = field(default_factory=dict)
-    forking: dict[int, str] = field(default_factory=dict)
+    forking: set[int] = field(default_factory=set)
     starting: int = 0
     surplus: deque[float] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -165,31 +163,17 @@ class ForkedWorkers:
         number = request.worker
         if number in workers.running or number in workers.forking or len(workers.forking) >= self._max_workers:
             raise InvalidArgument("a process has requested a worker twice, or too many workers")
-        tenant = request.domain.tenant
-        rank, workers.forking[number] = self._rank(process.principal, tenant), tenant
+        workers.forking.add(number)
         try:
             await self._wait_for_slot(process, workers)
             with workers.starts(), descriptors.reported():
-                return self._lend(process, workers, number, await self._started(request, rank))
+                return self._lend(process, workers, number, await self._started(request))
         except WorkerGone as gone:
             return WorkerNotForked(reason=str(gone), zygote_gone=isinstance(gone, ZygoteGone))
         finally:
-            workers.forking.pop(number)
+            workers.forking.discard(number)
 
-    def _rank(self, principal: str, tenant: str) -> int:
-        """Return by what the weight of a further worker is divided: its number in its tenant, times the tenants.
-
-        A principal with many workers, or tenants, so leaves the others more of the CPU; and a tenant, other tenants.
-        """
-        tenants: Counter[str] = Counter()
-        for process, workers in self._of.items():
-            if process.principal == principal:
-                tenants.update(workers.forking.values())
-                tenants.update(worker.tenant for worker in workers.running.values())
-        tenants[tenant] += 1
-        return tenants[tenant] * len(tenants)
-
-    async def _started(self, request: ForkWorker, rank: int) -> StartedWorker:
+    async def _started(self, request: ForkWorker) -> StartedWorker:
         """Fork a worker. Raises WorkerGone, LimitExceeded, OSError."""
         holds_gpu = request.wants_gpu and self._may_hold_gpu(request.domain.owner)
         launched = self._zygotes.launched(request.python, holds_gpu=holds_gpu)
@@ -203,7 +187,7 @@ class ForkedWorkers:
             if descriptors.is_shortage(error):
                 raise
             raise WorkerGone(f"could not be forked: {error}") from error
-        forking = zygote.start_worker(rank)
+        forking = zygote.start_worker()
         started = asyncio.wrap_future(forking)
         try:
             # Shielded, because a cancelled fork would leave its worker without an owner.
@@ -231,7 +215,7 @@ class ForkedWorkers:
         try:
             if self._of.get(process) is not workers:
                 raise WorkerGone("could not be forked: its process has ended")
-            worker = _LentWorker(os.dup(started.pidfd), process_id_of(started.pidfd), workers.forking[number])
+            worker = _LentWorker(os.dup(started.pidfd), process_id_of(started.pidfd))
         except BaseException:
             _end_started(started)
             raise
