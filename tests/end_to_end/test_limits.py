@@ -186,13 +186,14 @@ def test_token_ids_of_a_request(clients: dict[str, Client], transport: Any) -> N
         assert logits[1].isneginf().nonzero().flatten().tolist() == [3]
 
 
+class Large(CustomLogitProcessor):
+    table = "x" * 3000
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
+        return logits
+
+
 def test_payloads_and_processors(clients: dict[str, Client]) -> None:
-    class Large(CustomLogitProcessor):
-        table = "x" * 3000
-
-        def __call__(self, logits: torch.Tensor, custom_param_list: Any = None) -> torch.Tensor:
-            return logits
-
     with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000: .* --max-payload-bytes"):
         clients["alice"].register(Large)
     digest = clients["alice"].register(Unchanged).digest
@@ -205,8 +206,9 @@ def test_payloads_and_processors(clients: dict[str, Client]) -> None:
 def test_a_call_does_not_count_after_its_reply(clients: dict[str, Client]) -> None:
     """Its process may close its end of the stream later."""
     for _ in range(200):
+        clients["alice"].apply(torch.zeros(1, VOCAB), [Request([1])])
         with pytest.raises(LimitExceeded, match=r"is over the server's limit of 3000"):
-            clients["alice"].register("x" * 4000)
+            clients["alice"].register(Large)
 
 
 def test_call_rate(start_server: Callable[..., RunningServer], tokens: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
@@ -49,6 +50,7 @@ class PlayedZygotes:
         self.forked: list[subprocess.Popen[bytes]] = []
         self.ended: list[Future[int | None]] = []
         self.ends_at_once = False
+        self.waits: threading.Event | None = None
 
     def launched(self, python: str, *, holds_gpu: bool) -> Future[PlayedZygotes]:
         launched: Future[PlayedZygotes] = Future()
@@ -64,7 +66,14 @@ class PlayedZygotes:
         ours, theirs = socket.socketpair()
         theirs.close()
         forking: Future[StartedWorker] = Future()
-        forking.set_result(StartedWorker(ours, os.pidfd_open(process.pid), self.ended[-1], holds_gpu=False))
+        started = StartedWorker(ours, os.pidfd_open(process.pid), self.ended[-1], holds_gpu=False)
+
+        def complete() -> None:
+            if self.waits is not None:
+                assert self.waits.wait(SECONDS)
+            forking.set_result(started)
+
+        threading.Thread(target=complete).start()
         return forking
 
     def end(self, process: subprocess.Popen[bytes], status: int) -> None:
@@ -128,6 +137,29 @@ def test_the_end_of_a_worker_follows_its_start(started: Started) -> None:
     wait_until(lambda: len(started.received) == 2)
     assert started.received == [WorkerForked, WorkerEnded]
     assert started.service.running == 0
+
+
+def test_a_process_requests_one_fork_after_the_other_from_the_zygote(started: Started) -> None:
+    started.request(3)
+    started.zygotes.waits = threading.Event()
+    forks = [
+        started.principal.link.begin(ForkWorker(worker=number, python="3.11", domain=Domain("", "", "")))
+        for number in range(3)
+    ]
+    other = StartedPrincipal(started.events, "bob", started.service.handlers)
+    started.events.call(started.service.start_of, other.process)
+    other.run()
+    assert isinstance(other.link.call(RequestSlot(seconds=1.0)).message, SlotGranted)
+    forks.append(other.link.begin(ForkWorker(worker=1, python="3.11", domain=Domain("", "", ""))))
+    wait_until(lambda: len(started.zygotes.forked) == 2)
+    time.sleep(0.1)
+    assert len(started.zygotes.forked) == 2, "one for each process"
+    started.zygotes.waits.set()
+    for fork in forks:
+        for descriptor in fork.result(SECONDS).descriptors:
+            os.close(descriptor)
+    assert len(started.zygotes.forked) == 4
+    other.end()
 
 
 def ended(process: subprocess.Popen[bytes]) -> bool:

@@ -66,6 +66,8 @@ class _LentWorkers:
         starting: how many of these have a slot.
         surplus: for each running worker without a slot, when one is killed, in event-loop seconds.
         ended: set when a worker ends, and then replaced.
+        turn: held during a fork. A zygote makes one fork after the other, so that many requests of one process would
+            delay those of all others.
     """
 
     running: dict[int, _LentWorker] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class _LentWorkers:
     starting: int = 0
     surplus: deque[float] = field(default_factory=deque)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @contextmanager
     def starts(self) -> Iterator[None]:
@@ -167,7 +170,9 @@ class ForkedWorkers:
         try:
             await self._wait_for_slot(process, workers)
             with workers.starts(), descriptors.reported():
-                return self._lend(process, workers, number, await self._started(request))
+                async with workers.turn:
+                    started = await self._started(request)
+                return self._lend(process, workers, number, started)
         except WorkerGone as gone:
             return WorkerNotForked(reason=str(gone), zygote_gone=isinstance(gone, ZygoteGone))
         finally:
