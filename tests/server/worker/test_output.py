@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def capturing() -> Iterator[Output]:
     streams, hook, handlers = (sys.stdout, sys.stderr), sys.breakpointhook, logging.root.handlers[:]
     levels = {
-        name: logging.getLogger(name).level for name in ("", "logitport", "logitport_builtins", "logitport_server")
+        name: logging.getLogger(name).level
+        for name in ("", "logitport", "logitport_builtins", "logitport_server", "logitport_session")
     }
     # `capture` closes the handlers that it replaces, and these belong to pytest.
     logging.root.handlers[:] = []
@@ -57,6 +58,7 @@ def test_all_ways_to_write_are_kept() -> None:
         logging.getLogger("a.b").warning("record")
         logging.getLogger("a.b").debug("too detailed")
         logging.getLogger("logitport_server.x").warning("not of the processor")
+        logging.getLogger("logitport_session.x").warning("not of the processor")
 
     assert captured.end() == "bytes\nerror\nWARNING a.b: record\n"
 
