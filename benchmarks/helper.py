@@ -24,7 +24,7 @@ class Helper:
     """One process that runs a function, with one end of a pipe as its first argument.
 
     It has a session of its own: with autogroups (sched(7)), the kernel would otherwise divide the CPU among the clients
-    of an attacker and of an innocent engine by their threads, as if both were on one host and in one service.
+    of an attacker and of an innocent engine by their threads, as if both were one service.
 
     Attributes:
         pid: the process.

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.helper import Helper
+from benchmarks.helper import Helper, commands
 from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
 from benchmarks.servers import Server, logitport_server
@@ -150,8 +150,8 @@ def _times(run: Callable[[int], object]) -> np.ndarray[tuple[int], np.dtype[np.f
 def _echo_for_ever(pipe: Connection) -> None:
     """In a helper: return what is received, with the time slice of a server."""
     time_slice.shorten()
-    while True:
-        pipe.send(pipe.recv())
+    for command in commands(pipe):
+        pipe.send(command)
 
 
 def _step_for_ever(pipe: Connection, target: str, token: str, sessions: int) -> None:

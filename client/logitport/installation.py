@@ -1,6 +1,9 @@
-"""How to install a missing part of logitport, for messages."""
+"""The packages that run steps, by name, and how to install a missing part of logitport."""
 
 from __future__ import annotations
+
+# Those whose code may stand in a traceback or a log of a processor beside the author's.
+OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server", "logitport_session")
 
 
 def how_to_install(*extras: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from logitport.testing import StoryModel
-from logitport_play.application import PlayApplication as Application
+from logitport_play.application import PlayApplication
 from logitport_play.command import Play
 from logitport_play.files import Files
 from logitport_play.models import open_models
@@ -25,7 +25,7 @@ def test_the_first_processor(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(screenshots.first_processor())
     files, models = Files([tmp_path / "my.py"]), open_models([])
     runs = Runs(models, files)
-    state = Application(models, files, runs).state(b"")
+    state = PlayApplication(models, files, runs).state(b"")
     (entry,) = state["chain"]
     assert entry == {"processor": "my.py:Boost", "params": {"bias": 1.5}}
     spec = RunSpec("a", "story", "Once upon a time", [ChosenProcessor(**entry)], 5)

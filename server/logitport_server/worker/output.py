@@ -15,6 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from logitport.installation import OUR_PACKAGES
 from logitport_server.worker.messages import MAX_ERROR_OUTPUT_LENGTH, MAX_OUTPUT_LENGTH
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def capture() -> Output:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for ours in ("logitport", "logitport_builtins", "logitport_server", "logitport_session"):
+    for ours in OUR_PACKAGES:
         logging.getLogger(ours).setLevel(logging.ERROR)
     sys.breakpointhook = _refuse_breakpoint
     return output

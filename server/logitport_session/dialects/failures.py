@@ -19,6 +19,7 @@ from logitport.errors import (
     StateLost,
     from_code,
 )
+from logitport.installation import OUR_PACKAGES
 from logitport_session import descriptors, stubs
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _MAX_CHAIN_LENGTH = 8
 _RUST_OS_ERROR = re.compile(r"\(os error \d+\)")
 
 _SERVICE = ("logitport_server", "logitport_session")
-_OUR_PACKAGES = (*_SERVICE, "logitport_builtins", "logitport")
 
 # Errors that pass through with their own type.
 _OURS = (InvalidArgument, NotFound, PayloadError, ProcessorFailed, StateLost, AccessDenied, LimitExceeded)
@@ -159,7 +159,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _third_party_traceback(error: BaseException) -> str:
     """Format the traceback from the first third-party frame on; "" if every frame is logitport's own."""
-    frames = _below(error.__traceback__, _OUR_PACKAGES)
+    frames = _below(error.__traceback__, OUR_PACKAGES)
     return "" if frames is None else _formatted(error, frames)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitport.installation import OUR_PACKAGES
 from logitport.testing.view.markup import Markup, join, tag
 from logitport.testing.view.texts import color, listed, percent, span, swatch, token
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from logitport.testing.records import ProcessorRecord
     from logitport.testing.view.markup import Child
 
-_OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server", "logitport_session")
 _FRAME = re.compile(r"(?m)^(?=  File \")")
 MAX_IDS = 5  # that a sentence lists
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
@@ -70,7 +70,7 @@ def own_frames(trace: str) -> str:
 
 def _is_ours(frame: str) -> bool:
     path = frame.partition('"')[2].partition('"')[0].replace("\\", "/")
-    return any(f"/{package}/" in path for package in _OUR_PACKAGES)
+    return any(f"/{package}/" in path for package in OUR_PACKAGES)
 
 
 def raised(error: str) -> Markup:
