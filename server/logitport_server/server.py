@@ -71,10 +71,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a thread may compute while others wait for the interpreter's lock. A thread waits for the lock after each of
-# its system calls. With Python's default of 5 ms, every system call of an engine's thread could take 5 ms. With 0.5 ms,
-# a step took three times as long in parallel with another principal's long steps.
-_SWITCH_SECONDS = 0.0001
 # A call may run slow code of a processor. The pool is large so that such calls do not delay the others.
 _MAX_CALL_THREADS = 256
 # Between two looks at the files of tokens and trusted keys.
@@ -452,7 +448,6 @@ async def _serve(
     stopping = signals.watch()
     ready = await _start(server, stopping)
     collector.begin()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     collecting = loop.create_task(collector.collect_at_intervals(server.take_freed))
     loop.add_signal_handler(signal.SIGHUP, partial(server.refresh, force=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from logitport import Client, LogitportError, NotFound, Request, ServerUnavailable
 from tests.storm import chains
+from tests.storm.actors import own_process
 from tests.storm.actors.base import Actor
 from tests.storm.actors.checked import EOS, Comparison, Running, logits, processors
 from tests.storm.actors.engine_events import draw
@@ -45,12 +47,15 @@ class Engine(Actor):
         self._opening: Event = {}
         self._names = self._reconnects = 0
         self._comparison = Comparison(self.records)
+        self._open_at_first: Counter[str] | None = None
 
     # Events.
 
     def open(self, event: Event) -> None:
         """Open a session instead of the present one."""
         self.close()
+        if self._open_at_first is None and self._opening:  # what gRPC keeps is open now
+            self._open_at_first = own_process.open_now()
         self._opening, only = event, event.get("server")
         self.records.common = {"principal": event["principal"], "only": None if only is None else f"server-{only}"}
         embedded = event["transport"] == "embedded"
@@ -165,6 +170,12 @@ class Engine(Actor):
             with self.records.waiting("close", STEP_SECONDS * 2):
                 self._client.close()
         self._client = self._session = None
+
+    def run(self, events: list[Event], begun: float) -> None:
+        """Run events, and look for what their sessions have left open."""
+        super().run(events, begun)
+        if self._open_at_first is not None and (left := own_process.left_over(self._open_at_first)):
+            self.records.add("leak", what="engine", detail=f"an engine without a session has {dict(left)}")
 
     # Parts of events.
 
