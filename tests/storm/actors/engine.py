@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,8 @@ from tests.storm.classes import GOOD
 from tests.storm.reference import Context
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from tests.storm.script import Event
 
 _RECONNECT_SECONDS = 120.0

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Messages of an event: as many as take about 0.3 s.
 _COUNTS = {
-    "frames": 500, "served_steps": 30, "serialized_payload": 7000, "pickle": 3000, "edits": 4000, "session_replies": 500,
-    "worker_reply": 200, "program": 500, "drawn_program": 30, "state": 1,
+    "frames": 500, "served_steps": 30, "serialized_payload": 7000, "pickle": 3000, "edits": 4000,
+    "session_replies": 500, "worker_reply": 200, "program": 500, "drawn_program": 30, "state": 1,
 }  # fmt: skip
 # Of `tests.storm.fuzzing.targets`, which is not imported by actors that do not fuzz.
 TARGETS = tuple(_COUNTS)
