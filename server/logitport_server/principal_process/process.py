@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 # Admissions in the background that run at the same time. Most of them wait for a worker.
 _MAX_ADMISSION_THREADS = 64
 # How long a thread may compute while others of the process wait for the interpreter's lock. Each waiting thread wakes
-# up once in this time. With 0.1 ms, four threads that compute in Python pass the lock on thousands of times a second, and
+# up once in this time. With 0.1 ms, four threads that compute in Python pass the lock on thousands of times a second.
 # Linux 6.18 then lets this group run for up to 250 ms although threads of other groups are ready. Beside four such
 # processes on 2 cores, the longest step of another principal over gRPC takes 685 ms with 0.1 ms, 306 with 1 ms, 102 to
 # 116 with 5 ms (Python's default), 50 with 10 ms, and 37 to 51 with 20 ms. Small steps of the same principal beside its
