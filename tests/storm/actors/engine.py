@@ -233,13 +233,14 @@ class Engine(Actor):
     def _step(self, chosen: list[Running], random: Random, generator: Any) -> None:
         drafts = {}
         for one in chosen:
-            one.ids = np.append(one.ids, np.array(one.new, np.int32))
             one.drafts = []
             if random.random() < 0.2 and chains.follows_from_history(one.chain) and not one.harmful:
                 one.drafts = drafts[one.handle] = generator.integers(0, self._vocab, random.randint(1, 4)).tolist()
         rows = [(one, at) for one in chosen for at in range(len(one.drafts) + 1)]
         raw = logits(generator, len(rows), self._vocab)
-        processed = self._memory(raw, buffered=random.random() < 0.5)
+        processed = self._memory(raw, buffered=random.random() < 0.5)  # may fail: then no id was sent
+        for one in chosen:
+            one.ids = np.append(one.ids, np.array(one.new, np.int32))
         begun, fields = time.monotonic(), self._fields(*chosen)
         try:
             with self.records.waiting("step", self._bound(chosen), **fields):
