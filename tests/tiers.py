@@ -48,9 +48,9 @@ SLOW_FILES = frozenset(
         "client/programs/lifting/test_lift.py",
         "examples/test_programs.py",
         # A worker, and a hundred examples of each law for each case.
-        "client/testing/test_planted_defects.py",
+        "testing/test_planted_defects.py",
         # A pytest with a server for each case.
-        "client/testing/test_pytest_plugin.py",
+        "testing/test_pytest_plugin.py",
         # Tokenizers, many examples, and a rule that decodes each whole output.
         "builtin_processors/test_by_text.py",
         "client/tokenizers/test_tokenizer.py",

@@ -1,7 +1,8 @@
 """The SDK: base classes for authors of processors, and the client for engines that call the service.
 
 Further names, by topic: `logitport.edits`, `logitport.session`, `logitport.programs`, `logitport.tokenizers`,
-`logitport.recording`, `logitport.testing`, `logitport.admin`, `logitport.ops` and `logitport.integrations`.
+`logitport.recording`, `logitport.admin`, `logitport.ops` and `logitport.integrations`. Tests of processors are in the
+package `logitport_testing`.
 """
 
 from typing import TYPE_CHECKING

@@ -15,7 +15,7 @@
     ├── NotInstalled (ImportError)     a package of an extra is missing: install it (raised only by the client)
     └── RequestsFailed                 some requests of a step failed; holds the error of each
 
-Outside this module: `logitport.testing.LawBroken`, an AssertionError of `check`. `ProcessorWarning` is a warning.
+Outside this module: `logitport_testing.LawBroken`, an AssertionError of `check`. `ProcessorWarning` is a warning.
 
 An error is sent as `logitport.v1.Error`, with its `code`. The table at the end is the only place that maps codes to
 exceptions and gRPC statuses.

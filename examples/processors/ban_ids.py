@@ -1,7 +1,7 @@
 """Recipe 1: deny a token id."""
 
 from logitport import EditProcessor
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 
 class BanKing(EditProcessor):

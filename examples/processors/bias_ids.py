@@ -1,7 +1,7 @@
 """Recipe 2: parameters of a request."""
 
 from logitport import EditProcessor, Float, Int, InvalidArgument, TokenIds
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 
 class BiasIds(EditProcessor):

@@ -5,7 +5,7 @@ import sys
 from story_engine import generate
 
 from logitport import Client, EditProcessor, RequestsFailed
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 
 class NoRepeat(EditProcessor):

@@ -1,7 +1,7 @@
 """Recipe 7: the tokenizer."""
 
 from logitport import EditProcessor, InvalidArgument
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 
 class DenyText(EditProcessor):

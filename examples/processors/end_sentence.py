@@ -27,7 +27,7 @@ class Forgetful(EndSentence):
 
 
 if __name__ == "__main__":
-    from logitport.testing import LawBroken, StoryModel, check, simulate  # not needed where the class is used
+    from logitport_testing import LawBroken, StoryModel, check, simulate  # not needed where the class is used
 
     model = StoryModel()
     result = simulate([(EndSentence, {"max_ids": 6})], model, model.encode("Once upon a time"), steps=20)

@@ -1,6 +1,6 @@
 """Recipe 5: a processor that was written for SGLang."""
 
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 try:
     from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor

@@ -4,7 +4,7 @@ import torch
 
 from logitport import Float, NotCapturable, TensorProcessor
 from logitport.programs import capture
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 
 class MinP(TensorProcessor):

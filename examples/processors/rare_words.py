@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from logitport import Client, EditProcessor
-from logitport.testing import StoryModel, simulate
+from logitport_testing import StoryModel, simulate
 
 VOCAB_SIZE = 151_936
 FREQUENCY = np.zeros(VOCAB_SIZE, np.float32)  # the logarithm of each word's frequency

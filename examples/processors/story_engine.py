@@ -7,7 +7,7 @@ import json
 import sys
 
 from logitport import Client, Request
-from logitport.testing import StoryModel
+from logitport_testing import StoryModel
 
 
 def generate(client, chain, steps=20, prompt="Once upon a time"):

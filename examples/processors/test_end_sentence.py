@@ -5,7 +5,7 @@ from end_sentence import EndSentence
 from story_engine import generate
 
 from logitport import Client, InvalidArgument
-from logitport.testing import ToyModel, check, simulate
+from logitport_testing import ToyModel, check, simulate
 
 
 def test_a_period_comes_in_time():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.testing.view.charts import charts
-from logitport.testing.view.panes import pane
-from logitport.testing.view.tiles import step_tiles
 from logitport_play.export import export_test
 from logitport_play.forms import builtin_forms, form_of
 from logitport_play.runs import MAX_STEPS, RunSpec
 from logitport_play.web import application, read
+from logitport_testing.view.charts import charts
+from logitport_testing.view.panes import pane
+from logitport_testing.view.tiles import step_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logitport.testing import Simulation, StepRecord
     from logitport_play.files import Files
     from logitport_play.runs import Runs, RunSpec
+    from logitport_testing import Simulation, StepRecord
 
 _WIDTH = 110
 _TEMPLATE = '''"""Exported by `logitport play`. {advice}"""
@@ -86,8 +86,8 @@ def export_test(spec: RunSpec, runs: Runs, files: Files) -> str:
 
 
 def _imports(own: Sequence[str], of_model: str) -> str:
-    ours = "from logitport.testing import simulate"
-    if of_model.startswith("from logitport.testing"):
+    ours = "from logitport_testing import simulate"
+    if of_model.startswith("from logitport_testing"):
         ours, of_model = f"{of_model}, simulate", ""
     return "\n".join(line for line in (of_model, ours, *own) if line)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, NotInstalled
-from logitport.testing import StoryModel
-from logitport.testing.models import TransformersModel
+from logitport_testing import StoryModel
+from logitport_testing.models import TransformersModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from logitport.testing.models import Model
+    from logitport_testing.models import Model
 
 STORY = "story"
 _CACHED_BYTES = 256 << 20
@@ -62,7 +62,7 @@ class PlayModel:
 def story() -> PlayModel:
     """The model that is shipped with the SDK."""
     model = StoryModel()
-    expression = ("StoryModel()", "from logitport.testing import StoryModel")
+    expression = ("StoryModel()", "from logitport_testing import StoryModel")
     return PlayModel(
         STORY,
         model,

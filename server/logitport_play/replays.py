@@ -13,26 +13,26 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, PayloadError
-from logitport.testing.replaying.chains import Replacement, chain_of
-from logitport.testing.replaying.replay import ReplayedRequest, replay_rows, session_tokenizers, with_tokenizer
-from logitport.testing.replaying.rows import recorded_rows
-from logitport.testing.runner import load_backend
-from logitport.testing.view.replays import show_row
 from logitport.tokenizers import read_tokenizer
 from logitport_play.token_texts import TokenTexts
 from logitport_play.watch import Watched
+from logitport_testing.replaying.chains import Replacement, chain_of
+from logitport_testing.replaying.replay import ReplayedRequest, replay_rows, session_tokenizers, with_tokenizer
+from logitport_testing.replaying.rows import recorded_rows
+from logitport_testing.runner import load_backend
+from logitport_testing.view.replays import show_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from logitport.recording.reader import RecordedRequest, Recording
-    from logitport.testing.replaying.rows import ComparedRow
-    from logitport.testing.runner import ChainRunner
-    from logitport.testing.view.replays import ShownRow
     from logitport_play.files import Files
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedProcessor
+    from logitport_testing.replaying.rows import ComparedRow
+    from logitport_testing.runner import ChainRunner
+    from logitport_testing.view.replays import ShownRow
 
 MAX_ROWS = 2000
 # A request returns after this time; the page calls again, and shows the rows so far.

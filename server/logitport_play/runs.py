@@ -14,17 +14,17 @@ from msgspec import Meta
 
 import logitport_builtins
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.testing import Stepper
-from logitport.testing.runner import load_backend
 from logitport_builtins import BUILTINS
 from logitport_play.watch import Watched
+from logitport_testing import Stepper
+from logitport_testing.runner import load_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from logitport.testing import Simulation
     from logitport_play.files import Files
     from logitport_play.models import PlayModel
+    from logitport_testing import Simulation
 
 MAX_STEPS = 512
 MAX_PROMPT_IDS = 4096

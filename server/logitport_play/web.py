@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.testing.view.notebook import css
 from logitport_play.guard import PageGuard
+from logitport_testing.view.notebook import css
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from logitport.testing import StoryModel
 from logitport_play.application import PlayApplication
 from logitport_play.command import Play
 from logitport_play.files import Files
 from logitport_play.models import open_models
 from logitport_play.runs import ChosenProcessor, Runs, RunSpec
+from logitport_testing import StoryModel
 from tests.play import screenshots
 from tests.play.browser import executable
 

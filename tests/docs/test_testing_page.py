@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.testing import LAWS, ProcessorRecord
-from logitport.testing.laws import LAWS as OF_PROCESSORS
-from logitport.testing.runner import RunningServer as Connected
-from logitport.testing.server_process import ServerProcess
+from logitport_testing import LAWS, ProcessorRecord
+from logitport_testing.laws import LAWS as OF_PROCESSORS
+from logitport_testing.runner import RunningServer as Connected
+from logitport_testing.server_process import ServerProcess
 
 if TYPE_CHECKING:
-    from logitport.testing.runner import RunningServer
+    from logitport_testing.runner import RunningServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 # Classes of this page are pickled: the module must not be one that an installed package has.

@@ -238,7 +238,7 @@ def test_output_of_threads_is_not_kept(alice: Client) -> None:
 def test_breakpoint_says_what_to_do(alice: Client) -> None:
     error = apply(alice, Stops, {}).failures[0]
 
-    assert "logitport.testing.simulate" in error.message
+    assert "logitport_testing.simulate" in error.message
 
 
 class Raises(EditProcessor):

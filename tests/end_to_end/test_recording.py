@@ -22,7 +22,7 @@ from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
 from logitport.session import PendingStep, Session
 from logitport.session.session import Session as PlainSession
-from logitport.testing.replaying.effects import effect_of
+from logitport_testing.replaying.effects import effect_of
 from tests.conftest import environment
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`logitport.testing.simulate` gives the bits of a server."""
+"""`logitport_testing.simulate` gives the bits of a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, EditProcessor, Request
-from logitport.testing import ToyModel, simulate
+from logitport_testing import ToyModel, simulate
 
 if TYPE_CHECKING:
     from logitport import Client

@@ -10,8 +10,8 @@ from logitport.calls import unpack_int32
 from logitport.recording.events import display_name
 from logitport.recording.options import VARIABLE
 from logitport.recording.reader import read_recording
-from logitport.testing.replaying.chains import Replacement
-from logitport.testing.replaying.replay import replay
+from logitport_testing.replaying.chains import Replacement
+from logitport_testing.replaying.replay import replay
 from tests.shipped_processors import Tilt, TiltByLastId
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logitport.recording.reader import RecordedRequest
-    from logitport.testing.replaying.replay import Replay
+    from logitport_testing.replaying.replay import Replay
 
 VOCAB_SIZE = 512  # of the models of all engines
 # A chain whose edits are recorded, and one whose logits are.

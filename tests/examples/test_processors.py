@@ -16,14 +16,14 @@ import tomlkit
 from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
 from logitport.programs.capturing import capture
-from logitport.testing import StoryModel, ToyModel, simulate
 from logitport_play.files import Files
 from logitport_play.forms import form_of
+from logitport_testing import StoryModel, ToyModel, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.testing import Simulation
+    from logitport_testing import Simulation
 
 FOLDER = Path(__file__).parents[2] / "examples" / "processors"
 VOCAB_SIZE = 64

@@ -32,6 +32,7 @@ PACKAGES = (
     "logitport_proto",
     "logitport_server",
     "logitport_session",
+    "logitport_testing",
 )
 # Extras for users, each with a program that uses it. Those with large packages are only looked up.
 USES = {
@@ -49,7 +50,7 @@ WITH_TORCH = {
     "assert all(BUILTIN_PROGRAMS.values())",
     "transformers": "import torch; import logitport.integrations.common.history_batch",  # the hook imports transformers
     "sglang": "import logitport.integrations.sglang",
-    "testing": "import logitport.testing",  # needs `server`, too
+    "testing": "import logitport_testing",  # needs `server`, too
     "play": "import logitport_play.serving",  # needs `server`, too
 }
 RESOLVED = ("cuda", "ray")

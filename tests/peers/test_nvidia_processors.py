@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from logitport import Request
-from logitport.testing.runner import RowStep, load_backend
+from logitport_testing.runner import RowStep, load_backend
 from tests.tokenizer_files import EOS, write_trained
 
 if TYPE_CHECKING:

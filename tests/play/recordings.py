@@ -11,9 +11,9 @@ import numpy as np
 
 from logitport.core.row_edits import EditKind
 from logitport.recording.top_logits import log_sum
-from logitport.testing import StoryModel
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import RecordedEvent, RecordedProcessor, RecordedRow, TopLogits
+from logitport_testing import StoryModel
 from tests.client.recording.build import began, edits, member, opened, stepped, top
 
 if TYPE_CHECKING:

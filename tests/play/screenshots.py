@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from logitport.testing import StoryModel
 from logitport_play.serving import PlayServer
+from logitport_testing import StoryModel
 from tests.play.browser import launched
 from tests.play.recordings import NEW, write_recording
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.testing import StoryModel, simulate
 from logitport_play.serving import PlayServer
+from logitport_testing import StoryModel, simulate
 from tests.play.conftest import SPEC, Client, running
 
 if TYPE_CHECKING:

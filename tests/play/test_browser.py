@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.testing import StoryModel
 from logitport_play.serving import PlayServer
+from logitport_testing import StoryModel
 from tests.play.accessibility import CONTRAST, NAMELESS
 from tests.play.browser import executable, launched
 from tests.play.conftest import FILE
@@ -377,7 +377,7 @@ def test_a_recording(recorded: Page, tmp_path: Path) -> None:
 
 def test_the_view_of_a_notebook(browser: Browser, tmp_path: Path) -> None:
     """Its tiles work without a script."""
-    from logitport.testing import StoryModel, simulate
+    from logitport_testing import StoryModel, simulate
 
     model = StoryModel()
     html = simulate([("top_k", {"top_k": 4})], model, model.encode("Once upon a time"), 5)._repr_html_()

@@ -36,7 +36,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_code(client: Client) -> None:
     code = exported(client, forced={"1": 9}, steps=5)
     assert "from my import Boost, flatter\n" in code
-    assert "from logitport.testing import StoryModel, simulate\n" in code
+    assert "from logitport_testing import StoryModel, simulate\n" in code
     assert '(Boost, {"bias": 2.5})' in code.replace("'", '"')
     assert "OUTPUT = [None, 9]\n" in code
     assert "def test_boost_then_no_repeat_ngram_then_flatter():" in code

@@ -8,10 +8,10 @@ import pytest
 
 from logitport import Bool, EditProcessor, Float, Int, TensorProcessor, TokenIds
 from logitport.errors import LogitportError
-from logitport.testing import StoryModel, simulate
 from logitport_builtins import BUILTINS
 from logitport_play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
 from logitport_play.forms import builtin_forms, form_of
+from logitport_testing import StoryModel, simulate
 
 FORMS = {form.name: form for form in builtin_forms()}
 STORY = StoryModel()

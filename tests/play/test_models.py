@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from logitport import InvalidArgument
-from logitport.testing import ToyModel, simulate
 from logitport_play.export import export_test
 from logitport_play.files import Files
 from logitport_play.models import PlayModel, from_folder, open_models, story
 from logitport_play.runs import ChosenProcessor, RunResult, Runs, RunSpec
+from logitport_testing import ToyModel, simulate
 from tests.tokenizer_files import write_trained
 
 if TYPE_CHECKING:

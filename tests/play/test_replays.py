@@ -9,11 +9,11 @@ import pytest
 
 from logitport import InvalidArgument, PayloadError
 from logitport.recording.reader import Recording, read_recording
-from logitport.testing.replaying.chains import Replacement
-from logitport.testing.replaying.replay import replay
 from logitport_play.files import Files
 from logitport_play.replays import Replays, ReplaySpec, RequestReplay
 from logitport_play.serving import PlayServer
+from logitport_testing.replaying.chains import Replacement
+from logitport_testing.replaying.replay import replay
 from tests.play.conftest import running
 from tests.play.recordings import (
     AS_RECORDED,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Check(BaseModel):
-    """Search for defects of processors: for histories and parameters that break a law of `logitport.testing.check`.
+    """Search for defects of processors: for histories and parameters that break a law of `logitport_testing.check`.
 
     The file runs in this process, without a sandbox. Without CLASS, all processors of the file are checked. Exits with
     status 1 where a law is broken or a line has no effect, and 2 where a processor cannot be checked.
@@ -59,7 +59,7 @@ class Check(BaseModel):
         return {self.source.rpartition(":")[2]: read_processor(self.source)}
 
     def _keeps_the_laws(self, name: str, processor: Any) -> bool:
-        from logitport.testing import LAWS, LawBroken, check
+        from logitport_testing import LAWS, LawBroken, check
 
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logitport.recording.reader import RecordedSession, Recording
-    from logitport.testing.replaying.chains import Replacement
-    from logitport.testing.replaying.replay import Replay
+    from logitport_testing.replaying.chains import Replacement
+    from logitport_testing.replaying.replay import Replay
 
 
 _CONTENT = (Column("REQUEST"), number("PROMPT"), number("STEPS"), Column("STATE"), Column("CHAIN", max_cells=80))
@@ -74,7 +74,7 @@ class ReplayRecording(BaseModel):
         sys.exit(1 if differs else 0)
 
     def _compare(self) -> bool:
-        from logitport.testing.replaying.replay import replay
+        from logitport_testing.replaying.replay import replay
 
         stubs.offer()
         recording = self._read()
@@ -119,7 +119,7 @@ class ReplayRecording(BaseModel):
 
 
 def _replacement(version: str) -> Replacement:
-    from logitport.testing.replaying.chains import Replacement
+    from logitport_testing.replaying.chains import Replacement
 
     name, separator, source = version.rpartition("=")
     if separator and not name:

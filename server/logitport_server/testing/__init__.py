@@ -1,4 +1,4 @@
-"""The server's side of `logitport.testing`, which finds it by an entry point."""
+"""The server's side of `logitport_testing`, which finds it by an entry point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from logitport.testing.runner import Place
+    from logitport_testing.runner import Place
 
 __all__ = ["open_runner", "serve_in_thread"]
 
@@ -19,10 +19,10 @@ __all__ = ["open_runner", "serve_in_thread"]
 def open_runner(
     place: Place = "here", options: Mapping[str, Any] | None = None, tokenizers: Mapping[str, Path] | None = None
 ) -> InProcessRunner:
-    """Open a runner of chains; see `logitport.testing.runner.Backend`."""
+    """Open a runner of chains; see `logitport_testing.runner.Backend`."""
     return InProcessRunner(place, options or {}, tokenizers or {})
 
 
 def serve_in_thread(options: Mapping[str, Any] | None = None) -> ThreadServer:
-    """Start a server on a thread; see `logitport.testing.runner.Backend`."""
+    """Start a server on a thread; see `logitport_testing.runner.Backend`."""
     return ThreadServer(options or {})

@@ -9,7 +9,6 @@ import torch
 import logitport_builtins
 from logitport.core.history import extend_crc
 from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUnavailable
-from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.executors.factory import choose_executor
@@ -29,6 +28,7 @@ from logitport_session.principals import ANONYMOUS, Party
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step_time import StepTime
+from logitport_testing.runner import ProcessorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.request import Request
-    from logitport.testing.runner import Place, RowResult, RowStep
     from logitport_proto import common_pb2
     from logitport_server.executors import Executor
     from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects import Dialect
+    from logitport_testing.runner import Place, RowResult, RowStep
 
 # Dialects of which one call takes the rows of several requests.
 _OF_ROWS = (SGLangDialect, VllmV1Dialect, VllmV2Dialect)
@@ -56,7 +56,7 @@ _LONG_LIMITS = {
 
 
 class InProcessRunner:
-    """Runs chains; see `logitport.testing.runner.ChainRunner`.
+    """Runs chains; see `logitport_testing.runner.ChainRunner`.
 
     Args:
         place: where processors run.
@@ -117,7 +117,7 @@ class InProcessRunner:
 
 
 class InProcessBatch:
-    """Some requests, and their steps; see `logitport.testing.runner.Batch`."""
+    """Some requests, and their steps; see `logitport_testing.runner.Batch`."""
 
     def __init__(
         self, opening: processing_pb2.OpenSession, hosted: HostedProcessors, own: OwnProcessors, config: ServerConfig

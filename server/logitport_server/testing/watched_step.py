@@ -8,11 +8,11 @@ import numpy as np
 
 from logitport.core.edits import RowEdits
 from logitport.ops import apply_edits
-from logitport.testing.runner import PlaceResult, RowResult
 from logitport_session.dialects.base import by_row
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
+from logitport_testing.runner import PlaceResult, RowResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -116,7 +116,7 @@ def capture() -> Output:
 def _refuse_breakpoint(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(
         "breakpoint() cannot stop here, because the processor runs in a worker, without a terminal: run the same chain "
-        "in your own process with logitport.testing.simulate, where breakpoint() works, or use print, which "
+        "in your own process with logitport_testing.simulate, where breakpoint() works, or use print, which "
         "Client.logs returns (docs/processor-reference.md, Debug)"
     )
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from logitport import Bool, Client, EditProcessor, Float, Int, InvalidArgument, Request, TokenIds
-from logitport.testing import ToyModel, simulate
 from logitport_session.dialects.edits import EditDialect
+from logitport_testing import ToyModel, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

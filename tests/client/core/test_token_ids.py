@@ -12,8 +12,8 @@ from logitport import Client, EditProcessor, History, InvalidArgument, Request, 
 from logitport.core.history import int32_ids, listed_ids
 from logitport.request import name_processor
 from logitport.session.frames import Handle, listed_by_handle
-from logitport.testing import Stepper, ToyModel, simulate
 from logitport_builtins import GreenListDetector
+from logitport_testing import Stepper, ToyModel, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

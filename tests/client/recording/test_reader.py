@@ -18,7 +18,6 @@ from logitport.recording import checks, members
 from logitport.recording.checks import MAX_VOCAB_SIZE
 from logitport.recording.members import pack
 from logitport.recording.reader import read_recording
-from logitport.testing.replaying.rows import recorded_rows
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import (
     RecordedEvent,
@@ -32,6 +31,7 @@ from logitport_proto.recording_pb2 import (
     TopLogits,
 )
 from logitport_server.cli.replay import _content_lines
+from logitport_testing.replaying.rows import recorded_rows
 from tests.client.recording.build import began, column, content, edits, member, opened, stepped, top
 from tests.conftest import environment
 

@@ -1,4 +1,4 @@
-"""The runner of `logitport.testing`: requests that come and go in one process, and its own errors."""
+"""The runner of `logitport_testing`: requests that come and go in one process, and its own errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from logitport import (
     RowEdits,
     StateLost,
 )
-from logitport.testing.runner import RowStep
 from logitport_server.testing import open_runner
+from logitport_testing.runner import RowStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
-    from logitport.testing.runner import Batch, Place
+    from logitport_testing.runner import Batch, Place
 
 VOCAB = 8
 ZEROS = np.zeros((3, VOCAB), np.float32)

@@ -189,7 +189,7 @@ def test_stream_has_a_descriptor() -> None:
 
 
 def test_breakpoint_is_refused() -> None:
-    with capturing(), pytest.raises(RuntimeError, match=r"logitport\.testing\.simulate"):
+    with capturing(), pytest.raises(RuntimeError, match=r"logitport_testing\.simulate"):
         breakpoint()
 
 
