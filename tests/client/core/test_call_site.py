@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument, RowEdits
+from logitport.installation import OUR_PACKAGES
 
 SOURCE = """
 def edit(edits):
@@ -54,6 +55,6 @@ def denying(token_id: int) -> RowEdits:
     return edits
 
 
-@pytest.mark.parametrize("package", ["logitport_builtins.grammar", "logitport"])
+@pytest.mark.parametrize("package", [*OUR_PACKAGES, "logitport_builtins.grammar", "logitport_session.dialects"])
 def test_code_of_logitport_is_not_shown(package: str) -> None:
     assert error_of({"__package__": package}, RowEdits()).remote_traceback == ""
