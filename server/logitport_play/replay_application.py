@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.recording.events import display_name, history_of, json_object
 from logitport_play.replays import ReplaySpec
 from logitport_play.web import application, read
+from logitport_testing.recordings.event_fields import display_name, history_of, json_object
 from logitport_testing.view.replays import replay_charts, replay_tiles
 
 if TYPE_CHECKING:

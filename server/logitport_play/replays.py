@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from logitport.recording.reader import RecordedRequest, Recording
     from logitport_play.files import Files
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedProcessor
+    from logitport_testing.recordings.reader import RecordedRequest, Recording
     from logitport_testing.replaying.rows import ComparedRow
     from logitport_testing.runner import ChainRunner
     from logitport_testing.view.replays import ShownRow

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from logitport.errors import ServerUnavailable
-from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport_play.application import PlayApplication
 from logitport_play.files import Files
 from logitport_play.guard import new_token
@@ -17,6 +16,7 @@ from logitport_play.models import open_models
 from logitport_play.replay_application import ReplayPlay
 from logitport_play.replays import Replays
 from logitport_play.runs import Runs
+from logitport_testing.recordings.reader import MAX_MEMORY_BYTES, read_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport.recording import checks, events, members, reader
+from logitport.recording import events, members
 from logitport.recording.options import VARIABLE, RecordOptions, _read_options
 from logitport_server.cli.root import run
-from tests.client.recording.build import began, member, opened, stepped
+from logitport_testing.recordings import checks, reader, unpacking
+from tests.testing.recordings.build import began, member, opened, stepped
 
 if TYPE_CHECKING:
     from logitport import Client
@@ -76,7 +77,9 @@ def test_the_format() -> None:
     member = members.pack([b"events"])
     assert struct.unpack_from("<I", member, 16) == (len(member),)
     assert struct.unpack("<II", member[-8:]) == (zlib.crc32(b"events"), 6)
-    assert f"{members.MAX_MEMBER_BYTES >> 20} MiB of events in a member or {members.MAX_TOTAL_BYTES >> 20} MiB" in PAGE
+    assert (
+        f"{members.MAX_MEMBER_BYTES >> 20} MiB of events in a member or {unpacking.MAX_TOTAL_BYTES >> 20} MiB" in PAGE
+    )
     assert f"an event of more than {events.MAX_EVENT_BYTES >> 20} MiB" in PAGE
     assert f"more than {checks.MAX_VOCAB_SIZE:,} ids" in PAGE
     assert f"An event counts {reader._PARSED_BYTES} times" in PAGE

@@ -17,18 +17,18 @@ import torch
 from logitport import Client, InvalidArgument, Request
 from logitport.calls import unpack_int32
 from logitport.recording import RecordOptions
-from logitport.recording.events import json_object
 from logitport.recording.options import VARIABLE
-from logitport.recording.reader import read_recording
 from logitport.session import PendingStep, Session
 from logitport.session.session import Session as PlainSession
+from logitport_testing.recordings.event_fields import json_object
+from logitport_testing.recordings.reader import read_recording
 from logitport_testing.replaying.effects import effect_of
 from tests.conftest import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from logitport.recording.reader import RecordedRequest, RecordedSession
+    from logitport_testing.recordings.reader import RecordedRequest, RecordedSession
     from tests.conftest import RunningServer
 
 VOCAB = 32

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from logitport import EditProcessor
 from logitport.calls import unpack_int32
-from logitport.recording.events import display_name
 from logitport.recording.options import VARIABLE
-from logitport.recording.reader import read_recording
+from logitport_testing.recordings.event_fields import display_name
+from logitport_testing.recordings.reader import read_recording
 from logitport_testing.replaying.chains import Replacement
 from logitport_testing.replaying.replay import replay
 from tests.shipped_processors import Tilt, TiltByLastId
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from logitport.recording.reader import RecordedRequest
+    from logitport_testing.recordings.reader import RecordedRequest
     from logitport_testing.replaying.replay import Replay
 
 VOCAB_SIZE = 512  # of the models of all engines

@@ -14,7 +14,7 @@ from logitport.recording.top_logits import log_sum
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import RecordedEvent, RecordedProcessor, RecordedRow, TopLogits
 from logitport_testing import StoryModel
-from tests.client.recording.build import began, edits, member, opened, stepped, top
+from tests.testing.recordings.build import began, edits, member, opened, stepped, top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import InvalidArgument, PayloadError
-from logitport.recording.reader import Recording, read_recording
 from logitport_play.files import Files
 from logitport_play.replays import Replays, ReplaySpec, RequestReplay
 from logitport_play.serving import PlayServer
+from logitport_testing.recordings.reader import Recording, read_recording
 from logitport_testing.replaying.chains import Replacement
 from logitport_testing.replaying.replay import replay
 from tests.play.conftest import running

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.recording.events import display_name
 from logitport_proto.processing_pb2 import OpenSession
+from logitport_testing.recordings.event_fields import display_name
 from logitport_testing.replaying.chains import named_replacements, replaced_chain
 from logitport_testing.replaying.effects import best_of, known_ids
 from logitport_testing.replaying.rows import PartPlayer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from logitport.recording.reader import RecordedRequest, Recording
+    from logitport_testing.recordings.reader import RecordedRequest, Recording
     from logitport_testing.replaying.chains import Replacement
     from logitport_testing.replaying.rows import ComparedRow
     from logitport_testing.runner import ChainRunner

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.calls import unpack_int32
-from logitport.recording.events import history_of, json_object
 from logitport.request import Request
 from logitport_proto.common_pb2 import ON_ERROR_SKIP
+from logitport_testing.recordings.event_fields import history_of, json_object
 from logitport_testing.replaying.effects import difference, effect_of, row_of
 from logitport_testing.runner import RowStep
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.recording.reader import RequestPart
     from logitport_proto.processing_pb2 import OpenSession
     from logitport_proto.recording_pb2 import RecordedRow, RequestStepped
+    from logitport_testing.recordings.reader import RequestPart
     from logitport_testing.replaying.effects import RowDifference
     from logitport_testing.runner import ChainRunner
 

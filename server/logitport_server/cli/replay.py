@@ -12,8 +12,6 @@ from rich.text import Text
 
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.output import escaped
-from logitport.recording.events import display_name, json_object
-from logitport.recording.reader import MAX_MEMORY_BYTES, read_recording
 from logitport.tokenizers import read_tokenizer
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor
@@ -22,11 +20,13 @@ from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.start_errors import StartupError, UsageError
 from logitport_session import stubs
+from logitport_testing.recordings.event_fields import display_name, json_object
+from logitport_testing.recordings.reader import MAX_MEMORY_BYTES, read_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.recording.reader import RecordedSession, Recording
+    from logitport_testing.recordings.reader import RecordedSession, Recording
     from logitport_testing.replaying.chains import Replacement
     from logitport_testing.replaying.replay import Replay
 

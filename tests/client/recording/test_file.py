@@ -12,7 +12,8 @@ import pytest
 
 from logitport.errors import InvalidArgument
 from logitport.recording.file import RESERVED_BYTES, FileFull, RecordingFile
-from logitport.recording.members import PREFIX, pack, read
+from logitport.recording.members import PREFIX, pack
+from logitport_testing.recordings.unpacking import read
 
 if TYPE_CHECKING:
     from pathlib import Path

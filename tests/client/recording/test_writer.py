@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from logitport.recording.events import split
 from logitport.recording.file import FileFull
-from logitport.recording.members import read
 from logitport.recording.writer import Item, Writer
 from logitport_proto.processing_pb2 import OpenSession
 from logitport_proto.recording_pb2 import RecordedEvent, RecordingStopped, RequestEnded, SessionBegan, StepsDropped
+from logitport_testing.recordings.unpacking import read, split
 
 BEGAN = SessionBegan(opening=OpenSession(vocab_size=8))
 

@@ -16,8 +16,8 @@ from logitport import Client, CustomLogitProcessor, EditProcessor, Request
 from logitport.recording import RecordOptions
 from logitport_proto.recording_pb2 import RecordedProcessor
 from logitport_server.cli.root import run
-from tests.client.recording.build import began, member, opened, stepped
 from tests.play.recordings import STORY, write_hostile_recording, write_recording
+from tests.testing.recordings.build import began, member, opened, stepped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from logitport.errors import InvalidArgument
-from logitport.recording import members
-from logitport.recording.checks import check_opening, check_request, check_step
-from logitport.recording.events import split
 from logitport_proto.recording_pb2 import RecordedEvent, RequestBegan, RequestStepped
+from logitport_testing.recordings.checks import check_opening, check_request, check_step
+from logitport_testing.recordings.unpacking import MAX_TOTAL_BYTES, read, split
 
 if TYPE_CHECKING:
     import os
@@ -138,7 +137,7 @@ def read_recording(
     incomplete = 0
     try:
         with open(path, "rb") as file:
-            for content in members.read(file, max_bytes or max(members.MAX_TOTAL_BYTES, max_memory_bytes // 4)):
+            for content in read(file, max_bytes or max(MAX_TOTAL_BYTES, max_memory_bytes // 4)):
                 if isinstance(content, int):
                     incomplete = content
                 else:

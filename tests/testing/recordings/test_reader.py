@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 
 from logitport.core.row_edits import EditKind
 from logitport.errors import InvalidArgument
-from logitport.recording import checks, members
-from logitport.recording.checks import MAX_VOCAB_SIZE
-from logitport.recording.members import pack
-from logitport.recording.reader import read_recording
+from logitport.recording.members import MAX_MEMBER_BYTES, pack
 from logitport_proto.common_pb2 import Edits
 from logitport_proto.recording_pb2 import (
     RecordedEvent,
@@ -31,9 +28,12 @@ from logitport_proto.recording_pb2 import (
     TopLogits,
 )
 from logitport_server.cli.replay import _content_lines
+from logitport_testing.recordings import unpacking
+from logitport_testing.recordings.checks import MAX_VOCAB_SIZE
+from logitport_testing.recordings.reader import read_recording
 from logitport_testing.replaying.rows import recorded_rows
-from tests.client.recording.build import began, column, content, edits, member, opened, stepped, top
 from tests.conftest import environment
+from tests.testing.recordings.build import began, column, content, edits, member, opened, stepped, top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,19 +164,19 @@ def test_the_events_of_all_members_have_a_limit(file: Path) -> None:
 
 
 def test_a_small_file_expands_to_a_limit_by_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_decompressed", lambda *_: _Zeros())
-    monkeypatch.setattr("logitport.recording.reader.split", lambda _: [])  # the lengths alone are added
-    bomb, count = pack([b""]), members.MAX_TOTAL_BYTES // members.MAX_MEMBER_BYTES
+    monkeypatch.setattr(unpacking, "_decompressed", lambda *_: _Zeros())
+    monkeypatch.setattr("logitport_testing.recordings.reader.split", lambda _: [])  # the lengths alone are added
+    bomb, count = pack([b""]), unpacking.MAX_TOTAL_BYTES // MAX_MEMBER_BYTES
     file.write_bytes(bomb * count)
     assert read_recording(file).sessions == []
     file.write_bytes(bomb * (count + 1))
-    with pytest.raises(InvalidArgument, match=f"more than {members.MAX_TOTAL_BYTES} bytes of events"):
+    with pytest.raises(InvalidArgument, match=f"more than {unpacking.MAX_TOTAL_BYTES} bytes of events"):
         read_recording(file)
 
 
 class _Zeros:
     def __len__(self) -> int:
-        return members.MAX_MEMBER_BYTES
+        return MAX_MEMBER_BYTES
 
 
 BIAS = RecordedRow(edits=edits(*[(EditKind.BIAS, np.array([1], np.int32), np.ones(1, np.float32))] * 5))
@@ -191,7 +191,7 @@ def steps_of(key: int, count: int, row: RecordedRow) -> list[RecordedEvent]:
 MEASURE = """
 import re, sys
 from logitport.errors import InvalidArgument
-from logitport.recording.reader import read_recording
+from logitport_testing.recordings.reader import read_recording
 def peak(): return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 before, limit, kept = peak(), int(sys.argv[2]), None
 try:
@@ -263,7 +263,7 @@ def test_events_are_kept_as_they_are_in_the_file(file: Path, row: RecordedRow) -
 
 
 def test_memory_is_refused_before_an_event_is_parsed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "check_step", None)
+    monkeypatch.setattr("logitport_testing.recordings.reader.check_step", None)
     file.write_bytes(pack([content(opened(), began(0)), field(0x0A, HEAD + field(0x22, b"\x32\x00" * 100_000))]))
     with pytest.raises(InvalidArgument, match=r"than 8 MiB of memory: read one request.*--request ID.*--max-memory"):
         read_recording(file, max_memory_bytes=8 << 20)

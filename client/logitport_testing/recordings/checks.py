@@ -8,7 +8,7 @@ from logitport.calls import unpack_int32
 from logitport.core.edits import EditKind, Edits
 from logitport.core.row_edits import check_edit
 from logitport.errors import InvalidArgument
-from logitport.recording.events import json_object
+from logitport_testing.recordings.event_fields import json_object
 
 if TYPE_CHECKING:
     from logitport_proto.recording_pb2 import RequestBegan, RequestStepped, SessionBegan, TopLogits

@@ -69,3 +69,12 @@ def content(*events: RecordedEvent, session_id: int = 1) -> bytes:
 def member(*events: RecordedEvent, session_id: int = 1) -> bytes:
     """A file with the events of a session, or its part."""
     return pack([content(*events, session_id=session_id)])
+
+
+def file_of(parts: list[bytes]) -> tuple[bytes, list[int]]:
+    """A file with a member for each part, and the borders of its members."""
+    data, borders = b"", [0]
+    for part in parts:
+        data += pack([part])
+        borders.append(len(data))
+    return data, borders

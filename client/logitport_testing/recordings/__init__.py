@@ -1,0 +1,1 @@
+"""Reads recordings of sessions, which `logitport.recording` writes; see docs/recording.md."""
