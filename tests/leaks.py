@@ -80,7 +80,7 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     def left() -> Counter[str]:
         return _open() - before - (_of_the_run - of_the_run)
 
-    if checking := sys.modules.get("logitport_testing.checking"):
+    if checking := sys.modules.get("logitport_testing.laws.checking"):
         checking.close_workers()  # `check` keeps them for its next call
     deadline = time.monotonic() + _SECONDS
     while left() and time.monotonic() < deadline:

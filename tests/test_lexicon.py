@@ -26,7 +26,7 @@ COMMON_FILES = {"__init__", "__main__", "base", "processor"}
 SHARED_FILES = {
     2: """
         activity admin admissions chains channel checking checks child choice compiled effects engine generate hosting
-        installed interface interpreter isolation launcher models names options parameters plan plugin process program
+        installed interface interpreter isolation launcher names options parameters plan plugin process program
         records reductions refusals registry remote replay replays report request request_spec requests rows runner
         serve server server_process servers session step stream texts tokenizers tokens top tracing v1 v2
     """,

@@ -48,7 +48,7 @@ SLOW_FILES = frozenset(
         "client/programs/lifting/test_lift.py",
         "examples/test_programs.py",
         # A worker, and a hundred examples of each law for each case.
-        "testing/test_planted_defects.py",
+        "testing/laws/test_planted_defects.py",
         # A pytest with a server for each case.
         "testing/test_pytest_plugin.py",
         # Tokenizers, many examples, and a rule that decodes each whole output.

@@ -6,16 +6,16 @@ The extra `testing` installs what it needs, and the extra `server` the code that
 from typing import TYPE_CHECKING
 
 from logitport.lazy import names_of
-from logitport_testing.records import Candidates, ProcessorRecord, StepRecord, Summary
-from logitport_testing.result import Simulation
-from logitport_testing.simulation import simulate
-from logitport_testing.stepper import Stepper
-from logitport_testing.story_model import StoryModel
-from logitport_testing.toy_model import ToyModel
+from logitport_testing.models.story_model import StoryModel
+from logitport_testing.models.toy_model import ToyModel
+from logitport_testing.simulating.result import Simulation
+from logitport_testing.simulating.simulation import simulate
+from logitport_testing.simulating.stepper import Stepper
+from logitport_testing.step_records.records import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
-    from logitport_testing.checking import LAWS, check
-    from logitport_testing.laws import LawBroken
+    from logitport_testing.laws.checking import LAWS, check
+    from logitport_testing.laws.processor_laws import LawBroken
 
 __all__ = [
     "simulate",
@@ -34,4 +34,6 @@ __all__ = [
 
 
 # They need hypothesis, which `simulate` does not.
-__getattr__ = names_of(__name__, {"logitport_testing.checking": "LAWS check", "logitport_testing.laws": "LawBroken"})
+__getattr__ = names_of(
+    __name__, {"logitport_testing.laws.checking": "LAWS check", "logitport_testing.laws.processor_laws": "LawBroken"}
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, NotInstalled
 from logitport_testing import StoryModel
-from logitport_testing.models import TransformersModel
+from logitport_testing.models.logits_sources import TransformersModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from logitport_testing.models import Model
+    from logitport_testing.models.logits_sources import Model
 
 STORY = "story"
 _CACHED_BYTES = 256 << 20

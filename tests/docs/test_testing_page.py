@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_testing import LAWS, ProcessorRecord
-from logitport_testing.laws import LAWS as OF_PROCESSORS
+from logitport_testing.laws.processor_laws import LAWS as OF_PROCESSORS
 from logitport_testing.runner import RunningServer as Connected
 from logitport_testing.server_process import ServerProcess
 

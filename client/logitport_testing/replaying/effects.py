@@ -10,7 +10,7 @@ import numpy as np
 from logitport.calls import unpack_int32
 from logitport.core.edits import Edits
 from logitport.ops import apply_edits
-from logitport_testing.records import ids_to_json
+from logitport_testing.step_records.records import ids_to_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from logitport_testing.view.texts import color, percent, swatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_testing.records import StepRecord
+    from logitport_testing.step_records.records import StepRecord
 
 _STEP, _HEIGHT = 10.0, 40.0  # of the coordinates; the page stretches them
 _GAP = 1.0

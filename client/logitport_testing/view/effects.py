@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport_testing.records import ProcessorRecord
+    from logitport_testing.step_records.records import ProcessorRecord
     from logitport_testing.view.markup import Child
 
 _FRAME = re.compile(r"(?m)^(?=  File \")")

@@ -11,7 +11,7 @@ from logitport_testing.view.texts import color, percent, plain, probability, swa
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_testing.records import ProcessorRecord, StepRecord
+    from logitport_testing.step_records.records import ProcessorRecord, StepRecord
 
 _CHANGED = 0.005  # a smaller difference does not show in two digits
 

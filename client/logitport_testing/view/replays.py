@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport_testing.recording import Stage, record_place
-from logitport_testing.records import Candidates, StepRecord
 from logitport_testing.replaying.effects import known_ids
 from logitport_testing.runner import PlaceResult, ProcessorInfo
+from logitport_testing.step_records.records import Candidates, StepRecord
+from logitport_testing.step_records.stages import Stage, record_place
 from logitport_testing.view.charts import differences
 from logitport_testing.view.effects import effects, listed_ids, raised
 from logitport_testing.view.markup import Markup, join, tag
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport_testing.records import ProcessorRecord
     from logitport_testing.replaying.effects import RowDifference
     from logitport_testing.replaying.rows import ComparedRow
+    from logitport_testing.step_records.records import ProcessorRecord
 
 _VERSIONS = ("recorded version", "new version")
 _TOP_K = 8

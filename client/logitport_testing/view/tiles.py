@@ -10,7 +10,7 @@ from logitport_testing.view.texts import level, percent, plain, token
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport_testing.records import StepRecord
+    from logitport_testing.step_records.records import StepRecord
 
 _MAX_PROMPT = 400
 

@@ -9,11 +9,11 @@ import numpy as np
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument
 from logitport.request import Request
-from logitport_testing import distributions
-from logitport_testing.isolation import IsolatedChain, WholeChain
-from logitport_testing.recording import record_step
-from logitport_testing.result import Simulation
 from logitport_testing.runner import load_backend
+from logitport_testing.simulating.isolation import IsolatedChain, WholeChain
+from logitport_testing.simulating.result import Simulation
+from logitport_testing.step_records import distributions
+from logitport_testing.step_records.stages import record_step
 from logitport_testing.view.panes import ids_shown
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
-    from logitport_testing.models import Model
-    from logitport_testing.records import Ending, StepRecord
+    from logitport_testing.models.logits_sources import Model
+    from logitport_testing.step_records.records import Ending, StepRecord
 
     OnError = Literal["abort", "skip", "isolate"]
 

@@ -1,4 +1,4 @@
-"""Writes the tokenizer of the model of a story: python -m tests.testing.story_tokenizer."""
+"""Writes the tokenizer of the model of a story: python -m tests.testing.models.story_tokenizer."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import pytest
 from logitport import CustomLogitProcessor, EditProcessor, InvalidArgument, LogitportError, NotFound, ProcessorWarning
 from logitport.errors import NotInstalled
 from logitport_testing import LAWS, LawBroken, StoryModel, check
-from logitport_testing.stopwatch import Measured
-from tests.testing.correct import CORRECT
-from tests.testing.defects import ChecksNothing, CountsInAdvance, NormalizesTheBatch
+from logitport_testing.laws.stopwatch import Measured
+from tests.testing.laws.correct import CORRECT
+from tests.testing.laws.defects import ChecksNothing, CountsInAdvance, NormalizesTheBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +174,7 @@ class NeverEnds(EditProcessor):
 
 
 def test_a_call_that_never_ends_is_stopped_and_its_line_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport_testing.stopwatch._MIN_SECONDS_TO_STOP", 0.1)
+    monkeypatch.setattr("logitport_testing.laws.stopwatch._MIN_SECONDS_TO_STOP", 0.1)
     with pytest.raises(LawBroken, match=r"(?s)law 'time'.*the step was stopped after.*while True:") as raised:
         check(NeverEnds, options={"processor_timeout_seconds": 0.05})
     assert raised.value.law == "time"
@@ -188,7 +188,7 @@ def test_a_busy_machine_breaks_no_law(monkeypatch: pytest.MonkeyPatch) -> None:
         def __str__(self) -> str:
             return "took long" if next(slow, False) else ""
 
-    monkeypatch.setattr("logitport_testing.stopwatch.Measured", Slow)
+    monkeypatch.setattr("logitport_testing.laws.stopwatch.Measured", Slow)
     check(Denies, laws=["time"])
 
 
@@ -198,7 +198,7 @@ class Denies(EditProcessor):
 
 
 def test_a_search_without_time_left_ends_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport_testing.checking._MAX_SECONDS", 0.0)
+    monkeypatch.setattr("logitport_testing.laws.checking._MAX_SECONDS", 0.0)
     with pytest.warns(UserWarning, match=r"ended early: .*start \(1 examples\)"):
         check(Denies, laws=["start"])
 

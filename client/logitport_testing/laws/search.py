@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import Flaky, NoSuchExample
 
 from logitport import source_checks
-from logitport_testing.captured_output import CapturedOutput
-from logitport_testing.outcomes import difference
+from logitport_testing.laws.captured_output import CapturedOutput
+from logitport_testing.laws.outcomes import difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from hypothesis.strategies import SearchStrategy
 
-    from logitport_testing.examples import Examples
-    from logitport_testing.outcomes import Outcome
-    from logitport_testing.playing import Subject
+    from logitport_testing.laws.examples import Examples
+    from logitport_testing.laws.outcomes import Outcome
+    from logitport_testing.laws.playing import Subject
     from logitport_testing.runner import ChainRunner
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from logitport.errors import InvalidArgument
 from logitport_testing import StoryModel, ToyModel, simulate
-from tests.testing.story_tokenizer import files
+from tests.testing.models.story_tokenizer import files
 
 
 def test_a_text_and_its_ids() -> None:
@@ -52,7 +52,7 @@ def test_the_texts_are_in_the_result() -> None:
 
 
 def test_the_files_of_the_tokenizer_are_current() -> None:
-    """If this fails, run `python -m tests.testing.story_tokenizer`."""
+    """If this fails, run `python -m tests.testing.models.story_tokenizer`."""
     model = StoryModel()
     for name, text in files(model).items():
         assert (model.tokenizer_path / name).read_text("utf-8") == text

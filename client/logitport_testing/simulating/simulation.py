@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from logitport.core.history import listed_ids
 from logitport.errors import ProcessorWarning
 from logitport.source_checks import DISCARD, find
-from logitport_testing.models import as_model
+from logitport_testing.models.logits_sources import as_model
 from logitport_testing.runner import with_tokenizer
-from logitport_testing.stepper import Stepper
+from logitport_testing.simulating.stepper import Stepper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
-    from logitport_testing.models import ModelLike
-    from logitport_testing.result import Simulation
-    from logitport_testing.stepper import OnError
+    from logitport_testing.models.logits_sources import ModelLike
+    from logitport_testing.simulating.result import Simulation
+    from logitport_testing.simulating.stepper import OnError
 
 
 def simulate(

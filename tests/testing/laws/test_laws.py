@@ -8,7 +8,7 @@ import pytest
 
 from logitport import EditProcessor, EditRequest, ProcessorRef, RowEdits, payload
 from logitport_builtins import DisallowedTokens
-from logitport_testing.laws import _is_shipped
+from logitport_testing.laws.processor_laws import _is_shipped
 
 
 class program(EditProcessor):  # noqa: N801 - a payload holds this name, and a program has a key of this name

@@ -39,7 +39,7 @@ class StoryModel:
         tokenizer_path: a folder with its tokenizer, as `simulate` takes it.
     """
 
-    tokenizer_path = Path(str(files("logitport_testing"))) / "story_tokenizer"
+    tokenizer_path = Path(str(files("logitport_testing.models"))) / "story_tokenizer"
 
     def __init__(self) -> None:
         self._texts = _vocabulary()
@@ -90,7 +90,7 @@ class StoryModel:
 
 
 def _story() -> str:
-    return files("logitport_testing").joinpath("story.txt").read_text("utf-8")
+    return files("logitport_testing.models").joinpath("story.txt").read_text("utf-8")
 
 
 @lru_cache(maxsize=1)

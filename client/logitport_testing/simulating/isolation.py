@@ -12,15 +12,13 @@ from logitport.errors import LogitportError
 from logitport_testing.runner import ProcessorInfo, RowResult, RowStep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from logitport.request import ProcessorLike, Request
     from logitport_testing.runner import Batch
-
-    # The row, with an element of `places` for each processor; and the errors of those that were left out, by place.
-    ChainResult = tuple[RowResult, Mapping[int, LogitportError]]
+    from logitport_testing.step_records.stages import ChainResult
 
 
 class WholeChain:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from logitport_testing.toy_model import ToyModel
+from logitport_testing.models.toy_model import ToyModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logitport_testing import LAWS, LawBroken, check
-from tests.testing.correct import CORRECT
-from tests.testing.defects import DEFECTS, Defect
+from tests.testing.laws.correct import CORRECT
+from tests.testing.laws.defects import DEFECTS, Defect
 
 
 def test_each_law_is_broken_by_a_defect() -> None:

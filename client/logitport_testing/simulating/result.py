@@ -10,7 +10,7 @@ from logitport_testing.view.notebook import notebook
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport_testing.records import Ending, StepRecord
+    from logitport_testing.step_records.records import Ending, StepRecord
 
 
 @dataclass(frozen=True, eq=False)

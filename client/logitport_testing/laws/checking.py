@@ -16,18 +16,18 @@ from logitport.errors import InvalidArgument, LogitportError, NotInstalled, Proc
 from logitport.installation import how_to_install
 from logitport.source_checks import DISCARD, find
 from logitport.tokenizers import operator_tokenizer
-from logitport_testing.captured_output import CapturedOutput
+from logitport_testing.laws.captured_output import CapturedOutput
+from logitport_testing.laws.stopwatch import TimeLimits
 from logitport_testing.runner import load_backend, with_tokenizer
-from logitport_testing.stopwatch import TimeLimits
 
 try:
-    from logitport_testing.examples import Examples, Logits, Run, integers_in
+    from logitport_testing.laws.examples import Examples, Logits, Run, integers_in
 except ImportError as error:
     raise NotInstalled(f"check needs hypothesis ({error}); install it {how_to_install('server', 'testing')}") from error
 
-from logitport_testing import laws as of_processors
-from logitport_testing.playing import Subject, play
-from logitport_testing.search import Budget, Trial
+from logitport_testing.laws import processor_laws as of_processors
+from logitport_testing.laws.playing import Subject, play
+from logitport_testing.laws.search import Budget, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.request import ProcessorLike
-    from logitport_testing.laws import Law
+    from logitport_testing.laws.processor_laws import Law
+    from logitport_testing.laws.search import Broken
     from logitport_testing.runner import ChainRunner, Place
-    from logitport_testing.search import Broken
 
 LAWS = tuple(law.name for law in of_processors.LAWS)
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from logitport.errors import LogitportError
 from logitport.request import Request
-from logitport_testing.outcomes import Outcome
+from logitport_testing.laws.outcomes import Outcome
+from logitport_testing.laws.stopwatch import Measured, measured
 from logitport_testing.runner import RowStep
-from logitport_testing.stopwatch import Measured, measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.request import ProcessorLike
-    from logitport_testing.examples import Crowd, Rewind, Run
+    from logitport_testing.laws.examples import Crowd, Rewind, Run
+    from logitport_testing.laws.stopwatch import TimeLimits
     from logitport_testing.runner import Batch, ChainRunner, RowResult
-    from logitport_testing.stopwatch import TimeLimits
 
 
 @dataclass(frozen=True)

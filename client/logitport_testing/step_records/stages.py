@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport_testing import distributions
-from logitport_testing.records import Candidates, ProcessorRecord, StepRecord, Summary
+from logitport_testing.step_records import distributions
+from logitport_testing.step_records.records import Candidates, ProcessorRecord, StepRecord, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from logitport.errors import LogitportError
-    from logitport_testing.isolation import ChainResult
-    from logitport_testing.runner import PlaceResult, ProcessorInfo
+    from logitport_testing.runner import PlaceResult, ProcessorInfo, RowResult
+
+    # The row, with an element of `places` for each processor; and the errors of those that were left out, by place.
+    ChainResult = tuple[RowResult, Mapping[int, LogitportError]]
 
 
 class Stage:

@@ -10,17 +10,17 @@ from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, Pay
 from logitport.programs.program import Program
 from logitport.request import ProcessorRef
 from logitport.source_checks import CHANGES, DRAW, SHARED
-from logitport_testing.examples import LENGTHS, Logits, Run, changes_of
-from logitport_testing.playing import play, play_crowd, play_rewind
-from logitport_testing.search import Broken
+from logitport_testing.laws.examples import LENGTHS, Logits, Run, changes_of
+from logitport_testing.laws.playing import play, play_crowd, play_rewind
+from logitport_testing.laws.search import Broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport_testing.examples import Crowd, Rewind
-    from logitport_testing.outcomes import Outcome
+    from logitport_testing.laws.examples import Crowd, Rewind
+    from logitport_testing.laws.outcomes import Outcome
+    from logitport_testing.laws.search import Trial
     from logitport_testing.runner import ChainRunner
-    from logitport_testing.search import Trial
 
 # The admission refuses the request, and nothing else happens.
 _REFUSALS = (InvalidArgument, LimitExceeded, PayloadError)

@@ -1,0 +1,1 @@
+"""The search for requests on which a processor breaks a law of servers."""

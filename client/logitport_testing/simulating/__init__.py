@@ -1,0 +1,1 @@
+"""Runs a chain step by step in this process."""
