@@ -24,6 +24,10 @@ _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/l
 
 _TIMEOUT_SECONDS = 60
 
+# The text of `logitport.installation`, which cannot be imported here: that package imports numpy, whose threads keep a
+# process from entering a namespace.
+_HOW_TO_INSTALL = "install logitport for it from a clone of logitport: pip install '.[server]'"
+
 
 @functools.cache
 def readable_paths(python: str) -> tuple[str, ...]:
@@ -35,12 +39,9 @@ def readable_paths(python: str) -> tuple[str, ...]:
     try:
         printed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
-        from logitport.installation import how_to_install  # the package imports numpy, which the launcher does not need
-
         message = (getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
         raise SandboxError(
-            f"{python} cannot run workers: {message or error}; "
-            f"install logitport for it {how_to_install('server')}, or name another Python"
+            f"{python} cannot run workers: {message or error}; {_HOW_TO_INSTALL}, or name another Python"
         ) from error
     return tuple(json.loads(printed.stdout))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from logitport_server.sandbox import gpu
@@ -13,7 +14,7 @@ from logitport_server.sandbox.plan import SandboxPlan, WorkerLimits
 from logitport_server.sandbox.seccomp import compile_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 # A worker's environment. numpy's BLAS gets one thread: otherwise it would start threads before the fork.
 _ENVIRONMENT = {
@@ -36,6 +37,7 @@ def launch(
     without: Iterable[str] = (),
     devices: Sequence[str] = (),
     threads: int = WorkerLimits().threads // 2,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start `python -I -B ARGUMENTS` as the preloaded parent of workers, inside the outer layer.
 
@@ -51,20 +53,18 @@ def launch(
             the driver of a GPU needs.
         threads: maximum number of threads that torch uses for one operation. It must be below the worker's limit on
             threads, because OpenMP ends a process in which it cannot start one.
+        environment: variables besides those that every worker has.
 
     Raises SandboxError if the interpreter cannot run workers, OSError if it cannot be started.
     """
-    # Not at the top: the package imports numpy, whose threads keep the probe of the layers from entering a namespace.
-    from logitport import compiled
-
     waived = frozenset(without)
     filtered = b""
     if "seccomp" not in waived:
         alone = "namespaces" not in waived and not devices
         filtered = compile_filter(in_pid_namespace=alone, devices=bool(devices))
-    readable, environment = readable_paths(python), _ENVIRONMENT | compiled.environment()
+    readable, variables = readable_paths(python), _ENVIRONMENT | dict(environment)
     if devices:
-        readable, environment = (*readable, *gpu.readable_paths()), environment | gpu.environment()
+        readable, variables = (*readable, *gpu.readable_paths()), variables | gpu.environment()
     plan = SandboxPlan(waived, readable, tuple(devices), filtered)
     command = [python, "-I", "-B", *arguments]
     for layer in LAYERS:
@@ -73,7 +73,7 @@ def launch(
     return subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
-        env=environment | {"OMP_NUM_THREADS": str(min(threads, os.cpu_count() or 1))} | plan.environment(),
+        env=variables | {"OMP_NUM_THREADS": str(min(threads, os.cpu_count() or 1))} | plan.environment(),
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )

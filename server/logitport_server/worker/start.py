@@ -10,6 +10,7 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport import compiled
 from logitport_server import sandbox
 from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.sandbox.assessment import contain
@@ -71,6 +72,7 @@ def start_zygote(
                 without=without,
                 devices=devices,
                 threads=threads // 2,  # for torch; the rest is for the processor's own threads
+                environment=compiled.environment(),
             )
     except BaseException:
         control.close()

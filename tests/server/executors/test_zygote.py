@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from logitport import LimitExceeded
+from logitport import LimitExceeded, compiled
 from logitport_server.executors import Deadlines
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerGone, Zygote
@@ -131,6 +131,14 @@ def test_a_zygote_that_cannot_be_started_leaves_no_socket(monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="no such interpreter"):
         start.start_zygote("python", without=(), threads=2)
     assert descriptors() <= before
+
+
+def test_workers_choose_the_core_as_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Mock()
+    monkeypatch.setattr(start.sandbox, "launch", launch)
+    monkeypatch.setenv(compiled.VARIABLE, "1")
+    start.start_zygote("python", without=(), threads=2).control.close()
+    assert launch.call_args.kwargs["environment"] == {compiled.VARIABLE: "1"}
 
 
 def test_a_fork_that_fails_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 import select
 import signal
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from logitport import compiled
+from logitport.installation import how_to_install
 from logitport_server.sandbox import LAYER_NAMES, SandboxError, launch
 from logitport_server.sandbox.interpreter import readable_paths
 
@@ -47,7 +48,6 @@ fork(inside)
 
 def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     monkeypatch.setenv("A_SECRET", "of the server")
-    monkeypatch.delenv(compiled.VARIABLE, raising=False)
     with run(AT_START) as program:
         state = program.receive()
     assert "A_SECRET" not in state["environment"]
@@ -59,11 +59,9 @@ def test_a_worker_inherits_no_secrets_and_no_descriptors(run, monkeypatch):
     assert set(state["left"]) == {Path(path).parts[2] for path in readable_paths(sys.executable) if path[:5] == "/tmp/"}
 
 
-def test_a_worker_chooses_the_core_as_the_server_does(run, monkeypatch):
-    monkeypatch.setenv(compiled.VARIABLE, "1")
-    # Imported before the fork: a worker forks from a process that has imported everything.
-    with run("import logitport.compiled\nfork(lambda: logitport.compiled.NAME)") as program:
-        assert program.receive() == "python"
+def test_a_worker_has_the_given_variables(run):
+    with run("fork(lambda: os.environ['A_NAME'])", environment={"A_NAME": "its value"}) as program:
+        assert program.receive() == "its value"
 
 
 MANY_DESCRIPTORS = """
@@ -323,9 +321,8 @@ def test_a_python_that_cannot_run_workers(tmp_path):
         launch(str(tmp_path / "python"), [])
     bare = tmp_path / "python3"
     bare.symlink_to(Path(sys.executable).resolve())
-    with pytest.raises(
-        SandboxError, match=r"No module named 'logitport_server'; install logitport for it from a clone"
-    ):
+    advice = f"install logitport for it {how_to_install('server')}, or name another Python"
+    with pytest.raises(SandboxError, match=re.escape(f"No module named 'logitport_server'; {advice}")):
         launch(str(bare), [])
 
 

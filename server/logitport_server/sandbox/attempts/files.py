@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import logitport_server
 from logitport_server.sandbox.attempts.base import first_that_works, stopped_by
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def _list_the_host(targets: Targets) -> object:
 @stopped_by("bubblewrap", "landlock")
 def _write_to_python(targets: Targets) -> object:
     """Write to the folders that all workers read."""
-    package = Path(logitport_server.__file__).parent
+    package = Path(__file__).parents[1]
     return first_that_works(_write_in, package, Path("/"), Path("/dev"), Path("/etc"), Path("/usr/lib"))
 
 
