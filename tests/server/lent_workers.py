@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logitport import History, payload
+from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
 from logitport_server.executors import Deadlines
 from logitport_server.front_door.running_process import RunningProcess
@@ -19,7 +20,6 @@ from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
-from logitport_server.sandbox import LAYERS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.principals import Party, TrustDomain

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from logitport_sandbox import SandboxError
+from logitport_sandbox.cgroups import open_cgroups
 from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
 from logitport_server.executors.worker_zygotes import limits_of, pythons_of
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.sandbox import SandboxError
-from logitport_server.sandbox.cgroups import open_cgroups
 from logitport_server.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote
 

@@ -13,11 +13,11 @@ from logitport_server.registry.quarantine import Quarantine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from logitport_sandbox import WorkerLimits
+    from logitport_sandbox.cgroups import WorkerCgroups
     from logitport_server.executors.gpu import Gpu
     from logitport_server.executors.worker import Deadlines
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.sandbox import WorkerLimits
-    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
     from logitport_session.principals import TrustDomain
 

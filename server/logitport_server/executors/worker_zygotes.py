@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from logitport import payload
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
+from logitport_sandbox import WorkerLimits
 from logitport_server.executors.zygotes import ZygoteKind, Zygotes
-from logitport_server.sandbox import WorkerLimits
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import close_tokenizers
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport.payload import Payload
+    from logitport_sandbox.cgroups import WorkerCgroups
     from logitport_server.config import ServerConfig
     from logitport_server.executors.zygote import Zygote
-    from logitport_server.sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)

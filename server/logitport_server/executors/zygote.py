@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from logitport_server.sandbox import WorkerLimits
-    from logitport_server.sandbox.cgroups import WorkerCgroups
+    from logitport_sandbox import WorkerLimits
+    from logitport_sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)

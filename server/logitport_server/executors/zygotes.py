@@ -10,17 +10,17 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
+from logitport_sandbox import SandboxError
 from logitport_server.executors.worker_process import WorkerGone
 from logitport_server.executors.zygote import Zygote
 from logitport_server.launch_backoff import LaunchBackoff
-from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from logitport_server.sandbox import WorkerLimits
-    from logitport_server.sandbox.cgroups import WorkerCgroups
+    from logitport_sandbox import WorkerLimits
+    from logitport_sandbox.cgroups import WorkerCgroups
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import payload
+from logitport_sandbox import LAYERS
 from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.sandbox import LAYERS
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
 

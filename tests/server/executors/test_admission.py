@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from logitport import EditProcessor, History, InvalidArgument, ProcessorFailed
+from logitport_sandbox import LAYERS
 from logitport_server.executors import Deadlines, ProcessExecutor, admission
-from logitport_server.sandbox import LAYERS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States, by_row
 from logitport_session.dialects.failures import WorkerLost

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport_sandbox import NotContained, SandboxError
 from logitport_server.config import ServerConfig
 from logitport_server.executors import InlineExecutor, factory
-from logitport_server.sandbox import NotContained, SandboxError
 from logitport_server.start_errors import StartupError
 from logitport_server.worker import start
 

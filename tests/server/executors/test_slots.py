@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded, RowEdits, payload
+from logitport_sandbox import LAYERS
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.slots import WorkerSlots
-from logitport_server.sandbox import LAYERS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.principals import Party, TrustDomain

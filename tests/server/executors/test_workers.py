@@ -28,12 +28,12 @@ from logitport import (
     ProcessorFailed,
     RowEdits,
 )
+from logitport_sandbox import LAYERS
 from logitport_server.executors import Deadlines, ProcessExecutor
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
 from logitport_server.worker.start import start_zygote
 from logitport_session.dialects import RequestContext

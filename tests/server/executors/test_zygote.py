@@ -14,11 +14,11 @@ from unittest.mock import Mock
 import pytest
 
 from logitport import LimitExceeded, compiled
+from logitport_sandbox import WorkerForker, WorkerLimits
 from logitport_server.executors import Deadlines
 from logitport_server.executors.worker import Worker
 from logitport_server.executors.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import WorkerForker, WorkerLimits
 from logitport_server.worker import messages, start
 from logitport_server.worker import zygote as zygote_process
 from logitport_server.worker.start import StartedZygote
@@ -126,7 +126,7 @@ def test_a_worker_without_a_descriptor_is_no_failure_of_a_processor(number: int)
 
 
 def test_a_zygote_that_cannot_be_started_leaves_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start.sandbox, "launch", Mock(side_effect=OSError(errno.ENOENT, "no such interpreter")))
+    monkeypatch.setattr(start, "launch", Mock(side_effect=OSError(errno.ENOENT, "no such interpreter")))
     before = descriptors()
     with pytest.raises(OSError, match="no such interpreter"):
         start.start_zygote("python", without=(), threads=2)
@@ -135,7 +135,7 @@ def test_a_zygote_that_cannot_be_started_leaves_no_socket(monkeypatch: pytest.Mo
 
 def test_workers_choose_the_core_as_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = Mock()
-    monkeypatch.setattr(start.sandbox, "launch", launch)
+    monkeypatch.setattr(start, "launch", launch)
     monkeypatch.setenv(compiled.VARIABLE, "1")
     start.start_zygote("python", without=(), threads=2).control.close()
     assert launch.call_args.kwargs["environment"] == {compiled.VARIABLE: "1"}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
+from logitport_sandbox import SandboxError
 from logitport_server.executors.pidfd import process_id_of, send_signal
 from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
 from logitport_server.principal_process.worker_messages import (
@@ -20,7 +21,6 @@ from logitport_server.principal_process.worker_messages import (
     WorkerForked,
     WorkerNotForked,
 )
-from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
 from logitport_session.log_limit import LogLimit
 
