@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 # Those whose code may stand in a traceback or a log of a processor beside the author's.
-OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_sandbox", "logitport_server", "logitport_session")
+OUR_PACKAGES = (
+    "logitport",
+    "logitport_builtins",
+    "logitport_runner",
+    "logitport_sandbox",
+    "logitport_server",
+    "logitport_session",
+)
 
 
 def how_to_install(*extras: str) -> str:

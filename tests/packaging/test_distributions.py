@@ -30,6 +30,7 @@ PACKAGES = (
     "logitport_fleet",
     "logitport_play",
     "logitport_proto",
+    "logitport_runner",
     "logitport_sandbox",
     "logitport_server",
     "logitport_session",

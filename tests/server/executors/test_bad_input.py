@@ -18,9 +18,9 @@ from logitport import InvalidArgument, LogitportError, NotFound, PayloadError, P
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session import session_admissions, session_steps
 from logitport_session.apply import apply
 from logitport_session.session import EngineSession

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.testing.in_process import InProcessRunner
-from logitport_server.testing.in_thread import ThreadServer
+from logitport_runner.in_process import InProcessRunner
+from logitport_runner.in_thread import ThreadServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import ServerUnavailable
+from logitport_runner.in_process import make_config
 from logitport_server.server import Server
 from logitport_server.start_errors import StartupError
-from logitport_server.testing.in_process import make_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

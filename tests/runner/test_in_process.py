@@ -18,7 +18,7 @@ from logitport import (
     StateLost,
 )
 from logitport.testing.runner import RowStep
-from logitport_server.testing import open_runner
+from logitport_runner import open_runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
