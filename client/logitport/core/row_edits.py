@@ -12,6 +12,7 @@ import numpy as np
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument
+from logitport.installation import OUR_PACKAGES
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -55,9 +56,6 @@ def unpack_bits(words: NDArray[np.int32], vocab_size: int) -> NDArray[np.bool_]:
 CallSite: TypeAlias = "tuple[CodeType, int, dict[str, Any]]"
 # Kind, token ids (or words of a bitmask), values of a BIAS.
 Edit: TypeAlias = "tuple[EditKind, NDArray[Any], NDArray[np.float32] | None]"
-
-
-_OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server")
 
 
 class RowEdits:
@@ -253,7 +251,7 @@ def _call_site() -> CallSite:
 def _traceback_at(site: CallSite, error: BaseException) -> str:
     """Format as the traceback of an error that was raised there; "" if the code is logitport's own."""
     code, instruction, module = site
-    if str(module.get("__package__") or "").partition(".")[0] in _OUR_PACKAGES:
+    if str(module.get("__package__") or "").partition(".")[0] in OUR_PACKAGES:
         return ""
     lines = (line for begin, end, line in code.co_lines() if line is not None and begin <= instruction < end)
     frame = traceback.FrameSummary(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
