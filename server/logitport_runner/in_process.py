@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.testing.runner import Place, RowResult, RowStep
     from logitport_proto import common_pb2
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
     from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects import Dialect
 

@@ -17,7 +17,8 @@ import pytest
 from logitport import EditProcessor, payload
 from logitport_sandbox import LAYERS, WorkerLimits
 from logitport_sandbox.cgroups import WorkerCgroups
-from logitport_server.executors import Deadlines, ProcessExecutor
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from logitport_sandbox import SandboxError
 from logitport_sandbox.cgroups import open_cgroups
-from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
+from logitport_server.executors.inline import InlineExecutor
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines
 from logitport_server.executors.worker_zygotes import limits_of, pythons_of
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.start_errors import StartupError
@@ -14,7 +16,7 @@ from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
 
 
 def choose_executor(config: ServerConfig) -> Executor:

@@ -12,7 +12,9 @@ import pytest
 
 from logitport import EditProcessor, History, InvalidArgument, ProcessorFailed
 from logitport_sandbox import LAYERS
-from logitport_server.executors import Deadlines, ProcessExecutor, admission
+from logitport_server.executors import admission
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States, by_row
 from logitport_session.dialects.failures import WorkerLost

@@ -29,7 +29,7 @@ from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
 
     Open = Callable[[processing_pb2.OpenSession], EngineSession]
 

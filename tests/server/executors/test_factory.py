@@ -10,7 +10,8 @@ import pytest
 
 from logitport_sandbox import NotContained, SandboxError
 from logitport_server.config import ServerConfig
-from logitport_server.executors import InlineExecutor, factory
+from logitport_server.executors import factory
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.start_errors import StartupError
 from logitport_server.worker import start
 

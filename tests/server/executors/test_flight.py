@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
-from logitport_server.executors import Flight, ProcessExecutor, remote
+from logitport_server.executors import remote
+from logitport_server.executors.flight import Flight
 from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
+    from logitport_server.executors.process import ProcessExecutor
     from logitport_session.source import Source
 
     Ship = Callable[..., Source]

@@ -23,10 +23,12 @@ from transformers import LogitsProcessor
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
 from logitport_sandbox import LAYERS
-from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, admission, remote
+from logitport_server.executors import admission, remote
 from logitport_server.executors.domain_workers import DomainWorkers
+from logitport_server.executors.gpu import Gpu
+from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.shared_rows import SharedRows
-from logitport_server.executors.worker import Worker
+from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import gpu as in_worker

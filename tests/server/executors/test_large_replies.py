@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded
-from logitport_server.executors import Deadlines
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.remote import RemoteDialect
-from logitport_server.executors.worker import Worker
+from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.worker_process import WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, replies
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
-    from logitport_server.executors import ProcessExecutor
+    from logitport_server.executors.process import ProcessExecutor
     from logitport_session.source import Source
 
     Ship = Callable[..., Source]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, EditRequest, History, ProcessorFailed, RowEdits
-from logitport_server.executors import ProcessExecutor, worker_process
+from logitport_server.executors import worker_process
 from logitport_session.dialects import RequestContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport_server.executors.process import ProcessExecutor
     from logitport_session.source import Source
 
 

@@ -17,7 +17,9 @@ from logitport.payload import dumps, loads, parse
 from logitport.tokenizers import operator_tokenizer
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
+from logitport_server.executors.inline import InlineExecutor
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import open_tokenizers
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
     from logitport_session.source import Source
 

@@ -29,8 +29,8 @@ from logitport import (
     RowEdits,
 )
 from logitport_sandbox import LAYERS
-from logitport_server.executors import Deadlines, ProcessExecutor
-from logitport_server.executors.worker import Worker
+from logitport_server.executors.process import ProcessExecutor
+from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine

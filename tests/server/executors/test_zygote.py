@@ -15,8 +15,7 @@ import pytest
 
 from logitport import LimitExceeded, compiled
 from logitport_sandbox import WorkerForker, WorkerLimits
-from logitport_server.executors import Deadlines
-from logitport_server.executors.worker import Worker
+from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, start
