@@ -11,12 +11,12 @@ from logitport.core.history import extend_crc
 from logitport.errors import InvalidArgument, LogitportError, NotFound, ServerUnavailable
 from logitport.testing.runner import ProcessorInfo
 from logitport_proto import processing_pb2
+from logitport_runner.executor_choice import choose_executor
 from logitport_runner.local_registry import LocalRegistry
 from logitport_runner.own_processors import OwnProcessors
 from logitport_runner.watched_step import WatchedStep
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors.factory import choose_executor
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.start_errors import StartupError

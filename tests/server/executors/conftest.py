@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import payload
+from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.worker import Deadlines
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session.principals import Party, TrustDomain

@@ -22,11 +22,11 @@ from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
+from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
 from logitport_server.executors import admission, remote
 from logitport_server.executors.domain_workers import DomainWorkers
 from logitport_server.executors.gpu import Gpu
-from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.shared_rows import SharedRows
 from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.worker_process import WorkerGone, WorkerProcess

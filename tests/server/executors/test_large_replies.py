@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logitport import EditRequest, RowEdits
-    from logitport_server.executors.process import ProcessExecutor
+    from logitport_runner.process_executor import ProcessExecutor
     from logitport_session.source import Source
 
     Ship = Callable[..., Source]

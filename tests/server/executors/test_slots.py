@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded, RowEdits, payload
+from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
-from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker import Deadlines
 from logitport_session.dialects import RequestContext

@@ -17,7 +17,7 @@ from logitport_session.dialects import RequestContext
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_server.executors.process import ProcessExecutor
+    from logitport_runner.process_executor import ProcessExecutor
     from logitport_session.source import Source
 
 

@@ -28,8 +28,8 @@ from logitport import (
     ProcessorFailed,
     RowEdits,
 )
+from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
-from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.worker import Deadlines, Worker
 from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from logitport_runner import executor_choice
 from logitport_sandbox import NotContained, SandboxError
 from logitport_server.config import ServerConfig
-from logitport_server.executors import factory
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.start_errors import StartupError
 from logitport_server.worker import start
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("options", [{}, {"enable_custom_logit_processor": True, "isolation": "none"}])
 def test_configurations_without_workers(options: dict[str, Any]) -> None:
-    assert isinstance(factory.choose_executor(ServerConfig(**options)), InlineExecutor)
+    assert isinstance(executor_choice.choose_executor(ServerConfig(**options)), InlineExecutor)
 
 
 def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_processors_that_are_not_contained_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(
         StartupError, match=r"(?s)host's files.*--isolation none runs them in the processes of their callers"
     ):
-        factory.choose_executor(config)
+        executor_choice.choose_executor(config)
 
 
 def test_every_interpreter_of_workers_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_every_interpreter_of_workers_is_probed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(start, "contain", contain)
     config = ServerConfig(enable_custom_logit_processor=True, worker_python=["3.12=/a/python3.12"])
     with pytest.raises(StartupError, match=f"{re.escape(sys.executable)} /a/python3.12$"):
-        factory.choose_executor(config)
+        executor_choice.choose_executor(config)
 
 
 def test_a_python_that_cannot_run_workers(start_server: Callable[..., RunningServer]) -> None:

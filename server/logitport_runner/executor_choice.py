@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import SandboxError
 from logitport_sandbox.cgroups import open_cgroups
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.process import ProcessExecutor
 from logitport_server.executors.worker import Deadlines
 from logitport_server.executors.worker_zygotes import limits_of, pythons_of
 from logitport_server.registry.loader import PayloadLoader
