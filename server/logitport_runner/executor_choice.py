@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import SandboxError
 from logitport_sandbox.cgroups import open_cgroups
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.worker import Deadlines
-from logitport_server.executors.worker_zygotes import limits_of, pythons_of
+from logitport_server.executors.worker_processes.worker_zygotes import limits_of, pythons_of
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote

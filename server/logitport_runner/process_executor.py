@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport_server.executors.output import OutputLog
-from logitport_server.executors.slots import WorkerSlots
 from logitport_server.executors.worker_executor import WorkerExecutor
-from logitport_server.executors.worker_zygotes import WorkerZygotes
+from logitport_server.executors.worker_processes.slots import WorkerSlots
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from logitport_sandbox import WorkerLimits
     from logitport_sandbox.cgroups import WorkerCgroups
-    from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.worker import Deadlines
-    from logitport_server.executors.zygote import Zygote
+    from logitport_server.executors.calls.worker import Deadlines
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.zygote import Zygote
     from logitport_server.worker.start import StartedZygote
     from logitport_session.principals import TrustDomain
 

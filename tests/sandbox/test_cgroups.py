@@ -18,7 +18,7 @@ from logitport import EditProcessor, payload
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS, WorkerLimits
 from logitport_sandbox.cgroups import WorkerCgroups
-from logitport_server.executors.worker import Deadlines
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
 

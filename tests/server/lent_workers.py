@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from logitport import History, payload
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors.worker import Deadlines
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process import messages
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from logitport_server.executors.worker_zygotes import WorkerZygotes
+    from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 
 T = TypeVar("T")
 

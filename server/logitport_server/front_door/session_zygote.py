@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config.sources import VARIABLES
-from logitport_server.executors.pidfd import describe_end
+from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.principal_process import lifeline

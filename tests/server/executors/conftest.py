@@ -9,8 +9,8 @@ import pytest
 from logitport import payload
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.worker import Deadlines
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source

@@ -18,8 +18,8 @@ from logitport.tokenizers import operator_tokenizer
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.worker import Deadlines
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import open_tokenizers

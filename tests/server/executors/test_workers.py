@@ -30,8 +30,8 @@ from logitport import (
 )
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
-from logitport_server.executors.worker import Deadlines, Worker
-from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import frames, messages
@@ -381,7 +381,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
             assert may_launch.wait(60.0)
         return start(*arguments, **options)
 
-    monkeypatch.setattr("logitport_server.executors.worker_zygotes.start_zygote", start_late)
+    monkeypatch.setattr("logitport_server.executors.worker_processes.worker_zygotes.start_zygote", start_late)
     executors.append(executor := ProcessExecutor(Deadlines(0.5, 200.0), quarantine_after=1, without=missing))
     try:
         executor.ready()

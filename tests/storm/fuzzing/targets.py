@@ -32,11 +32,11 @@ from logitport.ops.apply_edits import cpu
 from logitport_proto import common_pb2, processing_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
-from logitport_server.executors.domain_workers import DomainWorkers
+from logitport_server.executors.calls.domain_workers import DomainWorkers
+from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.worker import Deadlines, Worker
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.remote import RemoteDialect
-from logitport_server.executors.worker import Deadlines, Worker
-from logitport_server.executors.worker_process import Received, WorkerGone
+from logitport_server.executors.worker_processes.worker_process import Received, WorkerGone
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy

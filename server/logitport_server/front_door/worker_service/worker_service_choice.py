@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport_sandbox import SandboxError
 from logitport_sandbox.cgroups import open_cgroups
 from logitport_sandbox.gpu import device_nodes
-from logitport_server.executors.worker_zygotes import WorkerZygotes, limits_of, pythons_of
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes, limits_of, pythons_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.front_door.worker_service.worker_service import WorkerService
 from logitport_server.start_errors import StartupError

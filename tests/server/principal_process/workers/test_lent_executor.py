@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
-from logitport_server.executors.worker_zygotes import WorkerZygotes
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 from logitport_server.principal_process.worker_messages import Domain as DomainMessage
 from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure, WorkerForked
 from logitport_session.dialects.failures import WorkerLost

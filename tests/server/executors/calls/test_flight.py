@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, History, ProcessorFailed
-from logitport_server.executors import remote
-from logitport_server.executors.flight import Flight
+from logitport_server.executors.calls import remote
+from logitport_server.executors.calls.flight import Flight
 from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, EditRequest, History, ProcessorFailed, RowEdits
-from logitport_server.executors import worker_process
+from logitport_server.executors.worker_processes import worker_process
 from logitport_session.dialects import RequestContext
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from logitport_server.executors.domain_workers import DomainWorkers
+from logitport_server.executors.calls.domain_workers import DomainWorkers
 
 
 class Worker:

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from logitport.errors import LogitportError, ProcessorFailed, from_proto
 from logitport_proto import common_pb2
 from logitport_server.executors.output import MAX_TEXT_LENGTH, OutputLog
-from logitport_server.executors.process_holder import ProcessHolder
-from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess, ZygoteGone
+from logitport_server.executors.worker_processes.process_holder import ProcessHolder
+from logitport_server.executors.worker_processes.worker_process import (
+    ProcessPoll,
+    WorkerGone,
+    WorkerProcess,
+    ZygoteGone,
+)
 from logitport_server.worker import messages, replies, stack
 from logitport_session import load_time
 from logitport_session.dialects import failures
@@ -23,9 +28,9 @@ from logitport_session.principals import log_fields
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.process_holder import ForksWorkers
-    from logitport_server.executors.slots import WorkerSlots
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.process_holder import ForksWorkers
+    from logitport_server.executors.worker_processes.slots import WorkerSlots
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import RequestContext
     from logitport_session.principals import TrustDomain

@@ -15,8 +15,8 @@ import pytest
 
 from logitport import LimitExceeded, compiled
 from logitport_sandbox import WorkerForker, WorkerLimits
-from logitport_server.executors.worker import Deadlines, Worker
-from logitport_server.executors.zygote import WorkerGone, Zygote
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.zygote import WorkerGone, Zygote
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, start
 from logitport_server.worker import zygote as zygote_process
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from logitport_server.executors.hosting import Hosting
+from logitport_server.executors.calls.hosting import Hosting
 from logitport_server.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.executors.domain_workers import DomainWorkers
-    from logitport_server.executors.hosting import Loads
+    from logitport_server.executors.calls.domain_workers import DomainWorkers
+    from logitport_server.executors.calls.hosting import Loads
     from logitport_session.source import Source
 
 # A class loads quickly if that takes at most this part of the time of a call.

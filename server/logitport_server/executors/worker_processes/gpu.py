@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport.core.cuda_ipc import Cuda
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.principals import TrustDomain
     from logitport_session.shared_memory.regions import Region
 

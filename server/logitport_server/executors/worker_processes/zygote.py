@@ -11,8 +11,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.executors.pidfd import describe_end
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
+from logitport_server.executors.worker_processes.pidfd import describe_end
+from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
 from logitport_session import descriptors
 

@@ -14,7 +14,7 @@ from logitport.core.bounded import BoundedTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.executors.worker import Worker
+    from logitport_server.executors.calls.worker import Worker
     from logitport_session.source import Source
 
 # A worker for admissions has loaded classes that further admissions need, but nothing else.

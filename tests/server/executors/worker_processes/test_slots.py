@@ -12,8 +12,8 @@ import pytest
 from logitport import EditProcessor, History, LimitExceeded, RowEdits, payload
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
-from logitport_server.executors.slots import WorkerSlots
-from logitport_server.executors.worker import Deadlines
+from logitport_server.executors.calls.worker import Deadlines
+from logitport_server.executors.worker_processes.slots import WorkerSlots
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.principals import Party, TrustDomain

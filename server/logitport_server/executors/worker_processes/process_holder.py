@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from logitport.errors import LimitExceeded, ProcessorFailed
-from logitport_server.executors.report import WorkerReport
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
+from logitport_server.executors.worker_processes.report import WorkerReport
+from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess
 from logitport_session import descriptors
 from logitport_session.dialects.failures import WorkerLost
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.slots import WorkerSlots
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.slots import WorkerSlots
     from logitport_session.principals import TrustDomain
     from logitport_session.source import Source
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from logitport import EditProcessor, InvalidArgument
-from logitport_server.executors.domain_workers import ValidatedParams
+from logitport_server.executors.calls.domain_workers import ValidatedParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ import pytest
 from logitport import EditProcessor, History, InvalidArgument, ProcessorFailed
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
-from logitport_server.executors import admission
-from logitport_server.executors.worker import Deadlines
+from logitport_server.executors.calls import admission
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States, by_row
 from logitport_session.dialects.failures import WorkerLost

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from logitport import EditProcessor, History, LimitExceeded
-from logitport_server.executors.domain_workers import DomainWorkers
-from logitport_server.executors.remote import RemoteDialect
-from logitport_server.executors.worker import Deadlines, Worker
-from logitport_server.executors.worker_process import WorkerProcess
+from logitport_server.executors.calls.domain_workers import DomainWorkers
+from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.worker_process import WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, replies
 from logitport_server.worker.output import Output

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import LogitportError
-from logitport_server.executors.gpu import GpuMemory, release_memory
+from logitport_server.executors.worker_processes.gpu import GpuMemory, release_memory
 from logitport_server.worker import messages
 from logitport_session.dialects.failures import is_retryable
 from logitport_session.shared_memory.regions import Region
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.principals import TrustDomain
 
     # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.

@@ -11,7 +11,7 @@ from logitport import payload
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_sandbox import WorkerLimits
-from logitport_server.executors.zygotes import ZygoteKind, Zygotes
+from logitport_server.executors.worker_processes.zygotes import ZygoteKind, Zygotes
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import close_tokenizers
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_sandbox.cgroups import WorkerCgroups
     from logitport_server.config import ServerConfig
-    from logitport_server.executors.zygote import Zygote
+    from logitport_server.executors.worker_processes.zygote import Zygote
     from logitport_server.worker.start import StartedZygote
 
 logger = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from logitport_server.executors.worker_process import ProcessPoll
+from logitport_server.executors.worker_processes.worker_process import ProcessPoll
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport_server.executors.worker import Worker
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.calls.worker import Worker
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.isolation import RemoteCall
     from logitport_session.source import Source
 

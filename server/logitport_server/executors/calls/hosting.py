@@ -10,8 +10,8 @@ from logitport_server.worker.shown_source import encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_server.executors.worker import Worker
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.calls.worker import Worker
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.source import Source
 
 _Reply = TypeVar("_Reply")

@@ -11,8 +11,8 @@ from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_sandbox import SandboxError
-from logitport_server.executors.worker_process import WorkerGone
-from logitport_server.executors.zygote import Zygote
+from logitport_server.executors.worker_processes.worker_process import WorkerGone
+from logitport_server.executors.worker_processes.zygote import Zygote
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_session import descriptors
 

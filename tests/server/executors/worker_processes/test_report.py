@@ -9,9 +9,9 @@ import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
-from logitport_server.executors.pidfd import process_id_of, send_signal
-from logitport_server.executors.report import resident_bytes
-from logitport_server.executors.worker import Deadlines, Worker
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.pidfd import process_id_of, send_signal
+from logitport_server.executors.worker_processes.report import resident_bytes
 from logitport_server.registry.quarantine import Quarantine
 from logitport_session.dialects import make_dialect
 from tests.toy_processors import AddOneInPlace

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 
 from logitport_sandbox import SandboxError, WorkerLimits
-from logitport_server.executors import zygotes as zygotes_module
-from logitport_server.executors.worker_process import WorkerGone
-from logitport_server.executors.zygotes import ZygoteKind, Zygotes
+from logitport_server.executors.worker_processes import zygotes as zygotes_module
+from logitport_server.executors.worker_processes.worker_process import WorkerGone
+from logitport_server.executors.worker_processes.zygotes import ZygoteKind, Zygotes
 from logitport_server.worker import messages
 from logitport_server.worker.start import StartedZygote
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from logitport.errors import LimitExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_server.executors.report import WorkerReport
+    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_session.principals import TrustDomain
 
     # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.

@@ -12,11 +12,11 @@ import orjson
 
 from logitport.core.edits import Edits
 from logitport.errors import ProcessorFailed, StateLost
-from logitport_server.executors.admission import AdmissionRunner
-from logitport_server.executors.flight import Flight
-from logitport_server.executors.hosting import Hosting, Loads
-from logitport_server.executors.remote_state import RemoteState, drain_events, numbers
-from logitport_server.executors.shared_rows import SharedRows
+from logitport_server.executors.calls.admission import AdmissionRunner
+from logitport_server.executors.calls.flight import Flight
+from logitport_server.executors.calls.hosting import Hosting, Loads
+from logitport_server.executors.calls.remote_state import RemoteState, drain_events, numbers
+from logitport_server.executors.calls.shared_rows import SharedRows
 from logitport_server.worker import messages
 from logitport_session.dialects import Dialect, RequestContext
 from logitport_session.dialects.base import States
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport_server.executors.domain_workers import DomainWorkers
-    from logitport_server.executors.worker import Worker
-    from logitport_server.executors.worker_process import WorkerProcess
+    from logitport_server.executors.calls.domain_workers import DomainWorkers
+    from logitport_server.executors.calls.worker import Worker
+    from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.shared_memory.regions import Region
     from logitport_session.source import Source
 

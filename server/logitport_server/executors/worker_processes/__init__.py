@@ -1,0 +1,1 @@
+"""The processes of workers: their zygotes, forks, slots, sockets and ends."""
