@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from logitport_server.executors.worker_processes.worker_process import ProcessPoll
 
@@ -14,25 +14,9 @@ if TYPE_CHECKING:
     from logitport_server.executors.calls.worker import Worker
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.isolation import RemoteCall
-    from logitport_session.source import Source
 
 # How long to wait for a busy worker before the next one is tried.
 _RETRY_SECONDS = 0.002
-
-
-class InWorker(Protocol):
-    """A processor in a worker."""
-
-    @property
-    def source(self) -> Source:
-        """The processor's code."""
-
-    @property
-    def worker(self) -> Worker:
-        """The worker, which may run other processors, too."""
-
-    def post(self, call: RemoteCall, seconds: float) -> None:
-        """Post a call to the worker, which the caller has locked. May block for these seconds. An error ends it."""
 
 
 class Flight:
