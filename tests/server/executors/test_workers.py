@@ -357,7 +357,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         lost = dialect.worker.process(60.0)  # type: ignore[attr-defined]
-        for zygote in executor._zygotes.current().values():
+        for zygote in executor._zygotes._zygotes.current().values():
             zygote._process.kill()
         while lost.alive:
             time.sleep(0.01)
@@ -388,7 +388,7 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         worker = dialect.worker  # type: ignore[attr-defined]
-        (zygote,) = executor._zygotes.current().values()
+        (zygote,) = executor._zygotes._zygotes.current().values()
         flush = worker._process.flush
 
         def end_in_call() -> None:

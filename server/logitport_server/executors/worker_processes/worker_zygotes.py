@@ -88,10 +88,6 @@ class WorkerZygotes:
         """Do the same as `get` without waiting, as `Zygotes.launched`."""
         return self._zygotes.launched(self._kind(python, holds_gpu=holds_gpu))
 
-    def current(self) -> dict[ZygoteKind, Zygote]:
-        """Return the zygotes that are launched, which may have ended."""
-        return self._zygotes.current()
-
     def close(self) -> None:
         """End all zygotes, and their workers with them."""
         self._zygotes.close()
