@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from logitport.core.cuda_ipc import CudaError
+import torch
+
+from logitport.core.cuda_ipc import Cuda, CudaError
 from logitport.errors import LogitportError
-from logitport_server.executors.worker_processes.gpu import GpuMemory, release_memory
 from logitport_server.worker import messages
 from logitport_session.dialects.failures import is_retryable
+from logitport_session.shared_memory.device_regions import keep, wait_until_idle
 from logitport_session.shared_memory.regions import Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch
 
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
@@ -26,6 +27,35 @@ if TYPE_CHECKING:
     OpenOnGpu = Callable[[messages.WorkerMemory, int], object]
 
 _numbers = count(1)
+
+
+class GpuMemory:
+    """GPU memory that a worker opens by a file descriptor; the counterpart of `Region` for host memory.
+
+    Attributes:
+        fd: the descriptor.
+
+    Raises CudaError.
+    """
+
+    def __init__(self, cuda: Cuda, size_bytes: int) -> None:
+        self._data, self.fd = cuda.share(size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """The allocated size, which may be larger than requested."""
+        return self._data.numel()
+
+    def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a view. The caller must check the bounds."""
+        return self._data[byte_offset : byte_offset + shape[0] * shape[1] * dtype.itemsize].view(dtype).view(shape)
+
+    def close(self) -> None:
+        """Close the descriptor. The memory is freed with the last tensor that views it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self._data = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -188,7 +218,7 @@ class SharedRows:
     def _drop(self, rows: _Rows | None) -> None:
         if rows is not None:
             self._unmapped.append(rows.mapping.number)
-            release_memory(rows.mapping.region, self._stream)
+            _release_memory(rows.mapping.region, self._stream)
 
     def __del__(self) -> None:
         for rows in (self._on_host, self._on_gpu):
@@ -202,3 +232,11 @@ def _size_bytes(rows: int, like: torch.Tensor) -> int:
 def _rows_in(region: Region | GpuMemory, rows: int, like: torch.Tensor) -> _Rows:
     tensor = region.tensor(0, (rows, like.shape[1]), like.dtype)
     return _Rows(_Mapping(next(_numbers), region), tensor)
+
+
+def _release_memory(memory: GpuMemory | Region, stream: torch.cuda.Stream | None) -> None:
+    """Close memory once copies on this stream have ended. If they never end, keep the memory open."""
+    if stream is not None and not wait_until_idle(stream):
+        keep(memory, memory.size_bytes, "a worker's memory")
+    else:
+        memory.close()

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
-
-import torch
-
-from logitport_session.shared_memory.device_regions import keep, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +13,6 @@ if TYPE_CHECKING:
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.principals import TrustDomain
-    from logitport_session.shared_memory.regions import Region
 
 logger = logging.getLogger(__name__)
 
@@ -68,40 +62,3 @@ class Gpu:
             self.cuda.device,
             str(reason)[:_MAX_REASON],
         )
-
-
-class GpuMemory:
-    """GPU memory that a worker opens by a file descriptor; the counterpart of `Region` for host memory.
-
-    Attributes:
-        fd: the descriptor.
-
-    Raises CudaError.
-    """
-
-    def __init__(self, cuda: Cuda, size_bytes: int) -> None:
-        self._data, self.fd = cuda.share(size_bytes)
-
-    @property
-    def size_bytes(self) -> int:
-        """The allocated size, which may be larger than requested."""
-        return self._data.numel()
-
-    def tensor(self, byte_offset: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a view. The caller must check the bounds."""
-        return self._data[byte_offset : byte_offset + shape[0] * shape[1] * dtype.itemsize].view(dtype).view(shape)
-
-    def close(self) -> None:
-        """Close the descriptor. The memory is freed with the last tensor that views it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-            self._data = torch.empty(0, dtype=torch.uint8)
-
-
-def release_memory(memory: GpuMemory | Region, stream: torch.cuda.Stream | None) -> None:
-    """Close memory once copies on this stream have ended. If they never end, keep the memory open."""
-    if stream is not None and not wait_until_idle(stream):
-        keep(memory, memory.size_bytes, "a worker's memory")
-    else:
-        memory.close()
