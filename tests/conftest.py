@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import Client, compiled, shipping
-from logitport_server.sandbox import LAYERS
+from logitport_sandbox import LAYERS
 from tests import leaks
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks
 from tests.tiers import is_fleet, is_slow, load_profile

@@ -11,8 +11,8 @@ import platform
 import sys
 from pathlib import Path
 
-from logitport_server.sandbox import bpf, linux
-from logitport_server.sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
+from logitport_sandbox import bpf, linux
+from logitport_sandbox.system_calls import AUDIT_ARCHITECTURES, numbers
 
 LANDLOCK_CREATE_RULESET = 444
 

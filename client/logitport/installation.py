@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 # Those whose code may stand in a traceback or a log of a processor beside the author's.
-OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server", "logitport_session", "logitport_testing")
+OUR_PACKAGES = (
+    "logitport",
+    "logitport_builtins",
+    "logitport_runner",
+    "logitport_sandbox",
+    "logitport_server",
+    "logitport_session",
+    "logitport_testing",
+)
 
 
 def how_to_install(*extras: str) -> str:

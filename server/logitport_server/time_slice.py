@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from logitport_server.sandbox import linux
+from logitport_sandbox import linux
 
 _NANOSECONDS = 100_000  # the shortest that the kernel accepts
 

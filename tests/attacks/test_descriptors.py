@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from logitport import CustomLogitProcessor
-from logitport_server.testing.in_thread import ThreadServer
+from logitport_runner.in_thread import ThreadServer
 from logitport_server.transports import endpoint
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
 from tests.processes import principal_processes

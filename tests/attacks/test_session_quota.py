@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport_proto import processing_pb2
+from logitport_runner.in_thread import ThreadServer
 from logitport_server.access import stalls
-from logitport_server.testing.in_thread import ThreadServer
 from tests.attacks.conftest import RawEngine
 from tests.conftest import free_address
 from tests.waiting import wait_until

@@ -13,9 +13,9 @@ import pytest
 from logitport import ops
 from logitport.ops import ApplyEdits, choice
 from logitport.ops.apply_edits import PLATFORMS
+from logitport_sandbox import SandboxError
 from logitport_server.cli import doctor
 from logitport_server.cli.root import run
-from logitport_server.sandbox import SandboxError
 from tests.plugin_process import run_beside_plugin
 
 if TYPE_CHECKING:

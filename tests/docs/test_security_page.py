@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from logitport.integrations.common.tenants import EngineRequest
+from logitport_sandbox import LAYER_NAMES, WorkerLimits
+from logitport_sandbox.attempts import ATTEMPTS, Attempt
 from logitport_server.config import ServerConfig
-from logitport_server.sandbox import LAYER_NAMES, WorkerLimits
-from logitport_server.sandbox.attempts import ATTEMPTS, Attempt
 from tests.conftest import free_address
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server.sandbox import LAYERS
+from logitport_sandbox import LAYERS
 from tests.conftest import environment
 from tests.waiting import wait_until
 

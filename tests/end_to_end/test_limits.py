@@ -22,8 +22,8 @@ import torch
 
 from logitport import Client, CustomLogitProcessor, LimitExceeded, Request, RequestsFailed, ServerUnavailable, errors
 from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
+from logitport_runner.in_thread import ThreadServer
 from logitport_server.access import new_token, quotas, stalls
-from logitport_server.testing.in_thread import ThreadServer
 from logitport_server.transports import endpoint
 from logitport_session import limits
 from tests.conftest import free_address

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from logitport_server.sandbox import LAYERS
+from logitport_sandbox import LAYERS
 from tests.missing_layers import without
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from logitport import Client, Request
 from logitport.errors import LimitExceeded
+from logitport_runner.in_thread import ThreadServer
 from logitport_server.front_door import processes
-from logitport_server.testing.in_thread import ThreadServer
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 from logitport import Client, Request
 from logitport_proto import processing_pb2
-from logitport_server.testing.in_thread import ThreadServer
+from logitport_runner.in_thread import ThreadServer
 from tests.attacks.conftest import Peak
 from tests.end_to_end.test_principal_processes import processes_of
 from tests.waiting import SECONDS, stop_processes, wait_until

@@ -30,6 +30,8 @@ PACKAGES = (
     "logitport_fleet",
     "logitport_play",
     "logitport_proto",
+    "logitport_runner",
+    "logitport_sandbox",
     "logitport_server",
     "logitport_session",
     "logitport_testing",

@@ -29,7 +29,7 @@ from logitport.programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
-from logitport_server.executors import InlineExecutor
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session import session_admissions, session_steps
 from logitport_session.active_request import ActiveRequest, ChainEntry

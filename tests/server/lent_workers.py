@@ -11,15 +11,15 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logitport import History, payload
+from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors import Deadlines
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
-from logitport_server.sandbox import LAYERS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.principals import Party, TrustDomain
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from logitport_server.executors.worker_zygotes import WorkerZygotes
+    from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 
 T = TypeVar("T")
 

@@ -42,7 +42,7 @@ _MODULES = {
         "server/logitport_server/principal_process/*.py",
         "server/logitport_server/transports/*.py",
     ],
-    "worker": ["server/logitport_server/executors/*.py", "server/logitport_server/worker/*.py"],
+    "worker": ["server/logitport_server/executors/**/*.py", "server/logitport_server/worker/*.py"],
 }
 _FAST = "not slow and not peers and not engines and not fleet"
 _PYTEST = ["pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-m", _FAST]

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from logitport import compiled
+from logitport_sandbox import LAYERS, SandboxError
+from logitport_sandbox.assessment import assess
+from logitport_sandbox.gpu import device_nodes
 from logitport_server.cli.display import size
 from logitport_server.config import ServerConfig
 from logitport_server.config.sandbox import Layers
 from logitport_server.front_door import cpu_regime, machine
-from logitport_server.sandbox import LAYERS, SandboxError
-from logitport_server.sandbox.assessment import assess
-from logitport_server.sandbox.gpu import device_nodes
 
 if TYPE_CHECKING:
+    from logitport_sandbox.assessment import Assessment
     from logitport_server.front_door.machine import Need
-    from logitport_server.sandbox.assessment import Assessment
 
 
 class Doctor(Layers):

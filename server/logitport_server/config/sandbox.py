@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from logitport_sandbox.layers import LAYER_NAMES
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Seconds, Size
 from logitport_server.config.values import LayerState, WorkerPython, check_unique_names
-from logitport_server.sandbox.layers import LAYER_NAMES
 from logitport_session.limits import SessionLimits
 
 

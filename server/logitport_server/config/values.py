@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
+from logitport_sandbox.layers import LAYER_NAMES
 from logitport_server import addresses
 from logitport_server.config.option import Metavar, Unit, metadata_of
 from logitport_server.config.units import OFF, format_duration, format_size
-from logitport_server.sandbox.layers import LAYER_NAMES
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -12,7 +12,7 @@ from logitport_session.hosting import host_trusted
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.executors.output import OutputLog
-    from logitport_server.executors.report import WorkerReport
+    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
     from logitport_session.source import Source

@@ -11,21 +11,21 @@ from weakref import WeakSet, WeakValueDictionary
 from logitport.errors import PayloadError
 from logitport.payload.bytecode import RUNNING
 from logitport_server.executors.base import Executor
-from logitport_server.executors.domain_workers import DomainWorkers
-from logitport_server.executors.remote import RemoteDialect
-from logitport_server.executors.worker import Worker
-from logitport_server.executors.worker_zygotes import candidates
+from logitport_server.executors.calls.domain_workers import DomainWorkers
+from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.worker import Worker
+from logitport_server.executors.worker_processes.worker_zygotes import candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.payload import Payload
-    from logitport_server.executors.gpu import Gpu
+    from logitport_server.executors.calls.worker import Deadlines
     from logitport_server.executors.output import OutputLog
-    from logitport_server.executors.process_holder import ForksWorkers
-    from logitport_server.executors.report import WorkerReport
-    from logitport_server.executors.slots import WorkerSlots
-    from logitport_server.executors.worker import Deadlines
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.process_holder import ForksWorkers
+    from logitport_server.executors.worker_processes.report import WorkerReport
+    from logitport_server.executors.worker_processes.slots import WorkerSlots
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
     from logitport_session.principals import TrustDomain

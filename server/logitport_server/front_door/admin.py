@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logitport.core.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.config import ServerConfig
-    from logitport_server.executors.report import WorkerReport
+    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics import Metrics
     from logitport_server.registry.registry import Registry

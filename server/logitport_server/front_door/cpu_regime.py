@@ -31,7 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server.sandbox.cgroups import check_room, open_group, own_cgroup
+from logitport_sandbox.cgroups import check_room, open_group, own_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from logitport.core.bounded import BoundedTable
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport_server.executors.pidfd import describe_end
+from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.principal_process.messages import Ping
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
 from logitport_proto import common_pb2
-from logitport_server.executors.pidfd import send_signal
+from logitport_server.executors.worker_processes.pidfd import send_signal
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.link import failed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config.sources import VARIABLES
-from logitport_server.executors.pidfd import describe_end
+from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
 from logitport_server.launch_backoff import LaunchBackoff
 from logitport_server.principal_process import lifeline
@@ -40,7 +40,7 @@ _SECRETS = ("LOGITPORT_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP
 # The zygote ends with the front door, also while its imports run, which take seconds.
 _CODE = (
     "import sys; sys.path[:] = [path for path in sys.path if path]; "
-    "from logitport_server.sandbox.linux import end_with_parent; end_with_parent(int(sys.argv[2])); "
+    "from logitport_sandbox.linux import end_with_parent; end_with_parent(int(sys.argv[2])); "
     "from logitport_server.principal_process.zygote import main; main()"
 )
 _FORK_SECONDS = 10.0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from logitport_sandbox.linux import end_with_parent
 from logitport_server.config import ServerConfig
 from logitport_server.processes.single import serve
-from logitport_server.sandbox.linux import end_with_parent
 from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated, Union
 
 import msgspec
 
-from logitport_server.sandbox import WorkerLimits  # noqa: TC001 - msgspec evaluates the annotations
+from logitport_sandbox import WorkerLimits  # noqa: TC001 - msgspec evaluates the annotations
 from logitport_server.worker.frames import BadFrame
 
 _MAX_REASON = 160

@@ -10,9 +10,9 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_server import sandbox
-from logitport_server.sandbox import NotContained, SandboxError
-from logitport_server.sandbox.assessment import contain
+from logitport import compiled
+from logitport_sandbox import NotContained, SandboxError, launch
+from logitport_sandbox.assessment import contain
 from logitport_server.start_errors import StartupError
 from logitport_server.worker.tokenizers import open_tokenizers
 
@@ -64,13 +64,14 @@ def start_zygote(
     named = [f"{name}={descriptor}" for name, descriptor in tokenizers.items()]
     try:
         with zygote_end:
-            process = sandbox.launch(
+            process = launch(
                 python,
                 ["-m", "logitport_server.worker", str(zygote_end.fileno()), *named],
                 pass_fds=[zygote_end.fileno(), *tokenizers.values()],
                 without=without,
                 devices=devices,
                 threads=threads // 2,  # for torch; the rest is for the processor's own threads
+                environment=compiled.environment(),
             )
     except BaseException:
         control.close()

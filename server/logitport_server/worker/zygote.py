@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.payload import wire_names
-from logitport_server.sandbox import SandboxError, WorkerForker
+from logitport_sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
 from logitport_server.worker.tokenizers import load_tokenizers

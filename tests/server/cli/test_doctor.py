@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import compiled
+from logitport_sandbox import LAYER_NAMES, LAYERS
+from logitport_sandbox.assessment import Assessment
+from logitport_sandbox.attempts import ATTEMPTS
+from logitport_sandbox.probe import ProbeResult
 from logitport_server.cli import doctor as doctor_module
 from logitport_server.cli.root import run
 from logitport_server.front_door import cpu_regime, machine
-from logitport_server.sandbox import LAYER_NAMES, LAYERS
-from logitport_server.sandbox.assessment import Assessment
-from logitport_server.sandbox.attempts import ATTEMPTS
-from logitport_server.sandbox.probe import ProbeResult
 from tests.missing_layers import without
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from logitport import (
     RowEdits,
 )
 from logitport_builtins import BUILTINS
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.dialects.failures import of_processor, of_sandboxed
 
 if TYPE_CHECKING:

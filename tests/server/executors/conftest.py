@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import payload
-from logitport_server.executors import Deadlines, Executor, InlineExecutor, ProcessExecutor
+from logitport_runner.process_executor import ProcessExecutor
+from logitport_sandbox import LAYERS
+from logitport_server.executors.calls.worker import Deadlines
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.sandbox import LAYERS
 from logitport_session.principals import Party, TrustDomain
 from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from logitport_server.executors.base import Executor
 
 CALL_SECONDS, LOAD_SECONDS = 60.0, 200.0
 # The deadline for calls of `impatient`.

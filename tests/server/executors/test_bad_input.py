@@ -18,9 +18,9 @@ from logitport import InvalidArgument, LogitportError, NotFound, PayloadError, P
 from logitport.core import tensors
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session import session_admissions, session_steps
 from logitport_session.apply import apply
 from logitport_session.session import EngineSession
@@ -29,7 +29,7 @@ from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
 
     Open = Callable[[processing_pb2.OpenSession], EngineSession]
 

@@ -33,7 +33,7 @@ from tests.toy_processors import RaisesInInit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
 
     Ship = Callable[..., Source]

@@ -22,13 +22,15 @@ from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
 from logitport.core.cuda_ipc import CudaError
-from logitport_server.executors import Deadlines, Gpu, ProcessExecutor, admission, remote
-from logitport_server.executors.domain_workers import DomainWorkers
-from logitport_server.executors.shared_rows import SharedRows
-from logitport_server.executors.worker import Worker
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess
+from logitport_runner.process_executor import ProcessExecutor
+from logitport_sandbox import LAYERS
+from logitport_server.executors.calls import admission, remote
+from logitport_server.executors.calls.domain_workers import DomainWorkers
+from logitport_server.executors.calls.shared_rows import SharedRows
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.gpu import Gpu
+from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import LAYERS
 from logitport_server.worker import gpu as in_worker
 from logitport_server.worker import messages
 from logitport_server.worker.output import Output

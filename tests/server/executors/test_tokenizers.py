@@ -15,10 +15,12 @@ from logitport.dialects import InDialect
 from logitport.errors import LogitportError
 from logitport.payload import dumps, loads, parse
 from logitport.tokenizers import operator_tokenizer
+from logitport_runner.process_executor import ProcessExecutor
+from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
-from logitport_server.executors import Deadlines, InlineExecutor, ProcessExecutor
+from logitport_server.executors.calls.worker import Deadlines
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.sandbox import LAYERS
 from logitport_server.worker.start import start_zygote
 from logitport_server.worker.tokenizers import open_tokenizers
 from logitport_session.dialects import RequestContext
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from logitport_server.executors import Executor
+    from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
     from logitport_session.source import Source
 

@@ -28,12 +28,12 @@ from logitport import (
     ProcessorFailed,
     RowEdits,
 )
-from logitport_server.executors import Deadlines, ProcessExecutor
-from logitport_server.executors.worker import Worker
-from logitport_server.executors.worker_process import ProcessPoll, WorkerGone, WorkerProcess
+from logitport_runner.process_executor import ProcessExecutor
+from logitport_sandbox import LAYERS
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.worker_processes.worker_process import ProcessPoll, WorkerGone, WorkerProcess
 from logitport_server.registry import loader
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.sandbox import LAYERS
 from logitport_server.worker import frames, messages
 from logitport_server.worker.start import start_zygote
 from logitport_session.dialects import RequestContext
@@ -357,7 +357,7 @@ def test_a_zygote_that_ends_is_launched_again(ship: Ship) -> None:
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         lost = dialect.worker.process(60.0)  # type: ignore[attr-defined]
-        for zygote in executor._zygotes.current().values():
+        for zygote in executor._zygotes._zygotes.current().values():
             zygote._process.kill()
         while lost.alive:
             time.sleep(0.01)
@@ -381,14 +381,14 @@ def test_a_zygote_is_launched_again_in_the_background(ship: Ship, monkeypatch: p
             assert may_launch.wait(60.0)
         return start(*arguments, **options)
 
-    monkeypatch.setattr("logitport_server.executors.worker_zygotes.start_zygote", start_late)
+    monkeypatch.setattr("logitport_server.executors.worker_processes.worker_zygotes.start_zygote", start_late)
     executors.append(executor := ProcessExecutor(Deadlines(0.5, 200.0), quarantine_after=1, without=missing))
     try:
         executor.ready()
         dialect = executor.host(ship(CountsCallsInWorker))
         state = dialect.start(RequestContext("r", History([1]), {}, VOCAB), {})
         worker = dialect.worker  # type: ignore[attr-defined]
-        (zygote,) = executor._zygotes.current().values()
+        (zygote,) = executor._zygotes._zygotes.current().values()
         flush = worker._process.flush
 
         def end_in_call() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from logitport_sandbox.cgroups import WorkerCgroups
 from logitport_server.front_door import cpu_regime
-from logitport_server.sandbox.cgroups import WorkerCgroups
 from tests.server.front_door.joined import joined
 from tests.waiting import wait_until
 

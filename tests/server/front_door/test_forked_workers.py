@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_server.config import ServerConfig
-from logitport_server.executors.worker_process import ZygoteGone
-from logitport_server.executors.zygote import StartedWorker
+from logitport_server.executors.worker_processes.worker_process import ZygoteGone
+from logitport_server.executors.worker_processes.zygote import StartedWorker
 from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.principal_process.worker_messages import (

@@ -8,9 +8,9 @@ import pytest
 
 from logitport import InvalidArgument, NotFound
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.testing.local_registry import LocalRegistry
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, N
 from logitport.programs.program import Program, Value
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import APPLY, REGISTER, Principal
 from tests.client.programs.runtime import build
 from tests.toy_processors import Unchanged

@@ -14,9 +14,9 @@ import pytest
 from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, NotFound, PayloadError
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
@@ -212,7 +212,7 @@ from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.testing.local_registry import LocalRegistry
+from logitport_runner.local_registry import LocalRegistry
 
 class Bomb:
     def __reduce__(self):

@@ -10,6 +10,7 @@ import pytest
 from logitport import InvalidArgument, NotFound, PayloadError, payload
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
@@ -17,7 +18,6 @@ from logitport_server.registry.records import Binding, Registration
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 

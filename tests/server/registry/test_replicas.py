@@ -11,6 +11,7 @@ import pytest
 from logitport import LimitExceeded, LogitportError, NameTaken, NotFound, ProcessorFailed
 from logitport_builtins import BUILTINS
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.records import Binding, Registration
@@ -18,7 +19,6 @@ from logitport_server.registry.stores.base import Conflict, Index, Store, StoreE
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 

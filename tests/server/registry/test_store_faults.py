@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import LogitportError
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry import registry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
 from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import PayloadError, payload
 from logitport_proto import common_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding
 from logitport_server.registry.stores.base import Write
@@ -19,7 +20,6 @@ from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.start_errors import StartupError
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_session.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 

@@ -8,10 +8,10 @@ import pytest
 
 from logitport_builtins import BUILTINS
 from logitport_proto import processing_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.steps.step_time import ReplyDeadlines, StepTime
 from tests.session_streams import answer

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logitport import History, PayloadError
-from logitport_server.executors import Executor, InlineExecutor
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
 from logitport_session import stubs
 from logitport_session.dialects import RequestContext
@@ -19,6 +19,7 @@ from tests.engine_stubs import importable_stubs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from logitport_server.executors.base import Executor
     from logitport_session.source import Source
 
     Ship = Callable[..., Source]

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from logitport_proto import common_pb2, processing_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
-from logitport_server.executors import InlineExecutor
+from logitport_server.executors.inline import InlineExecutor
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_session.session import EngineSession
 from tests.session_streams import answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitport_server.sandbox import WorkerLimits
+from logitport_sandbox import WorkerLimits
 from logitport_server.worker import messages
 from logitport_server.worker.frames import BadFrame
 

@@ -30,17 +30,17 @@ from logitport.errors import (
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
 from logitport_proto import common_pb2, processing_pb2
+from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
-from logitport_server.executors import Deadlines, InlineExecutor
-from logitport_server.executors.domain_workers import DomainWorkers
-from logitport_server.executors.remote import RemoteDialect
-from logitport_server.executors.worker import Worker
-from logitport_server.executors.worker_process import Received, WorkerGone
+from logitport_server.executors.calls.domain_workers import DomainWorkers
+from logitport_server.executors.calls.remote import RemoteDialect
+from logitport_server.executors.calls.worker import Deadlines, Worker
+from logitport_server.executors.inline import InlineExecutor
+from logitport_server.executors.worker_processes.worker_process import Received, WorkerGone
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.quarantine import Quarantine
-from logitport_server.testing.local_registry import LocalRegistry
 from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages, replies

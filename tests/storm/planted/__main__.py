@@ -61,7 +61,7 @@ DEFECTS = {
         "a step waits for a busy worker while it holds others",
         "--seed 18 --minutes 5 --only engine",
         {
-            "server/logitport_server/executors/flight.py": {
+            "server/logitport_server/executors/calls/flight.py": {
                 "if worker.lock.acquire(blocking=False):": "if worker.lock.acquire(timeout=max(0.0, self._remaining)):"
             }
         },

@@ -120,7 +120,7 @@ def test_results_that_change_between_equal_runs() -> None:
 
 
 def test_the_server_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "logitport_server.testing", None)
+    monkeypatch.setitem(sys.modules, "logitport_runner", None)
     with pytest.raises(NotInstalled, match=r"pip install '\.\[server,testing\]'"):
         check(CountsInAdvance)
 

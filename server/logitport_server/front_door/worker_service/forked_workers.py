@@ -12,15 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from logitport.errors import InvalidArgument
-from logitport_server.executors.pidfd import process_id_of, send_signal
-from logitport_server.executors.worker_process import WorkerGone, ZygoteGone
+from logitport_sandbox import SandboxError
+from logitport_server.executors.worker_processes.pidfd import process_id_of, send_signal
+from logitport_server.executors.worker_processes.worker_process import WorkerGone, ZygoteGone
 from logitport_server.principal_process.worker_messages import (
     ForkWorker,
     WorkerEnded,
     WorkerForked,
     WorkerNotForked,
 )
-from logitport_server.sandbox import SandboxError
 from logitport_session import descriptors
 from logitport_session.log_limit import LogLimit
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from logitport_server.executors.worker_zygotes import WorkerZygotes
-    from logitport_server.executors.zygote import StartedWorker
+    from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
+    from logitport_server.executors.worker_processes.zygote import StartedWorker
     from logitport_server.front_door.running_process import RunningProcess
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError
-from logitport_server.executors import report
-from logitport_server.executors.report import WorkerReport
+from logitport_server.executors.worker_processes import report
+from logitport_server.executors.worker_processes.report import WorkerReport
 from logitport_server.front_door.worker_service.forked_workers import ForkedWorkers
 from logitport_server.front_door.worker_service.principal_slots import PrincipalSlots
 from logitport_server.front_door.worker_service.quarantine_snapshots import QuarantineSnapshots
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.config import ServerConfig
-    from logitport_server.executors.worker_zygotes import WorkerZygotes
+    from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
     from logitport_server.front_door.running_process import RunningProcess
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from logitport_server.registry.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig
-    from logitport_server.executors.report import WorkerReport
+    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.front_door.running_process import Handler, RunningProcess
     from logitport_server.principal_process.message import Message
 

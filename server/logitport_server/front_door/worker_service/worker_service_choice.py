@@ -6,12 +6,12 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from logitport_server.executors.worker_zygotes import WorkerZygotes, limits_of, pythons_of
+from logitport_sandbox import SandboxError
+from logitport_sandbox.cgroups import open_cgroups
+from logitport_sandbox.gpu import device_nodes
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes, limits_of, pythons_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.front_door.worker_service.worker_service import WorkerService
-from logitport_server.sandbox import SandboxError
-from logitport_server.sandbox.cgroups import open_cgroups
-from logitport_server.sandbox.gpu import device_nodes
 from logitport_server.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote
 

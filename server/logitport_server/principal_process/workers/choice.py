@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.executors.worker import Deadlines
+from logitport_server.executors.worker_processes.gpu import Gpu
 from logitport_server.principal_process.workers.found_grants import FoundGrants
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
 from logitport_server.registry.loader import PayloadLoader
 
 if TYPE_CHECKING:
     from logitport_server.executors.base import Executor
-    from logitport_server.executors.gpu import Gpu
     from logitport_server.principal_process.link import Link
     from logitport_server.principal_process.worker_messages import WorkerSettings
 
@@ -45,7 +45,6 @@ def _gpu(settings: WorkerSettings, link: Link, device: str) -> Gpu | None:
     import torch
 
     from logitport.core.cuda_ipc import open_cuda
-    from logitport_server.executors.gpu import Gpu
 
     cuda = open_cuda(torch.device(device))
     if cuda is None:

@@ -20,9 +20,9 @@ from logitport_server.principal_process.workers.quarantine_mirror import Quarant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_server.executors.gpu import Gpu
-    from logitport_server.executors.report import WorkerReport
-    from logitport_server.executors.worker import Deadlines
+    from logitport_server.executors.calls.worker import Deadlines
+    from logitport_server.executors.worker_processes.gpu import Gpu
+    from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.principal_process.link import Link
     from logitport_session.principals import TrustDomain
 

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.slots import WorkerSlots, counted, path_of, refusal
+from logitport_server.executors.worker_processes.slots import WorkerSlots, counted, path_of, refusal
 from logitport_server.principal_process.worker_messages import (
     CancelClaim,
     ClaimSlot,
@@ -24,7 +24,7 @@ from logitport_server.principal_process.worker_messages import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from logitport_server.executors.slots import HoldsSlot, Path
+    from logitport_server.executors.worker_processes.slots import HoldsSlot, Path
     from logitport_server.principal_process.link import Answer, Link
 
 logger = logging.getLogger(__name__)

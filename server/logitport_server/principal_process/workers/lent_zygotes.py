@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitport.errors import LimitExceeded
-from logitport_server.executors.worker_process import WorkerGone, WorkerProcess, ZygoteGone
+from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.principal_process.worker_messages import (
     Domain,
     ForkWorker,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.executors.worker_zygotes import WorkerZygotes
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 from tests.server.lent_workers import Lender, missing_layers
 
 if TYPE_CHECKING:

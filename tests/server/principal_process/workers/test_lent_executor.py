@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport import EditProcessor, LogitportError, PayloadError, ProcessorFailed
-from logitport_server.executors.worker_zygotes import WorkerZygotes
+from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes
 from logitport_server.principal_process.worker_messages import Domain as DomainMessage
 from logitport_server.principal_process.worker_messages import ForkWorker, RecordFailure, WorkerForked
 from logitport_session.dialects.failures import WorkerLost
@@ -87,7 +87,7 @@ def test_workers_end_with_their_zygote() -> None:
         _, executor = lender.principal("alice")
         held = Held(executor, "alice", CountsTokens)
         process = held.dialect.worker.process(60.0)
-        for zygote in zygotes.current().values():
+        for zygote in zygotes._zygotes.current().values():
             zygote._process.kill()
         wait_until(lambda: not process.alive)
         assert held.step() == 2.0  # waits for the zygote that is launched

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server.executors.worker_process import WorkerGone
+from logitport_server.executors.worker_processes.worker_process import WorkerGone
 from logitport_server.principal_process.link import Answer
 from logitport_server.principal_process.worker_messages import WorkerEnded, WorkerForked, WorkerNotForked
 from logitport_server.principal_process.workers.lent_zygotes import LentZygotes
