@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike
     from logitport.servers import ServerChannel
-    from logitport.session.registrations import Registrations
+    from logitport.session.failover.registrations import Registrations
 
 _Result = TypeVar("_Result")
 

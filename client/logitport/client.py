@@ -18,7 +18,7 @@ from logitport.core.history import listed_ids
 from logitport.embedded import EmbeddedSender, is_embedded
 from logitport.errors import ServerUnavailable
 from logitport.output import ProcessorOutput
-from logitport.session.registrations import Registrations
+from logitport.session.failover.registrations import Registrations
 from logitport_proto import processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from logitport.recording.options import Record
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import ServerChannel
-    from logitport.session.program_trust import Mode
-    from logitport.session.server_choice import ServerChoice
+    from logitport.session.failover.server_choice import ServerChoice
+    from logitport.session.requests.program_trust import Mode
     from logitport.session.session import Session
     from logitport.targets import Target
 

@@ -17,8 +17,8 @@ import pytest
 from logitport import AccessDenied, Client, InvalidArgument, LogitportError, ServerUnavailable, Tls
 from logitport.connection import Connection
 from logitport.servers import Answer, Load, ServerChannel, Servers
-from logitport.session.registrations import Registrations
-from logitport.session.server_choice import ServerChoice
+from logitport.session.failover.registrations import Registrations
+from logitport.session.failover.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
 from logitport_proto import processing_pb2_grpc, registry_pb2
 from tests.client.conftest import Script

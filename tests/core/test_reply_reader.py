@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logitport import compiled
 from logitport.errors import LogitportError, StateLost, to_proto
-from logitport.session.step_reply import ReplyReader
+from logitport.session.steps.step_reply import ReplyReader
 from logitport_proto import common_pb2, processing_pb2
 from tests.core.edits_strategies import batches
 

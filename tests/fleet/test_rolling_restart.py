@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport import Client, Request
-from logitport.session.channel import FrameChannel
-from logitport.session.frame_connection import FrameConnection
+from logitport.session.connection.frame_channel import FrameChannel
+from logitport.session.connection.frame_connection import FrameConnection
 from tests.conftest import free_address
 from tests.end_to_end.engines import Engine, generating, sessions_of, start_together
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import compiled
 from logitport.calls import count
-from logitport.session.chain_programs import ChainPrograms
-from logitport.session.channel import FrameChannel
-from logitport.session.logits_buffer import LogitsTransfer
-from logitport.session.moves import Moves
-from logitport.session.program_runs import ProgramRuns
-from logitport.session.program_trust import ProgramTrust
-from logitport.session.requests import SessionRequests
-from logitport.session.step import PendingStep, StepContext
-from logitport.session.step_content import StepReader
-from logitport.session.step_reply import ReplyReader
-from logitport.session.stopped_servers import StoppedServerWatch
+from logitport.session.connection.frame_channel import FrameChannel
+from logitport.session.failover.moves import Moves
+from logitport.session.failover.stopped_servers import StoppedServerWatch
+from logitport.session.logits.logits_buffer import LogitsTransfer
+from logitport.session.requests.chain_programs import ChainPrograms
+from logitport.session.requests.program_trust import ProgramTrust
+from logitport.session.requests.session_requests import SessionRequests
+from logitport.session.steps.pending_step import PendingStep, StepContext
+from logitport.session.steps.program_runs import ProgramRuns
+from logitport.session.steps.step_content import StepReader
+from logitport.session.steps.step_reply import ReplyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from logitport.core.history import TokenIds
     from logitport.errors import LogitportError
     from logitport.request import Request
+    from logitport.session.failover.moves import OtherServer
     from logitport.session.frames import Handle, RowLike
-    from logitport.session.moves import OtherServer
-    from logitport.session.pending_request import PendingRequest
+    from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
     from logitport_proto import processing_pb2
 

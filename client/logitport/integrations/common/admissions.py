@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from logitport.request import Request
     from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
+    from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.session import Session
 
 _K = TypeVar("_K")

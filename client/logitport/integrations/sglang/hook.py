@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
-    from logitport.session.step import PendingStep
-    from logitport.session.step_result import StepResult
+    from logitport.session.steps.pending_step import PendingStep
+    from logitport.session.steps.step_result import StepResult
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from logitport.integrations.common.chains import Chain
     from logitport.session.frames import Handle
     from logitport.session.session import Session
-    from logitport.session.step import PendingStep
+    from logitport.session.steps.pending_step import PendingStep
 
 
 class RemoteLogitsProcessor:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from logitport.integrations.common.ranks import Ranks
     from logitport.request import Request
     from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
-    from logitport.session.step import PendingStep
+    from logitport.session.requests.pending_request import PendingRequest
+    from logitport.session.steps.pending_step import PendingStep
 
 
 @dataclass(eq=False)

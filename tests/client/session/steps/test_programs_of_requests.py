@@ -10,7 +10,7 @@ import pytest
 from logitport import InvalidArgument, LogitportError, NotFound, Request, RequestsFailed, ServerUnavailable
 from logitport.errors import to_proto
 from logitport.session import Session
-from logitport.session.program_trust import ProgramTrust
+from logitport.session.requests.program_trust import ProgramTrust
 from logitport_proto import processing_pb2
 from tests.client.programs.runtime import build
 from tests.client.scripted import failure, int32

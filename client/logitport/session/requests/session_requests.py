@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logitport.core.backoff import Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.session.admissions import Admissions
 from logitport.session.frames import add_frames
-from logitport.session.pending_request import PendingRequest
-from logitport.session.request_table import RequestTable
+from logitport.session.requests.admissions import Admissions
+from logitport.session.requests.pending_request import PendingRequest
+from logitport.session.requests.request_table import RequestTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport.request import Request
-    from logitport.session.chain_programs import ChainPrograms
-    from logitport.session.channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel
+    from logitport.session.failover.moves import Moves
     from logitport.session.frames import Handle
-    from logitport.session.moves import Moves
+    from logitport.session.requests.chain_programs import ChainPrograms
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import InvalidArgument, payload
-from logitport.session.program_trust import KEYS_VARIABLE, VARIABLE, LeftToServer, ProgramTrust
+from logitport.session.requests.program_trust import KEYS_VARIABLE, VARIABLE, LeftToServer, ProgramTrust
 from logitport_builtins import BUILTIN_PROGRAMS
 from tests.client.programs.runtime import build
 

@@ -17,8 +17,8 @@ from logitport.errors import (
 )
 from logitport.ops import apply_edits
 from logitport.session.frames import Handle, step_frame
-from logitport.session.step_reply import CheckedReply, programs_of
-from logitport.session.step_result import StepResult
+from logitport.session.steps.step_reply import CheckedReply, programs_of
+from logitport.session.steps.step_result import StepResult
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from logitport.compiled import core
     from logitport.core.edits import Edits
-    from logitport.session.channel import FrameChannel
-    from logitport.session.logits_buffer import LogitsTransfer, Placement
-    from logitport.session.program_runs import ProgramRuns
-    from logitport.session.requests import SessionRequests
-    from logitport.session.step_content import StepContent
-    from logitport.session.step_reply import ReplyReader
+    from logitport.session.connection.frame_channel import FrameChannel
+    from logitport.session.logits.logits_buffer import LogitsTransfer, Placement
+    from logitport.session.requests.session_requests import SessionRequests
+    from logitport.session.steps.program_runs import ProgramRuns
+    from logitport.session.steps.step_content import StepContent
+    from logitport.session.steps.step_reply import ReplyReader
 
 
 class StepContext(NamedTuple):

@@ -10,16 +10,16 @@ from logitport.compiled import core
 from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import LogitportError
 from logitport.ops import current
-from logitport.session.request_table import late_error
-from logitport.session.step_result import StepResult
+from logitport.session.requests.request_table import late_error
+from logitport.session.steps.step_result import StepResult
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.session.frames import Handle
-    from logitport.session.requests import SessionRequests
-    from logitport.session.step_content import StepContent
+    from logitport.session.requests.session_requests import SessionRequests
+    from logitport.session.steps.step_content import StepContent
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from logitport.core import tensors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.session.channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel
 
 
 class Memory:

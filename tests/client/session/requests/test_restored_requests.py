@@ -54,7 +54,7 @@ class Restoring(Background):
 @pytest.fixture
 def two(opened: Any, monkeypatch: pytest.MonkeyPatch) -> Reconnecting:
     """A session with two servers; a reconnect does not wait for slow requests."""
-    monkeypatch.setattr("logitport.session.admissions.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 0.0)
     made = Reconnecting(type(opened()[1]), 2)
     made.servers[1] = Restoring(made.scripts[1])
     return made
@@ -82,7 +82,7 @@ def test_only_the_slow_request_fails(two: Reconnecting) -> None:
 
 
 def test_a_request_that_is_admitted_in_time_loses_no_token(two: Reconnecting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.admissions.QUIET_SECONDS", 60.0)
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 60.0)
     fast, slow = two.session.add(FAST), two.session.add(SLOW)
     two.session.step({fast: [2], slow: [2]})
     lose_first(two)
@@ -98,7 +98,7 @@ def test_a_request_that_is_admitted_in_time_loses_no_token(two: Reconnecting, mo
 
 
 def test_a_request_that_is_refused_fails(two: Reconnecting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.admissions.QUIET_SECONDS", 60.0)
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 60.0)
     fast, slow = two.session.add(FAST), two.session.add(SLOW)
     lose_first(two)
     two.servers[1].on_collect = lambda: two.servers[1].end(1, 1, InvalidArgument("refuse is set"))
@@ -165,9 +165,9 @@ def test_a_reconnect_waits_while_one_admission_ends_after_another(
     two: Reconnecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("logitport.session.admissions.QUIET_SECONDS", 0.25)
-    monkeypatch.setattr("logitport.session.admissions.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("logitport.session.admissions.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 0.25)
+    monkeypatch.setattr("logitport.session.requests.admissions.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("logitport.session.requests.admissions.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     handles = [two.session.add(request) for request in (FAST, SLOW, SLOW)]
     lose_first(two)
 
@@ -195,7 +195,7 @@ def test_a_request_that_is_removed_meanwhile(two: Reconnecting) -> None:
 
 
 def test_a_second_loss_while_requests_are_restored(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.admissions.QUIET_SECONDS", 60.0)
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 60.0)
     three = Reconnecting(type(opened()[1]), 3, reconnect_seconds=20.0)
     for number in (1, 2):
         three.servers[number] = Restoring(three.scripts[number])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.session.channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.transports.base import Transport
 
 logger = logging.getLogger(__name__)

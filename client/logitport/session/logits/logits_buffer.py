@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport.session.memory import Memory
+from logitport.session.logits.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.session.channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel
     from logitport_proto import common_pb2
 
     # First and last address of a block of memory, and a weak reference to it.
@@ -244,6 +244,6 @@ def memories(channel: FrameChannel, device: object) -> list[Memory]:
     """List the kinds of memory for logits on a device ("cuda:0", or a torch.device), the fastest first."""
     if not str(device).startswith("cuda"):
         return [Memory(channel)]
-    from logitport.session import device_memory  # imports torch
+    from logitport.session.logits import device_memory  # imports torch
 
     return device_memory.memories(channel, str(device))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from logitport import LimitExceeded, LogitportError, NotFound, Request, ServerUnavailable
-from logitport.session import Session, moves
-from logitport.session.moves import OtherServer
+from logitport.session import Session
+from logitport.session.failover import moves
+from logitport.session.failover.moves import OtherServer
 from logitport_proto import processing_pb2
 from tests.client.conftest import Script
 from tests.client.scripted import VOCAB, failure, int32, kinds

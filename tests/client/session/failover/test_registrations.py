@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logitport import LimitExceeded, LogitportError, NameTaken, ServerUnavailable
-from logitport.session.registrations import Registrations
+from logitport.session.failover.registrations import Registrations
 from logitport_proto import registry_pb2
 
 
@@ -185,7 +185,7 @@ def test_a_later_name_is_registered_where_the_processor_is(server: Server) -> No
 
 
 def test_registries_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.session.registrations._MAX_REGISTRIES", 2)
+    monkeypatch.setattr("logitport.session.failover.registrations._MAX_REGISTRIES", 2)
     remembered = registrations(("a", ""))
     servers = [Server(registry_id=str(place)) for place in range(3)]
     for server in servers:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.session.frames import Handle, RowLike
-    from logitport.session.requests import SessionRequests
+    from logitport.session.requests.session_requests import SessionRequests
 
     # By request: ids as an engine passes them.
     Ids = Mapping[Handle, TokenIds]

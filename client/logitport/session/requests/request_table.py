@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport.request import Request
-    from logitport.session.pending_request import PendingRequest
+    from logitport.session.requests.pending_request import PendingRequest
     from logitport_proto import processing_pb2
 
 

@@ -25,7 +25,7 @@ from logitport import (
 )
 from logitport.errors import to_proto
 from logitport.session import Session
-from logitport.session.requests import SessionRequests
+from logitport.session.requests.session_requests import SessionRequests
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import torch
 
 from logitport import Client, InvalidArgument, LimitExceeded, LogitportError, Request
 from logitport.programs.program import Program, Value
-from logitport.session import chain_programs
-from logitport.session.chain_programs import _MAX_KEPT, ChainPrograms
 from logitport.session.frames import Handle
-from logitport.session.program_trust import LeftToServer, ProgramTrust
+from logitport.session.requests import chain_programs
+from logitport.session.requests.chain_programs import _MAX_KEPT, ChainPrograms
+from logitport.session.requests.program_trust import LeftToServer, ProgramTrust
 from logitport_proto import processing_pb2
 from tests.client.programs.runtime import build
 
@@ -168,7 +168,7 @@ def test_the_runtime_is_imported_in_the_background(mode: Any, with_torch: bool, 
 def test_a_runtime_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The first program raises the error again."""
     monkeypatch.setitem(sys.modules, "logitport.programs.runtime", None)
-    caplog.set_level("DEBUG", "logitport.session.chain_programs")
+    caplog.set_level("DEBUG", "logitport.session.requests.chain_programs")
     thread = ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare()
     assert thread is not None
     thread.join()  # an error in a thread would be a warning, which fails

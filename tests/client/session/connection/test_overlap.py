@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logitport import Request
-from logitport.session import channel
+from logitport.session.connection import frame_channel
 from tests.client.conftest import Script
 from tests.client.scripted import zeros
 
@@ -45,7 +45,7 @@ class LeftReplies(Script):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(channel, "_clock", clock)
+    monkeypatch.setattr(frame_channel, "_clock", clock)
     return clock
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, from_proto
 from logitport.session.frames import add_frames, check_added, removal
-from logitport.session.program_trust import LeftToServer
-from logitport.session.request_table import late_error
+from logitport.session.requests.program_trust import LeftToServer
+from logitport.session.requests.request_table import late_error
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.session.chain_programs import ChainPrograms
-    from logitport.session.channel import FrameChannel
+    from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.frames import Handle
-    from logitport.session.request_table import RequestTable
+    from logitport.session.requests.chain_programs import ChainPrograms
+    from logitport.session.requests.request_table import RequestTable
 
     # Sends a frame, and returns its reply.
     Exchange = Callable[[processing_pb2.SessionRequest], processing_pb2.SessionResponse]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logitport import Client, Request, ServerUnavailable, StateLost
-from logitport.session import frame_connection
+from logitport.session.connection import frame_connection
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 from tests.client.conftest import Script

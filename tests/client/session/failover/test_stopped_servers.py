@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from logitport import Client, Request
-from logitport.session import stopped_servers
-from logitport.session.stopped_servers import StoppedServerWatch
+from logitport.session.failover import stopped_servers
+from logitport.session.failover.stopped_servers import StoppedServerWatch
 from tests.client.conftest import Script
 from tests.client.session.transports.scripted_server import scripted_server
 from tests.waiting import wait_until

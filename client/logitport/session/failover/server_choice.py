@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import ServerUnavailable
-from logitport.session.moves import OtherServer
+from logitport.session.failover.moves import OtherServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
     from logitport.servers import ServerChannel, Servers
-    from logitport.session.registrations import Registrations
+    from logitport.session.failover.registrations import Registrations
     from logitport.session.transports.base import Transport
     from logitport.session.transports.stream import GrpcStream
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakMethod
 
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.session.frame_connection import FrameConnection
+from logitport.session.connection.frame_connection import FrameConnection
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
