@@ -26,9 +26,9 @@ COMMON_FILES = {"__init__", "__main__", "base", "processor"}
 SHARED_FILES = {
     2: """
         activity admin admissions chains checking checks child choice compiled effects engine generate hosting
-        installed interface interpreter isolation launcher models names options parameters plan plugin process program
+        installed interface interpreter isolation launcher models options parameters plan plugin process program
         records reductions refusals registry remote replay replays report request request_spec requests rows runner
-        serve server server_process servers session stream texts tokenizers tokens top tracing v1 v2
+        serve server servers session stream texts tokenizers tokens top tracing v1 v2
     """,
     3: "edits embedded frames gpu guard memory messages output state zygote",
     4: "admission files processors",

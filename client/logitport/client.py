@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from logitport import calls
 from logitport.admin import ServerClient
-from logitport.base_client import Call, CallSender, delete_call, get_call, list_call, register_call
+from logitport.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
 from logitport.core.history import listed_ids
 from logitport.embedded import EmbeddedSender, is_embedded

@@ -10,7 +10,7 @@ import pytest
 
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
-from logitport_server.processes.server_process import ChildProcess
+from logitport_server.processes.child_process import ChildProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_variables")

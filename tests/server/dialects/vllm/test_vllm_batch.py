@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport_session.dialects.vllm.persistent_batch import Changes, VllmBatch
+from logitport_session.dialects.vllm.vllm_batch import Changes, VllmBatch
 from logitport_session.stubs.vllm.v1.sample.logits_processor import (
     BatchUpdate,
     MoveDirectionality,
