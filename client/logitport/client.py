@@ -14,6 +14,7 @@ from logitport import calls
 from logitport.admin import ServerClient
 from logitport.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport.core.history import listed_ids
 from logitport.embedded import EmbeddedSender, is_embedded
 from logitport.errors import ServerUnavailable
@@ -74,7 +75,7 @@ class Client:
         token: str | None = None,
         tls: Tls | None = None,
         timeout: float = calls.DEFAULT_TIMEOUT,
-        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._sender: CallSender | EmbeddedSender
         if is_embedded(target):
