@@ -36,9 +36,9 @@ def test_it_costs_no_request(
     opened_by: list[str] = []
     open_connection = FrameConnection.open
 
-    def recorded(self: FrameConnection, opening: Any) -> None:
+    def recorded(self: FrameConnection, *arguments: Any) -> None:
         opened_by.append(threading.current_thread().name)
-        open_connection(self, opening)
+        open_connection(self, *arguments)
 
     targets = [free_address() for _ in range(3)]
     options = [("--no-entry-points", "--listen", target, "--stop-seconds", "200") for target in targets]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from logitport.lazy import names_of
 
 if TYPE_CHECKING:
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
     from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.session import Session
     from logitport.session.steps.pending_step import PendingStep
@@ -16,7 +16,7 @@ __all__ = ["Handle", "PendingRequest", "PendingStep", "Session", "StepResult"]
 __getattr__ = names_of(
     __name__,
     {
-        "logitport.session.frames": "Handle",
+        "logitport.session.handle": "Handle",
         "logitport.session.requests.pending_request": "PendingRequest",
         "logitport.session.session": "Session",
         "logitport.session.steps.pending_step": "PendingStep",

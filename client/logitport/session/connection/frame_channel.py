@@ -1,7 +1,8 @@
-"""The ordered exchange of one session's frames and replies, over any transport."""
+"""The ordered exchange of one session's frames and replies, over one connection after another."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -28,30 +29,23 @@ _clock = time.monotonic
 class BegunStep(Protocol):
     """A step that gets its reply, or the error that replaced it, on any thread: `PendingStep`."""
 
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def reader(self) -> core.ReplyReader | None: ...
     def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None: ...
     def take_error(self, error: Exception) -> None: ...
 
 
-class FrameChannel:
-    """Numbers the frames, and allows one unanswered frame at a time.
+class FrameChannel(FrameConnection):
+    """The connection of a session, which is replaced when it is lost or the session moves.
 
     The reply to a step may be read early, on the transport's own thread, while the engine does other work. A connection
     that is lost while it is opened is an open channel that has lost its connection: every call raises that, `reopen`
     makes another one.
 
     Args:
-        connect: makes a transport to a server; its argument is how long to wait for it, in seconds.
+        connect, timeout, local: as those of `FrameConnection`.
         opening: the opening frame.
-        timeout: for the local transport, in seconds.
-        local: whether frames use the server's local transport.
         refused: called when a server refuses to open the session because of a limit.
 
     Attributes:
-        connection: the present connection.
         connections: number of connections made so far; a region belongs to one connection.
         retirements: how often the server has retired the regions that it created.
         admissions: number of requests that the server has admitted in the background.
@@ -69,14 +63,13 @@ class FrameChannel:
         local: Literal["auto", "grpc", "local"],
         refused: Callable[[], object] = lambda: None,
     ) -> None:
-        self._connect = connect
-        self._refused = refused
+        super().__init__(connect, timeout=timeout, local=local)
         self._opening = opening
-        self._timeout = timeout
-        self._local = local
+        self._refused = refused
         # Held while waiting for a reply, by the engine's thread or by the transport's thread.
         self._receiving = threading.RLock()
-        self._begun: BegunStep | None = None  # the step without a reply
+        # The step without a reply, what reads the reply (see `begin`), and the number of rows.
+        self._begun: tuple[BegunStep, core.ReplyReader | None, int] | None = None
         # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
         # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
         self._overlaps = True
@@ -88,9 +81,8 @@ class FrameChannel:
         self.admissions = 0
         self.ended_admissions: int | None = None
         self.should_move = False
-        self.connection = FrameConnection(lambda: connect(0.0), timeout=timeout, local=local)
         try:
-            self._open()
+            self.open(opening)
         except ServerUnavailable as error:
             if not error.was_connected:
                 raise
@@ -99,7 +91,17 @@ class FrameChannel:
     @property
     def device_uuid(self) -> bytes:
         """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
-        return self.connection.opened.local_transport.device_uuid if self.connection.transport.name == "local" else b""
+        return self.opened.local_transport.device_uuid if self.transport.name == "local" else b""
+
+    def open(self, opening: processing_pb2.OpenSession, wait_seconds: float = 0.0) -> None:
+        self._lost = None
+        self._begun = None
+        try:
+            super().open(opening, wait_seconds)
+        except LimitExceeded:
+            self._refused()
+            raise
+        self._connected()
 
     def check(self) -> None:
         """Raise ServerUnavailable if the connection was lost while it was opened."""
@@ -108,7 +110,7 @@ class FrameChannel:
 
     def lose(self, error: LogitportError) -> ServerUnavailable:
         """Close the connection, because its session cannot be used. Returns the error of all calls until `reopen`."""
-        self.connection.close()
+        self.transport.close()
         self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
         return self._lost
 
@@ -124,18 +126,12 @@ class FrameChannel:
             LogitportError: the server refuses the session.
         """
         with self._receiving:
-            self.connection.close()
+            self.transport.close()
+            self.expected = ""
             self._opening.expected_requests = expected_requests
             try:
-                previous = self.connection
-                self.connection = FrameConnection(
-                    lambda: self._connect(wait_seconds),
-                    timeout=self._timeout,
-                    local=self._local,
-                    open_limit=previous.step_limit,
-                )
-                self.connection.opened = previous.opened
-                self._open()
+                self.transport = self._connect(wait_seconds)
+                self.open(self._opening, wait_seconds)
             except LogitportError as error:
                 lost = self.lose(error)
                 if isinstance(error, ServerUnavailable):
@@ -143,26 +139,30 @@ class FrameChannel:
                 raise
 
     def adopt(self, connection: FrameConnection) -> None:
-        """Continue with an open connection, and end the present one."""
+        """Continue on another open connection, and end the present one."""
         with self._receiving:
             self.drain_reply()
-            previous, self.connection = self.connection, connection
+            previous, self.transport = self.transport, connection.transport
+            self.opened, self.step_limit, self.seq = connection.opened, connection.step_limit, connection.seq
+            self.expected = ""
             self._connected()
             previous.close()
 
-    def exchange(self, frame: processing_pb2.SessionRequest) -> processing_pb2.SessionResponse:
-        """Send a frame and wait for its reply. Raises the server's error if it refused the frame."""
+    def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
         with self._receiving:
             self.drain_reply()
-            self.send(frame)
-            return self.receive()
+            return super().exchange(frame, limit)
 
-    def begin(self, serialize: Callable[[int], bytes], step: BegunStep) -> None:
+    def begin(
+        self, serialize: Callable[[int], bytes], step: BegunStep, reader: core.ReplyReader | None, num_rows: int
+    ) -> None:
         """Send a step and return at once.
 
         Args:
-            serialize: makes the frame of the step, with a sequence number.
+            serialize: makes the frame of the step, with a sequence number, as `Transport.send_bytes` sends it.
             step: gets the reply, or the error, once.
+            reader: reads the reply; None if the reply must be parsed.
+            num_rows: number of rows of the step.
         """
         with self._receiving:
             if self._begun is not None:
@@ -170,40 +170,43 @@ class FrameChannel:
         try:
             if self._lost is not None:
                 raise self._lost
-            self.connection.send_step(serialize)
+            seq, transport = self.seq + 1, self.transport
+            transport.reply_limit = self.step_limit
+            transport.send_bytes(serialize(seq))
         except ServerUnavailable as error:
             if error.timed_out:
                 raise
             step.take_error(error)
         else:
-            self._begun = step
+            self.seq, self.expected = seq, "edits"
+            self._begun = step, reader, num_rows
             self._begun_at = _clock()
             if self._overlaps:
-                self.connection.transport.leave_reply(step.reader, self.connection.seq, step.num_rows)
+                transport.leave_reply(reader, seq, num_rows)
 
     def drain_reply(self) -> None:
         """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
         with self._receiving:
             if self._begun is not None:
                 self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
-                self._receive_begun(self._begun)
+                self._receive_begun(*self._begun)
 
     @property
     def unanswered(self) -> tuple[Transport, int] | None:
-        """The connection, and the number of the frame without a reply; None if there is none. For any thread."""
-        connection = self.connection
-        transport = connection.transport
-        return (transport, connection.seq) if connection.expected and not transport.has_ended else None
+        """The transport, and the number of the frame without a reply; None if there is none. For any thread."""
+        transport = self.transport
+        return (transport, self.seq) if self.expected and not transport.has_ended else None
 
     def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
         """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
-        if not self.connection.transport.shares_memory:
+        if not self.transport.shares_memory:
             return None
         opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
         with self._receiving:
             self.drain_reply()
             self.send(processing_pb2.SessionRequest(open_region=opening))
-            reply, memory = self.connection.receive_region(size_bytes)
+            data, memory = self.transport.receive_region(size_bytes)
+            reply = self._parse(data)
         if memory is None:
             raise LogitportError(
                 "the server opened a region, but no descriptor arrived; check this process's limit of open files "
@@ -211,15 +214,12 @@ class FrameChannel:
             )
         return reply.region_opened.region_id, memory
 
-    def send(self, frame: processing_pb2.SessionRequest) -> None:
-        """Send a frame. The caller must `receive` its reply before sending another frame."""
-        if self._lost is not None:
-            raise self._lost
-        self.connection.send(frame)
+    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> None:
+        self.check()
+        super().send(frame, limit)
 
     def receive(self) -> processing_pb2.SessionResponse:
-        """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
-        reply = self.connection.receive()
+        reply = super().receive()
         if reply.HasField("added"):
             self.retirements += reply.added.regions_retired
             self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
@@ -230,24 +230,14 @@ class FrameChannel:
     def close(self) -> None:
         """End the session. May be called twice."""
         self._lost = None
-        self.connection.close()
-
-    def _open(self) -> None:
-        self._lost = None
-        self._begun = None
-        try:
-            self.connection.open(self._opening)
-        except LimitExceeded:
-            self._refused()
-            raise
-        self._connected()
+        self.transport.close()
 
     def _connected(self) -> None:
         self._lost = None
         self.should_move = False
         self.connections += 1
         take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
-        self.connection.transport.on_readable(lambda: (call := take_early()) is not None and call())
+        self.transport.on_readable(lambda: (call := take_early()) is not None and call())
 
     def _take_early(self) -> bool:
         """Receive a reply that has arrived, unless the engine's thread is receiving. Returns whether it did."""
@@ -256,15 +246,19 @@ class FrameChannel:
         try:
             if self._begun is None:
                 return False
-            self._receive_begun(self._begun)
+            self._receive_begun(*self._begun)
             return True
         finally:
             self._receiving.release()
 
-    def _receive_begun(self, step: BegunStep) -> None:
+    def _receive_begun(self, step: BegunStep, reader: core.ReplyReader | None, num_rows: int) -> None:
         self._begun = None
         try:
-            reply = self.connection.receive_step(step.reader, step.num_rows)
+            reply = self.transport.receive_step()
+            if isinstance(reply, bytes):
+                read = None if reader is None else reader.read(reply, self.seq, num_rows)
+                reply = self._parse(reply).edits if read is None else read
+            self.expected = ""
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
             step.take_reply(reply)
         except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread

@@ -1,4 +1,4 @@
-"""One connection of a session: the frames to one server, and their replies."""
+"""A connection to one server: the frames of a session, and their replies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable
 
-    from logitport.compiled import core
     from logitport.session.transports.base import Transport
 
 logger = logging.getLogger(__name__)
@@ -42,13 +40,12 @@ _MARGIN_SECONDS = 10.0
 
 
 class FrameConnection:
-    """Numbers the frames of one connection, and allows one unanswered frame at a time. It is not open before `open`.
+    """One connection to a server: its frames are numbered, and one at a time has no reply. Not open before `open`.
 
     Args:
-        connect: makes a transport to a server.
+        connect: makes a transport to a server; its argument is how long to wait for it, in seconds.
         timeout: for the local transport, in seconds.
         local: whether frames use the server's local transport.
-        open_limit: seconds without a reply to the first frame after which the connection is lost.
 
     Attributes:
         transport: carries the frames.
@@ -59,29 +56,29 @@ class FrameConnection:
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Transport],
-        *,
-        timeout: float,
-        local: Literal["auto", "grpc", "local"],
-        open_limit: float = math.inf,
+        self, connect: Callable[[float], Transport], *, timeout: float, local: Literal["auto", "grpc", "local"]
     ) -> None:
         self._connect = connect
         self._timeout = timeout
         self._local = local
-        self.step_limit = open_limit
+        self.step_limit = math.inf
         self.opened = processing_pb2.SessionOpened()
         self.seq = 0
         self.expected = ""
-        self.transport = connect()
+        self.transport = connect(0.0)
 
-    def open(self, opening: processing_pb2.OpenSession) -> None:
-        """Open a session, and switch to the local transport if that is possible. Closes the transport on an error."""
+    def open(self, opening: processing_pb2.OpenSession, wait_seconds: float = 0.0) -> None:
+        """Open a session, and switch to the local transport if that is possible. Closes the transport on an error.
+
+        Args:
+            opening: the opening frame.
+            wait_seconds: how long to wait for the server, if another transport has to be made.
+        """
         try:
             self._open_stream(opening)
             if self._local != "grpc" and not self._try_local_transport():
                 self.transport.close()
-                self.transport = self._connect()
+                self.transport = self._connect(wait_seconds)
                 self._open_stream(opening)
         except BaseException:
             self.transport.close()
@@ -101,47 +98,14 @@ class FrameConnection:
         self.seq = frame.seq
         self.expected = _REPLIES[kind]
 
-    def send_step(self, serialize: Callable[[int], bytes]) -> None:
-        """Send the frame of a step, which `serialize` makes with a sequence number. As `send`."""
-        seq, transport = self.seq + 1, self.transport
-        transport.reply_limit = self.step_limit
-        transport.send_bytes(serialize(seq))
-        self.seq = seq
-        self.expected = "edits"
-
     def receive(self) -> processing_pb2.SessionResponse:
         """Receive the reply to the last frame. Raises the server's error if it refused the frame."""
         return self._parse(self.transport.receive())
-
-    def receive_step(self, reader: core.ReplyReader | None, num_rows: int) -> core.StepReply | processing_pb2.StepEdits:
-        """Receive the reply to a step. Raises as `receive`.
-
-        Args:
-            reader: reads the reply; None if the reply must be parsed.
-            num_rows: number of rows of the step.
-        """
-        received = self.transport.receive_step()
-        if isinstance(received, bytes):
-            reply = None if reader is None else reader.read(received, self.seq, num_rows)
-            if reply is None:
-                return self._parse(received).edits
-            received = reply
-        self.expected = ""
-        return received
-
-    def receive_region(self, size_bytes: int) -> tuple[processing_pb2.SessionResponse, mmap.mmap | None]:
-        """Receive the reply to a frame that opens a region, and the region. Raises the server's error."""
-        data, memory = self.transport.receive_region(size_bytes)
-        return self._parse(data), memory
 
     def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
         """Send a frame and wait for its reply. Raises as `send` and `receive`."""
         self.send(frame, limit)
         return self.receive()
-
-    def close(self) -> None:
-        """End the session. May be called twice."""
-        self.transport.close()
 
     def _open_stream(self, opening: processing_pb2.OpenSession) -> None:
         self.seq = 0

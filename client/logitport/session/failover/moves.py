@@ -29,12 +29,12 @@ class OtherServer:
     """Another server that accepts the session.
 
     Attributes:
-        connect: makes a transport to it.
+        connect: makes a transport to it; its argument is how long to wait for it, in seconds.
         restore: registers the client's processors there; see `Registrations.restore`.
         settle: records whether the session has moved to it.
     """
 
-    connect: Callable[[], Transport]
+    connect: Callable[[float], Transport]
     restore: Callable[[], dict[str, LogitportError]]
     settle: Callable[[bool], None]
 
@@ -103,7 +103,7 @@ class Moves:
             else:
                 self._backoff.next()
         if not moved:
-            candidate.connection.close()
+            candidate.connection.transport.close()
 
     def cancel(self) -> None:
         """End the present attempt, if there is one."""
@@ -111,7 +111,7 @@ class Moves:
             self._attempt += 1
             candidate, self._candidate = self._candidate, None
         if candidate is not None:
-            candidate.connection.close()
+            candidate.connection.transport.close()
 
     def _open(self, attempt: int, expected_requests: int) -> None:
         candidate = None
@@ -128,7 +128,7 @@ class Moves:
                 elif wanted:
                     self._candidate = candidate
             if candidate is not None and not wanted:
-                candidate.connection.close()
+                candidate.connection.transport.close()
 
     def _try_open(self, expected_requests: int) -> Candidate | None:
         other = self._find()
@@ -142,5 +142,5 @@ class Moves:
         try:
             return Candidate(connection, other.restore(), other.settle)
         except BaseException:
-            connection.close()
+            connection.transport.close()
             raise

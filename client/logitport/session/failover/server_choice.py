@@ -102,7 +102,7 @@ class ServerChoice:
             self._refuser = None if moved else server
 
         return OtherServer(
-            connect=lambda: self._stream(server, 0.0, _OPEN_SECONDS),
+            connect=lambda wait_seconds: self._stream(server, wait_seconds, _OPEN_SECONDS),
             restore=lambda: self._restore_on(server),
             settle=settle,
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from logitport.core.backoff import NONE, Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, from_proto
-from logitport.session.frames import add_frames, check_added, removal
 from logitport.session.requests.program_trust import LeftToServer
+from logitport.session.requests.request_frames import add_frames, check_added, removal
 from logitport.session.requests.request_table import late_error
 from logitport_proto import processing_pb2
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport.session.connection.frame_channel import FrameChannel
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
     from logitport.session.requests.chain_programs import ChainPrograms
     from logitport.session.requests.request_table import RequestTable
 

@@ -18,14 +18,14 @@ from logitport.programs.cost import NUMPY, TORCH, check_cost
 from logitport.programs.parameters import check_params
 from logitport.programs.program import Program
 from logitport.programs.verifier import verify
-from logitport.session.program_call import ProgramCall
+from logitport.session.handle import ProgramCall
 from logitport.session.requests.program_trust import LeftToServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logitport.programs.verifier import Verified
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
     from logitport.session.requests.program_trust import ProgramTrust
     from logitport_proto import processing_pb2
 

@@ -10,7 +10,7 @@ from logitport.errors import NotFound, ServerUnavailable
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
 
 # Between two frames of `result`.
 _FIRST_PAUSE_SECONDS = 0.001

@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, NotFound, ProcessorFailed, SessionClosed
-from logitport.session.frames import Handle
+from logitport.session.handle import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from logitport.core.backoff import Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
-from logitport.session.frames import add_frames
 from logitport.session.requests.admissions import Admissions
 from logitport.session.requests.pending_request import PendingRequest
+from logitport.session.requests.request_frames import add_frames
 from logitport.session.requests.request_table import RequestTable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.failover.moves import Moves
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
     from logitport.session.requests.chain_programs import ChainPrograms
 
 _T = TypeVar("_T")
@@ -72,14 +72,16 @@ class SessionRequests:
 
     def add(self, request: Request) -> Handle:
         """Admit a request. Raises as `Session.add`."""
-        (handle,) = self.table.new_handles([request], self._channel.connection.opened.max_requests)
+        opened = self._channel.opened
+        (handle,) = self.table.new_handles([request], opened.max_requests)
         self.with_reconnect(lambda: self.admissions.add(handle))
         self.table.hold(handle)
         return handle
 
     def begin_add(self, requests: Sequence[Request]) -> list[PendingRequest]:
         """Begin to admit requests. Raises as `Session.begin_add`."""
-        handles = self.table.new_handles(requests, self._channel.connection.opened.max_requests)
+        opened = self._channel.opened
+        handles = self.table.new_handles(requests, opened.max_requests)
         unsent = [PendingRequest(self, handle) for handle in handles]
         begun: list[PendingRequest] = []
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logitport.core import tensors
 from logitport.errors import (
@@ -16,8 +16,9 @@ from logitport.errors import (
     warn_all_denied,
 )
 from logitport.ops import apply_edits
-from logitport.session.frames import Handle, step_frame
-from logitport.session.steps.step_reply import CheckedReply, programs_of
+from logitport.session.steps.program_runs import ProgramRuns
+from logitport.session.steps.step_frame import step_frame
+from logitport.session.steps.step_reply import CheckedReply, ReplyReader
 from logitport.session.steps.step_result import StepResult
 from logitport_proto import processing_pb2
 
@@ -27,22 +28,26 @@ if TYPE_CHECKING:
     from logitport.compiled import core
     from logitport.core.edits import Edits
     from logitport.session.connection.frame_channel import FrameChannel
-    from logitport.session.logits.logits_buffer import LogitsTransfer, Placement
+    from logitport.session.handle import Handle
+    from logitport.session.logits.logits_transfer import LogitsTransfer, Placement
     from logitport.session.requests.session_requests import SessionRequests
-    from logitport.session.steps.program_runs import ProgramRuns
     from logitport.session.steps.step_content import StepContent
-    from logitport.session.steps.step_reply import ReplyReader
 
 
-class StepContext(NamedTuple):
+class StepContext:
     """Parts of a session that its steps share, and the width of its logits."""
 
-    channel: FrameChannel
-    requests: SessionRequests
-    transfer: LogitsTransfer
-    programs: ProgramRuns
-    replies: ReplyReader
-    vocab_size: int
+    __slots__ = ("channel", "programs", "replies", "requests", "transfer", "vocab_size")
+
+    def __init__(
+        self, channel: FrameChannel, requests: SessionRequests, transfer: LogitsTransfer, vocab_size: int
+    ) -> None:
+        self.channel = channel
+        self.requests = requests
+        self.transfer = transfer
+        self.vocab_size = vocab_size
+        self.programs = ProgramRuns()
+        self.replies = ReplyReader(requests.table, vocab_size, transfer.datatype)
 
 
 class PendingStep:
@@ -78,9 +83,10 @@ class PendingStep:
             InvalidArgument: the step was applied already, or another step was begun.
         """
         tensors.check_gradient(logits)
+        context = self._context
         if self._answer is None and not self.superseded:
-            self._context.channel.drain_reply()
-        answer, buffer = self._answer, self._context.transfer.buffer
+            context.channel.drain_reply()
+        answer, buffer = self._answer, context.transfer.buffer
         may_fail = self._applied or self.superseded or (buffer.is_used and buffer.has_retired())
         # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
         if answer is not None and answer.compiled is not None and not may_fail and answer.compiled.apply(logits):
@@ -94,7 +100,8 @@ class PendingStep:
 
     def _apply(self, logits: Any) -> StepResult:
         self._check(logits)
-        answer, placed = self._context.requests.with_reconnect(lambda: self._send_logits_rows(logits))
+        context, content = self._context, self._content
+        answer, placed = context.requests.with_reconnect(lambda: self._send_logits_rows(logits))
         self._applied = True
         result = answer.result
         failed: dict[Handle, LogitportError] = {}
@@ -104,7 +111,7 @@ class PendingStep:
             else:
                 edits = [answer.edits, *answer.later_edits]
                 earlier = result.failures | result.skipped
-                failed = self._context.programs.apply(logits, self._content.rows, self._content.drafts, edits, earlier)
+                failed = context.programs.apply(logits, content.rows, content.drafts, edits, earlier)
         finally:
             if placed is not None:
                 result = result.combined(self._receive_logits_rows(logits, answer.logits_rows, placed))
@@ -124,7 +131,8 @@ class PendingStep:
             RequestsFailed: as `apply`.
             InvalidArgument: processors of some rows read logits (`Handle.reads_logits`): finish the step with `apply`.
         """
-        answer = self._context.requests.with_reconnect(self._synchronized_answer)
+        requests = self._context.requests
+        answer = requests.with_reconnect(self._synchronized_answer)
         if answer.logits_rows:
             raise InvalidArgument(
                 f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
@@ -143,22 +151,11 @@ class PendingStep:
         """Result of the rows that no processor reads; None until the reply has been read."""
         return None if self._answer is None else self._answer.result
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of the step."""
-        return len(self._content.rows)
-
-    @property
-    def reader(self) -> core.ReplyReader | None:
-        """Reads the reply; None if it must be parsed."""
-        if self._context.requests.table.has_programs and programs_of(self._content):
-            return None
-        return self._context.replies.core
-
     def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None:
         """Keep the reply, on any thread. Raises LogitportError if it is wrong."""
         if isinstance(reply, processing_pb2.StepEdits):
-            self._answer = self._context.replies.read(reply, self._content)
+            replies = self._context.replies
+            self._answer = replies.read(reply, self._content)
         else:  # the core has checked it
             self._answer = CheckedReply(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
 
@@ -176,8 +173,9 @@ class PendingStep:
         """
         if self.superseded:
             raise InvalidArgument("another step was begun; finish a step before the next one")
+        channel = self._context.channel
         if self._answer is None:
-            self._context.channel.drain_reply()
+            channel.drain_reply()
         if (isinstance(self._error, ServerUnavailable) and not self._error.timed_out) or self._answer_is_lost():
             self._answer, self._error = self._repeat(), None
         if self._error is not None:
@@ -192,19 +190,20 @@ class PendingStep:
 
         The new server has no such step, and may divide the programs in another way.
         """
-        answer = self._answer
+        answer, channel = self._answer, self._context.channel
         requested = answer is not None and (answer.logits_rows or answer.later_edits is not None)
-        return bool(requested) and self._connection != self._context.channel.connections
+        return bool(requested) and self._connection != channel.connections
 
     def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> CheckedReply:
         """Send the step again, without new ids, after the histories, which include them already."""
-        self._context.requests.resend(out_of_sync)
-        self._context.requests.admissions.end_restoring(self._content.handles)
-        nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(self._content.handles, ())
-        frame = step_frame(nothing_new, self._content.drafts, self._content.rows, self._context.vocab_size)
-        reply = self._context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
-        answer = self._context.replies.read(reply, self._content)
-        self._connection = self._context.channel.connections
+        context, content = self._context, self._content
+        context.requests.resend(out_of_sync)
+        context.requests.admissions.end_restoring(content.handles)
+        nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(content.handles, ())
+        frame = step_frame(nothing_new, content.drafts, content.rows, context.vocab_size)
+        reply = context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
+        answer = context.replies.read(reply, content)
+        self._connection = context.channel.connections
         return answer
 
     def _send_logits_rows(self, logits: Any) -> tuple[CheckedReply, Placement | None]:
@@ -216,9 +215,9 @@ class PendingStep:
         return answer, self._send(logits, answer.logits_rows) if answer.logits_rows else None
 
     def _send(self, logits: Any, logits_rows: Sequence[int]) -> Placement:
-        frame = processing_pb2.SessionRequest()
-        placed = self._context.transfer.put(logits, logits_rows, frame.logits.logits)
-        self._context.channel.send(frame)
+        context, frame = self._context, processing_pb2.SessionRequest()
+        placed = context.transfer.put(logits, logits_rows, frame.logits.logits)
+        context.channel.send(frame)
         for row in logits_rows:
             handle = self._content.rows[row][0]
             handle.processed = not handle.follows_from_history
@@ -229,11 +228,12 @@ class PendingStep:
 
         The processors may or may not have run, so their state is unknown.
         """
+        context = self._context
         try:
             try:
-                edited = self._context.channel.receive().logits
+                edited = context.channel.receive().logits
             except InvalidArgument:  # the server cannot read the memory that holds the logits
-                if self._context.transfer.refuse(placed):
+                if context.transfer.refuse(placed):
                     return self._receive_logits_rows(logits, logits_rows, self._send(logits, logits_rows))
                 raise
         except ServerUnavailable as error:
@@ -241,8 +241,8 @@ class PendingStep:
                 raise
             lost = StateLost(f"the connection was lost while logits of this request were being processed: {error}")
             return StepResult(dict.fromkeys((self._content.rows[row][0] for row in logits_rows), lost), {}, {}, ())
-        self._context.transfer.fetch(logits, logits_rows, placed, edited.logits)
-        return self._context.replies.result(edited, self._content.handles)
+        context.transfer.fetch(logits, logits_rows, placed, edited.logits)
+        return context.replies.result(edited, self._content.handles)
 
     def _without(
         self, result: StepResult, failed: Mapping[Handle, LogitportError], names: Mapping[str, str]
@@ -250,7 +250,8 @@ class PendingStep:
         """Add requests with a failed program to the result. The server drops those that have not on_error="skip"."""
         failed = {handle: error for handle, error in failed.items() if handle not in result.failures}
         aborted = {handle: error for handle, error in failed.items() if not handle.skips}
-        self._context.requests.fail({handle: error for handle, error in aborted.items() if not handle.removed})
+        requests = self._context.requests
+        requests.fail({handle: error for handle, error in aborted.items() if not handle.removed})
         applied = Counter(result.rows_applied)
         for handle, _ in self._content.rows:
             if handle in failed:
@@ -267,13 +268,13 @@ class PendingStep:
             raise InvalidArgument("this step was applied already; begin the next one with Session.step")
         rows, width = tensors.check_matrix(logits)
         datatype = tensors.datatype_of(logits.dtype)
-        expected = self._context.transfer.datatype
-        if rows != len(self._content.rows) or width != self._context.vocab_size or datatype != expected:
+        transfer, expected_rows, vocab_size = self._context.transfer, len(self._content.rows), self._context.vocab_size
+        if rows != expected_rows or width != vocab_size or datatype != transfer.datatype:
             raise InvalidArgument(
                 f"logits are {datatype}[{rows}, {width}]; this step needs "
-                f"{expected}[{len(self._content.rows)}, {self._context.vocab_size}]"
+                f"{transfer.datatype}[{expected_rows}, {vocab_size}]"
             )
-        self._context.transfer.buffer.check(logits)
+        transfer.buffer.check(logits)
 
 
 def _report(result: StepResult) -> None:

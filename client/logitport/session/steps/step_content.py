@@ -6,16 +6,16 @@ from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from logitport.compiled import core
+from logitport.core.local_frames import with_length
 from logitport.errors import InvalidArgument, LogitportError
-from logitport.session.frames import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
-from logitport.session.transports.base import with_length
+from logitport.session.steps.step_frame import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from logitport.core.history import TokenIds
-    from logitport.session.frames import Handle, RowLike
+    from logitport.session.handle import Handle, RowLike
     from logitport.session.requests.session_requests import SessionRequests
 
     # By request: ids as an engine passes them.
@@ -29,7 +29,8 @@ class StepContent(NamedTuple):
         handles: the requests.
         drafts: the draft tokens of requests that speculate.
         rows: the request and draft offset of each row. Do not write to it, or to `handles`: later steps have the same.
-        serialize: makes the frame with this number, as `with_length`. The histories must not have changed since.
+        serialize: makes the frame with this number, as `Transport.send_bytes` sends it. The histories must not have
+            changed since.
         extend: appends the new ids to the histories; called once, when the frame was sent.
     """
 
@@ -119,7 +120,7 @@ class StepReader:
                 handle.history.extend([index(token_id) for token_id in token_ids])
 
         def serialize(seq: int) -> bytes:
-            return with_length(processing_pb2.SessionRequest(seq=seq, step=frame))
+            return with_length(processing_pb2.SessionRequest(seq=seq, step=frame).SerializeToString())
 
         return StepContent(list(added), kept, placed, serialize, extend)
 

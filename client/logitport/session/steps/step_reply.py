@@ -17,8 +17,8 @@ from logitport_proto import common_pb2, processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.session.frames import Handle
-    from logitport.session.requests.session_requests import SessionRequests
+    from logitport.session.handle import Handle
+    from logitport.session.requests.request_table import RequestTable
     from logitport.session.steps.step_content import StepContent
 
 
@@ -59,19 +59,20 @@ class ReplyReader:
     """Reads replies, and checks every field that the client uses.
 
     Args:
-        requests: the requests of the session.
+        table: the requests of the session.
         vocab_size: width of the logits.
         datatype: of the logits: "FP32", "FP16" or "BF16".
-
-    Attributes:
-        core: reads replies with edits and counts only, for steps without programs of the engine; None if the compiled
-            core does not apply edits to logits in the memory of the CPU.
     """
 
-    def __init__(self, requests: SessionRequests, vocab_size: int, datatype: str) -> None:
-        self._requests = requests
+    def __init__(self, table: RequestTable, vocab_size: int, datatype: str) -> None:
+        self._table = table
         self._vocab_size = vocab_size
-        self.core = core.ReplyReader(vocab_size, core.Datatype[datatype]) if current().uses_core else None
+        # None if the compiled core does not apply edits to logits in the memory of the CPU.
+        self._compiled = core.ReplyReader(vocab_size, core.Datatype[datatype]) if current().uses_core else None
+
+    def compiled(self, content: StepContent) -> core.ReplyReader | None:
+        """Return the core's reader of replies with edits and counts only; None if the reply to this step is parsed."""
+        return None if self._table.has_programs and _programs_of(content) else self._compiled
 
     def read(self, reply: processing_pb2.StepEdits, content: StepContent) -> CheckedReply:
         """Read a reply. Raises LogitportError, InvalidArgument if it is wrong."""
@@ -82,7 +83,7 @@ class ReplyReader:
             raise LogitportError(
                 f"StepEdits.logits_rows: {logits_rows} are not ascending rows of a step of {num_rows} rows"
             )
-        programs = programs_of(content) if self._requests.table.has_programs else 0
+        programs = _programs_of(content) if self._table.has_programs else 0
         if len(reply.later_edits) > programs:
             raise LogitportError(
                 f"StepEdits.later_edits: {len(reply.later_edits)} parts, but no request of the step has more than "
@@ -112,8 +113,8 @@ class ReplyReader:
         by_slot = {handle.slot: handle for handle in handles} if failures or skipped else {}
         if unknown := [slot for slot in (*failures, *skipped) if slot not in by_slot]:
             raise LogitportError(f"the server reported failures of slots {unknown}, which are not in the step")
-        lost = self._requests.table.lost
-        for slot in [slot for slot in failures if self._requests.table.is_restoring(by_slot[slot])]:
+        lost = self._table.lost
+        for slot in [slot for slot in failures if self._table.is_restoring(by_slot[slot])]:
             del failures[slot]
             skipped[slot] = late_error(by_slot[slot])
         return StepResult(
@@ -124,6 +125,6 @@ class ReplyReader:
         )
 
 
-def programs_of(content: StepContent) -> int:
+def _programs_of(content: StepContent) -> int:
     """Return the largest number of programs that the engine runs for a request of the step."""
     return max((len(handle.programs) for handle in content.handles), default=0)

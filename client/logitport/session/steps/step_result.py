@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError
-    from logitport.session.frames import Handle
+    from logitport.session.handle import Handle
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Fleet:
             raise found
         if found is None:
             return None
-        return OtherServer(lambda: found, self.restore, self.settled.append)
+        return OtherServer(lambda _: found, self.restore, self.settled.append)
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,7 @@ def test_steps_do_not_wait_for_another_server(fleet: Fleet, hangs: str) -> None:
     def found() -> OtherServer:
         wait("list")
 
-        def connect() -> Script:
+        def connect(_: float) -> Script:
             wait("connection")
             return other
 

@@ -11,7 +11,7 @@ import torch
 
 from logitport import Client, InvalidArgument, LimitExceeded, LogitportError, Request
 from logitport.programs.program import Program, Value
-from logitport.session.frames import Handle
+from logitport.session import Handle
 from logitport.session.requests import chain_programs
 from logitport.session.requests.chain_programs import _MAX_KEPT, ChainPrograms
 from logitport.session.requests.program_trust import LeftToServer, ProgramTrust

@@ -10,7 +10,7 @@ import pytest
 
 from logitport import InvalidArgument, NotFound, Request
 from logitport.session import Handle
-from logitport.session.frames import place_rows, step_frame
+from logitport.session.steps.step_frame import place_rows, step_frame
 
 
 def handle(slot: int, prompt: list[int], generation: int = 0) -> Handle:
