@@ -254,10 +254,13 @@ class FrameChannel(FrameConnection):
     def _receive_begun(self, step: BegunStep, reader: core.ReplyReader | None, num_rows: int) -> None:
         self._begun = None
         try:
-            reply = self.transport.receive_step()
-            if isinstance(reply, bytes):
-                read = None if reader is None else reader.read(reply, self.seq, num_rows)
-                reply = self._parse(reply).edits if read is None else read
+            received = self.transport.receive_step()
+            reply: core.StepReply | processing_pb2.StepEdits
+            if isinstance(received, bytes):
+                read = None if reader is None else reader.read(received, self.seq, num_rows)
+                reply = self._parse(received).edits if read is None else read
+            else:
+                reply = received
             self.expected = ""
             self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
             step.take_reply(reply)
