@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from logitport.programs.reference_runner import ReferenceRunner
     from logitport.programs.runtime.runner import Runner as TorchRunner
     from logitport.programs.verifier import Verified
-    from logitport.session.handle import Handle
-    from logitport.session.handle import ProgramCall
+    from logitport.session.handle import Handle, ProgramCall
 
     # The request of each row, and the number of its draft tokens that the row has seen.
     Placed = Sequence[tuple[Handle, int]]

@@ -167,7 +167,9 @@ def test_a_reconnect_waits_while_one_admission_ends_after_another(
     now = [0.0]
     monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 0.25)
     monkeypatch.setattr("logitport.session.requests.admissions.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("logitport.session.requests.admissions.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(
+        "logitport.session.requests.admissions.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
     handles = [two.session.add(request) for request in (FAST, SLOW, SLOW)]
     lose_first(two)
 
