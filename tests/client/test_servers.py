@@ -339,7 +339,7 @@ def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
         before = choice.server
         found = choice.elsewhere()
         assert found is not None
-        found.connect()
+        found.connect(0.0)
         assert choice.server is before
         found.settle(True)
         assert choice.server is not before
@@ -380,7 +380,7 @@ def test_the_server_of_a_session_that_could_not_move() -> None:
     for _ in range(3):
         found = choice.elsewhere()
         assert found is not None
-        found.connect()
+        found.connect(0.0)
         found.settle(False)
         assert choice.server is present
     assert present is not None
