@@ -133,8 +133,8 @@ sanitize: $(VENV)/.test $(VENV)/.core ## the compiled core under AddressSanitize
 	@test -f $(VENV)/.core || { echo "make sanitize needs a build of the compiled core" >&2; exit 1; }
 	HYPOTHESIS_EXAMPLES=$(SANITIZE_EXAMPLES) core/sanitize.sh $(BIN)/python $(BIN)/python -m pytest -q --capture=sys -m "not slow" \
 		-k "not program and not payload and not pickle" tests/core tests/storm/test_fuzzer.py tests/client/core/test_history.py \
-		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/test_frames.py \
-		tests/client/session/test_wrong_replies.py tests/server/session/test_columns.py \
+		tests/client/core/test_edits.py tests/client/ops/test_apply_edits.py tests/client/session/steps/test_step_frame.py \
+		tests/client/session/steps/test_wrong_replies.py tests/server/session/test_columns.py \
 		tests/server/session/test_column_overflow.py tests/server/session/test_session_model.py \
 		tests/server/session/test_step_model.py tests/server/transports/test_stream_fuzz.py tests/server/transports/test_compiled_steps.py \
 		tests/server/transports/test_served_steps.py

@@ -22,7 +22,7 @@ from logitport import (
 )
 from logitport.ops import apply_edits
 from logitport.session import Handle, PendingStep, Session
-from logitport.session.frames import step_frame
+from logitport.session.steps.step_frame import step_frame
 from logitport_proto import common_pb2 as common
 from logitport_proto import processing_pb2 as processing
 

@@ -19,7 +19,9 @@ from benchmarks.helper import Helper, commands
 from benchmarks.hostile.raw import RawSession
 from benchmarks.workloads import Workload
 from logitport import Request
-from logitport.session.frames import Handle, add_frames, step_frame
+from logitport.session import Handle
+from logitport.session.requests.request_frames import add_frames
+from logitport.session.steps.step_frame import step_frame
 from logitport_proto.processing_pb2 import OpenSession, SessionRequest, SessionResponse
 
 

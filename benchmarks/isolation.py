@@ -18,8 +18,7 @@ from benchmarks.records import BarLine, ratios
 from benchmarks.servers import Server, connected, echo_server
 from benchmarks.workloads import Workload
 from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RequestsFailed, RowEdits
-from logitport.session import Session
-from logitport.session.frames import Handle
+from logitport.session import Handle, Session
 
 _FORWARDS = {"not overlapped": forwards.none, "behind 10 ms that sleeps": forwards.sleeping(10)}
 _CLASSES = 64

@@ -20,8 +20,7 @@ from benchmarks.measure import ROUNDS, over_rounds
 from benchmarks.records import BarLine
 from benchmarks.servers import Server, logitport_server
 from logitport import Client, Request
-from logitport.session import Session
-from logitport.session.frames import Handle
+from logitport.session import Handle, Session
 from logitport_server import time_slice
 from logitport_server.access import new_token
 

@@ -101,7 +101,7 @@ SLOW_FILES = frozenset(
         "end_to_end/test_traces.py",
         "end_to_end/test_unfit_core.py",
         "end_to_end/test_validated_once.py",
-        "client/session/test_broken_connections.py",
+        "client/session/connection/test_broken_connections.py",
         "storm/test_planted_defects.py",
         "storm/test_storm.py",
         "server/cli/test_printed.py",

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_proto import processing_pb2
 
-_MAX_MESSAGE_BYTES = 256 << 20
 _LENGTH = struct.Struct("<I")
 
 
@@ -26,7 +26,7 @@ class RawSession:
     """
 
     def __init__(self, target: str, token: str, transport: str, **opening: Any) -> None:
-        limits = [(f"grpc.max_{way}_message_length", _MAX_MESSAGE_BYTES) for way in ("send", "receive")]
+        limits = [(f"grpc.max_{way}_message_length", DEFAULT_MAX_MESSAGE_BYTES) for way in ("send", "receive")]
         # Each session has its own connection: channels with equal options share one.
         self._channel = grpc.insecure_channel(target, options=[*limits, ("grpc.use_local_subchannel_pool", 1)])
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logitport import calls
-from logitport.base_client import Call, delete_call, get_call, list_call, register_call
+from logitport.call_sender import Call, delete_call, get_call, list_call, register_call
 from logitport.request import ProcessorRef
 from logitport_proto import admin_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport.base_client import CallSender
+    from logitport.call_sender import CallSender
     from logitport.payload.signing import PathLike
     from logitport.request import ProcessorLike
     from logitport.servers import ServerChannel
-    from logitport.session.registrations import Registrations
+    from logitport.session.failover.registrations import Registrations
 
 _Result = TypeVar("_Result")
 

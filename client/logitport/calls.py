@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +47,6 @@ _Message = TypeVar("_Message", bound=Message)
 LogitsT = TypeVar("LogitsT", bound=Union["torch.Tensor", "NDArray[Any]"])
 
 DEFAULT_TIMEOUT = 30.0
-DEFAULT_MAX_MESSAGE_BYTES = 256 << 20
 _MAX_QUOTED_LENGTH = 80  # characters of an argument that an error message quotes
 
 # gRPC's details of the status UNAVAILABLE if no server was reached. There is no other sign of it.
@@ -220,6 +220,11 @@ def rows_applied(applied: Iterable[common_pb2.RowsApplied]) -> dict[str, int]:
         name = entry.display_name or entry.processor
         rows[name] = rows.get(name, 0) + entry.rows
     return rows
+
+
+def pack_int32(values: Sequence[int]) -> bytes:
+    """Make a column, int32[n]. Raises struct.error for a value that is not an integer of 32 bits."""
+    return struct.pack(f"<{len(values)}i", *values)
 
 
 def unpack_int32(column: bytes) -> NDArray[np.int32]:

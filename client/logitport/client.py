@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 from logitport import calls
 from logitport.admin import ServerClient
-from logitport.base_client import Call, CallSender, delete_call, get_call, list_call, register_call
+from logitport.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport.core.history import listed_ids
 from logitport.embedded import EmbeddedSender, is_embedded
 from logitport.errors import ServerUnavailable
 from logitport.output import ProcessorOutput
-from logitport.session.registrations import Registrations
+from logitport.session.failover.registrations import Registrations
 from logitport_proto import processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from logitport.recording.options import Record
     from logitport.request import ProcessorLike, ProcessorRef, Request
     from logitport.servers import ServerChannel
-    from logitport.session.program_trust import Mode
-    from logitport.session.server_choice import ServerChoice
+    from logitport.session.failover.server_choice import ServerChoice
+    from logitport.session.requests.program_trust import Mode
     from logitport.session.session import Session
     from logitport.targets import Target
 
@@ -74,7 +75,7 @@ class Client:
         token: str | None = None,
         tls: Tls | None = None,
         timeout: float = calls.DEFAULT_TIMEOUT,
-        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._sender: CallSender | EmbeddedSender
         if is_embedded(target):

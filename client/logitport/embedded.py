@@ -13,7 +13,7 @@ from logitport.session.transports.embedded import EmbeddedTransport
 from logitport_proto import processing_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from logitport.base_client import Call
+    from logitport.call_sender import Call
     from logitport.errors import LogitportError
     from logitport.servers import ServerChannel
     from logitport.session.transports.embedded import Frames

@@ -8,21 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import trace_context
-from logitport.base_client import Call
+from logitport.call_sender import Call
 from logitport.embedded import EmbeddedSender
 from logitport.errors import InvalidArgument, LimitExceeded, ServerUnavailable
 from logitport.recording.options import VARIABLE, options_of
-from logitport.session.program_trust import ProgramTrust
-from logitport.session.server_choice import ServerChoice
+from logitport.session.failover.server_choice import ServerChoice
+from logitport.session.requests.program_trust import ProgramTrust
 from logitport.session.session import Session
 from logitport.session.transports.stream import GrpcStream
 
 if TYPE_CHECKING:
-    from logitport.base_client import CallSender
+    from logitport.call_sender import CallSender
     from logitport.recording.options import Record
     from logitport.servers import ServerChannel
-    from logitport.session.program_trust import Mode
-    from logitport.session.registrations import Registrations
+    from logitport.session.failover.registrations import Registrations
+    from logitport.session.requests.program_trust import Mode
     from logitport_proto import processing_pb2
 
 logger = logging.getLogger(__name__)

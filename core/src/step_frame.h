@@ -12,7 +12,7 @@
 namespace logitport {
 
 // Writes the frames of steps with the same requests in the same order, as `step_frame` of
-// client/logitport/session/frames.py, and adds the new ids to the histories.
+// client/logitport/session/steps/step_frame.py, and adds the new ids to the histories.
 class StepFrameWriter {
  public:
   // The requests are the keys of a dict. `held` are the requests of the session, by slot.

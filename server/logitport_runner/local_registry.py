@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport import payload
 from logitport_builtins import BUILTINS
 from logitport_server.principal_process.checking import Checks
-from logitport_server.principal_process.names import ProcessorResolver
+from logitport_server.principal_process.processor_resolver import ProcessorResolver
 from logitport_server.registry.registry import Registry
 from logitport_session.installed import Installed
 from logitport_session.principals import ANONYMOUS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_STEP_BYTES
+
 # For a client to send a call's message, or to receive a reply. A message of 256 MiB takes 20 s with 100 Mbit/s. A
 # client that does neither holds memory, and its call counts for its principal.
 STALL_SECONDS = 60.0
@@ -16,8 +18,7 @@ class SessionLimits:
     Attributes:
         max_requests_per_session: requests that it holds at once.
         max_message_bytes: size of a frame.
-        max_step_bytes: size of the frame with a step's columns. 1024 rows of drafts take 40 kB. Unpacked columns take
-            many times their size.
+        max_step_bytes: size of the frame with a step's columns.
         max_step_work: rows or drafts of a step times the processors of their requests, added up; also new ids.
         max_tokens_per_request: ids of one request, drafts included.
         max_principal_memory: bytes for the histories and states of all sessions of one principal, by upper bounds.
@@ -30,8 +31,8 @@ class SessionLimits:
     """
 
     max_requests_per_session: int = 1024
-    max_message_bytes: int = 256 << 20
-    max_step_bytes: int = 1 << 20
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    max_step_bytes: int = MAX_STEP_BYTES
     max_step_work: int = 32768
     max_tokens_per_request: int = 1 << 20
     max_principal_memory: int = 384 << 20

@@ -40,7 +40,7 @@ def test_a_call_while_sessions_are_opened(monkeypatch: pytest.MonkeyPatch, metho
         raise ServerUnavailable("nothing is sent")
 
     monkeypatch.setattr(session_opening, "open_session", lambda *_, **__: (Opened(), SimpleNamespace(server=None)))
-    monkeypatch.setattr("logitport.base_client.CallSender.reply", unavailable)
+    monkeypatch.setattr("logitport.call_sender.CallSender.reply", unavailable)
     client, kept = Client(NOWHERE), []
     ends = threading.Event()
 

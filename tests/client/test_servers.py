@@ -17,8 +17,8 @@ import pytest
 from logitport import AccessDenied, Client, InvalidArgument, LogitportError, ServerUnavailable, Tls
 from logitport.connection import Connection
 from logitport.servers import Answer, Load, ServerChannel, Servers
-from logitport.session.registrations import Registrations
-from logitport.session.server_choice import ServerChoice
+from logitport.session.failover.registrations import Registrations
+from logitport.session.failover.server_choice import ServerChoice
 from logitport.targets import AddressList, source_of
 from logitport_proto import processing_pb2_grpc, registry_pb2
 from tests.client.conftest import Script
@@ -339,7 +339,7 @@ def test_a_server_is_not_set_aside_because_a_session_moves() -> None:
         before = choice.server
         found = choice.elsewhere()
         assert found is not None
-        found.connect()
+        found.connect(0.0)
         assert choice.server is before
         found.settle(True)
         assert choice.server is not before
@@ -380,7 +380,7 @@ def test_the_server_of_a_session_that_could_not_move() -> None:
     for _ in range(3):
         found = choice.elsewhere()
         assert found is not None
-        found.connect()
+        found.connect(0.0)
         found.settle(False)
         assert choice.server is present
     assert present is not None

@@ -7,7 +7,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from logitport import Request, trace_context
-from logitport.session.frames import Handle, add_frames
+from logitport.session import Handle
+from logitport.session.requests.request_frames import add_frames
 
 TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("test")
 

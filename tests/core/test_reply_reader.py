@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logitport import compiled
 from logitport.errors import LogitportError, StateLost, to_proto
-from logitport.session.step_reply import ReplyReader
+from logitport.session.steps.step_reply import ReplyReader
 from logitport_proto import common_pb2, processing_pb2
 from tests.core.edits_strategies import batches
 
@@ -54,10 +54,10 @@ def read_message(data: bytes, num_rows: int, width: int) -> tuple[Any, ...] | No
     if response.seq != SEQ or not response.HasField("edits"):
         return None
     reply = response.edits
-    requests = cast("Any", SimpleNamespace(table=SimpleNamespace(lost={}, has_programs=False)))
+    table = cast("Any", SimpleNamespace(lost={}, has_programs=False))
     content = cast("Any", SimpleNamespace(handles=[], rows=range(num_rows)))
     try:
-        answer = ReplyReader(requests, width, "FP32").read(reply, content)
+        answer = ReplyReader(table, width, "FP32").read(reply, content)
     except LogitportError:
         return None
     if answer.logits_rows or reply.failures:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitport import LogitportError, Request, compiled
-from logitport.session import Handle, step_content
-from logitport.session.request_table import RequestTable
-from logitport.session.step_content import StepReader
+from logitport.session import Handle
+from logitport.session.requests.request_table import RequestTable
+from logitport.session.steps import step_content
+from logitport.session.steps.step_content import StepReader
 from logitport.session.transports.base import LENGTH
 
 if TYPE_CHECKING:

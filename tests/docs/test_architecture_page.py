@@ -35,6 +35,7 @@ def layers(name: str) -> list[set[str]]:
         ("Folders of a session", "Layers of a session"),
         ("Folders of the SDK", "Layers of the SDK"),
         ("Folders of the author's tools", "Layers of the author's tools"),
+        ("Folders of an engine's session", "Layers of an engine's session"),
     ],
 )
 def test_the_folders_are_the_layers_in_their_order(title: str, contract: str) -> None:

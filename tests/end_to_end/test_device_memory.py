@@ -14,9 +14,9 @@ import torch
 from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable
 from logitport.core.cuda_ipc import Cuda
 from logitport.errors import LogitportError
-from logitport.session import device_memory
-from logitport.session.device_memory import DeviceMemory, PinnedMemory
-from logitport.session.session import Session
+from logitport.session import Session
+from logitport.session.logits import device_memory
+from logitport.session.logits.device_memory import DeviceMemory, PinnedMemory
 from logitport.session.transports.base import Transport
 from logitport_proto import processing_pb2
 from logitport_server.transports.stream import SessionStream
@@ -154,7 +154,7 @@ def shared_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedGpu]:
     def shared_memories(conversation: Any, device: object) -> list[Any]:
         return [DeviceMemory(conversation, torch.device("cpu"), made.engine), PinnedMemory(conversation, made.engine)]
 
-    monkeypatch.setattr("logitport.session.logits_buffer.memories", shared_memories)
+    monkeypatch.setattr("logitport.session.logits.logits_buffer.memories", shared_memories)
     monkeypatch.setattr(device_regions, "_kept_open", [])
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     yield made

@@ -208,7 +208,7 @@ def test_bounds_are_checked_on_the_wire(raw: RawSession) -> None:
 
 def test_frames_use_one_transport_only(client: Client) -> None:
     with client.session(vocab_size=VOCAB, transport="local") as session:
-        local = session._channel.connection.transport
+        local = session._channel.transport
         assert isinstance(local, LocalTransport)
         frame = processing_pb2.SessionRequest(seq=2)
         frame.remove.SetInParent()
@@ -268,7 +268,7 @@ def test_an_unclosed_session_ends_when_it_is_collected(server: Any) -> None:
     with Client(server.target) as client:
         session = client.session(vocab_size=VOCAB, transport="local")
         session.step({session.add(Request([1])): []}).apply(np.zeros((1, VOCAB), np.float32))
-        ended = weakref.ref(session._channel.connection.transport)
+        ended = weakref.ref(session._channel.transport)
         del session
         gc.collect()
         assert ended() is None

@@ -136,7 +136,7 @@ def test_requests_come_and_go_over_a_reconnect(session: tuple[Session, list[Any]
 def test_a_server_that_stops_for_a_while(
     start_server: Callable[..., Any], transport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logitport.session.frame_connection._MARGIN_SECONDS", 1.0)
+    monkeypatch.setattr("logitport.session.connection.frame_connection._MARGIN_SECONDS", 1.0)
     server = start_server("--processor-timeout-seconds", "0.1", "--no-entry-points")
     with (
         Client(server.target, timeout=200) as client,

@@ -60,7 +60,7 @@ def test_a_slow_load_is_not_lost(
     start_server: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, transport: Any
 ) -> None:
     """An admission has the time that the server states for it."""
-    monkeypatch.setattr("logitport.session.frame_connection._MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr("logitport.session.connection.frame_connection._MARGIN_SECONDS", 0.2)
     options = ("--no-entry-points", "--enable-custom-logit-processor", "--processor-timeout-seconds", "0.2")
     cluster = [start_server(*options) for _ in range(2)]
     with Client(targets(cluster), timeout=200) as client:

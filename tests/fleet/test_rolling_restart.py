@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport import Client, Request
-from logitport.session.channel import FrameChannel
-from logitport.session.frame_connection import FrameConnection
+from logitport.session.connection.frame_channel import FrameChannel
+from logitport.session.connection.frame_connection import FrameConnection
 from tests.conftest import free_address
 from tests.end_to_end.engines import Engine, generating, sessions_of, start_together
 
@@ -36,9 +36,9 @@ def test_it_costs_no_request(
     opened_by: list[str] = []
     open_connection = FrameConnection.open
 
-    def recorded(self: FrameConnection, opening: Any) -> None:
+    def recorded(self: FrameConnection, *arguments: Any) -> None:
         opened_by.append(threading.current_thread().name)
-        open_connection(self, opening)
+        open_connection(self, *arguments)
 
     targets = [free_address() for _ in range(3)]
     options = [("--no-entry-points", "--listen", target, "--stop-seconds", "200") for target in targets]

@@ -16,7 +16,7 @@ def test_the_server_is_killed_with_its_parent() -> None:
     program = (
         "import signal, sys, time\n"
         "from logitport_server.config import ServerConfig\n"
-        "from logitport_server.processes.server_process import ChildProcess, child_command\n"
+        "from logitport_server.processes.child_process import ChildProcess, child_command\n"
         "config = ServerConfig(listen='127.0.0.1:0', entry_points=False, device='cpu')\n"
         "child = ChildProcess(config, child_command('127.0.0.1:0', 'logitport_fleet.child'))\n"
         "while child.read_ready() is None:\n"

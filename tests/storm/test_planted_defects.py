@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from logitport import ProcessorFailed
-from logitport.session.step import PendingStep
+from logitport.session import PendingStep
 from tests.storm.actors.base import Records, Setting
 from tests.storm.actors.engine import Engine
 from tests.storm.classes import programs

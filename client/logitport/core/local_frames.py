@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 
+from logitport.core.frame_limits import MAX_LENGTH
 from logitport.errors import LimitExceeded
 
 LENGTH = struct.Struct("<I")
@@ -27,7 +28,7 @@ class FrameReceiver:
         received: what was received after the last frame.
     """
 
-    def __init__(self, connection: socket.socket, max_bytes: int = (1 << 32) - 1) -> None:
+    def __init__(self, connection: socket.socket, max_bytes: int = MAX_LENGTH) -> None:
         self.received = b""
         self._connection = connection
         self._max_bytes = max_bytes
@@ -82,6 +83,11 @@ class FrameReceiver:
             missing -= len(part)
         self.received = b""
         return b"".join(parts)
+
+
+def with_length(frame: bytes) -> bytes:
+    """Return a serialized frame with its length before it, as on the local transport."""
+    return LENGTH.pack(len(frame)) + frame
 
 
 def wait_until_ready(connection: socket.socket, event: int, deadline: float) -> None:

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING
 from logitport.lazy import names_of
 
 if TYPE_CHECKING:
-    from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
+    from logitport.session.handle import Handle
+    from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.session import Session
-    from logitport.session.step import PendingStep
-    from logitport.session.step_result import StepResult
+    from logitport.session.steps.pending_step import PendingStep
+    from logitport.session.steps.step_result import StepResult
 
 __all__ = ["Handle", "PendingRequest", "PendingStep", "Session", "StepResult"]
 
 __getattr__ = names_of(
     __name__,
     {
-        "logitport.session.frames": "Handle",
-        "logitport.session.pending_request": "PendingRequest",
+        "logitport.session.handle": "Handle",
+        "logitport.session.requests.pending_request": "PendingRequest",
         "logitport.session.session": "Session",
-        "logitport.session.step": "PendingStep",
-        "logitport.session.step_result": "StepResult",
+        "logitport.session.steps.pending_step": "PendingStep",
+        "logitport.session.steps.step_result": "StepResult",
     },
 )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import RequestsFailed, warn_all_denied
-from logitport.session.frames import Handle
+from logitport.session.handle import Handle
 from logitport.session.session import Session
-from logitport.session.step import PendingStep
+from logitport.session.steps.pending_step import PendingStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from logitport.core.edits import Edits
     from logitport.core.history import TokenIds
     from logitport.recording.recorder import Recorder
-    from logitport.session.frames import RowLike
-    from logitport.session.step_result import StepResult
+    from logitport.session.handle import RowLike
+    from logitport.session.steps.step_result import StepResult
 
 
 class RecordedStep(PendingStep):

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from logitport import compiled
 from logitport.calls import count
-from logitport.session.chain_programs import ChainPrograms
-from logitport.session.channel import FrameChannel
-from logitport.session.logits_buffer import LogitsTransfer
-from logitport.session.moves import Moves
-from logitport.session.program_runs import ProgramRuns
-from logitport.session.program_trust import ProgramTrust
-from logitport.session.requests import SessionRequests
-from logitport.session.step import PendingStep, StepContext
-from logitport.session.step_content import StepReader
-from logitport.session.step_reply import ReplyReader
-from logitport.session.stopped_servers import StoppedServerWatch
+from logitport.session.connection.frame_channel import FrameChannel
+from logitport.session.failover.moves import Moves
+from logitport.session.failover.stopped_servers import StoppedServerWatch
+from logitport.session.logits.logits_transfer import LogitsTransfer
+from logitport.session.requests.chain_programs import ChainPrograms
+from logitport.session.requests.program_trust import ProgramTrust
+from logitport.session.requests.session_requests import SessionRequests
+from logitport.session.steps.pending_step import PendingStep, StepContext
+from logitport.session.steps.step_content import StepReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     from logitport.core.history import TokenIds
     from logitport.errors import LogitportError
     from logitport.request import Request
-    from logitport.session.frames import Handle, RowLike
-    from logitport.session.moves import OtherServer
-    from logitport.session.pending_request import PendingRequest
+    from logitport.session.failover.moves import OtherServer
+    from logitport.session.handle import Handle, RowLike
+    from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
     from logitport_proto import processing_pb2
 
@@ -78,6 +76,7 @@ class Session:
         self._watch = None if answers is None else StoppedServerWatch(self._channel, answers)
         moves = None if elsewhere is None else Moves(elsewhere, opening, timeout=timeout, local=local)
         self._requests = SessionRequests(self._channel, restore, reconnect_seconds, programs, moves)
+        self._table = self._requests.table
         try:
             self._requests.with_reconnect(self._channel.check)
         except BaseException:
@@ -87,21 +86,15 @@ class Session:
         self._transfer = LogitsTransfer(
             self._channel, self.vocab_size, self.datatype, with_torch=with_torch, device=opening.device
         )
+        self._buffer = self._transfer.buffer
         self._reader = StepReader(self._requests, self.vocab_size)
-        self._step_context = StepContext(
-            self._channel,
-            self._requests,
-            self._transfer,
-            ProgramRuns(),
-            ReplyReader(self._requests, self.vocab_size, self.datatype),
-            self.vocab_size,
-        )
+        self._steps = StepContext(self._channel, self._requests, self._transfer, self.vocab_size)
         self._begun: PendingStep | None = None
 
     @property
     def session_id(self) -> str:
         """The server's id of the session, for logs; it changes after a reconnect."""
-        return self._channel.connection.opened.session_id
+        return self._channel.opened.session_id
 
     @property
     def reconnects(self) -> int:
@@ -116,7 +109,7 @@ class Session:
     @property
     def transport(self) -> str:
         """How frames are sent: "grpc", or "local" over a Unix socket with shared memory."""
-        return self._channel.connection.transport.name
+        return self._channel.transport.name
 
     @property
     def logits_memory(self) -> str:
@@ -152,9 +145,9 @@ class Session:
             LimitExceeded: more than the server's max_region_bytes.
         """
         num_rows = count(rows, "rows", 0)
-        if self._requests.table.restoring:
+        if self._table.restoring:
             self._requests.collect()  # now, because it may retire the buffer
-        return self._requests.with_reconnect(lambda: self._transfer.buffer.rows(num_rows))
+        return self._requests.with_reconnect(lambda: self._buffer.rows(num_rows))
 
     def add(self, request: Request) -> Handle:
         """Admit a request, with its whole history. The server looks up its processors and builds their state now.
@@ -164,7 +157,7 @@ class Session:
             LimitExceeded: the session holds as many requests as it may.
         """
         handle = self._requests.add(request)
-        self._transfer.buffer.request_added()
+        self._buffer.request_added()
         return handle
 
     def begin_add(self, requests: Iterable[Request]) -> list[PendingRequest]:
@@ -182,7 +175,7 @@ class Session:
         """
         pending = self._requests.begin_add(list(requests))
         if pending:
-            self._transfer.buffer.request_added()  # they may have been admitted at once
+            self._buffer.request_added()  # they may have been admitted at once
         return pending
 
     def poll(self) -> list[PendingRequest]:
@@ -228,10 +221,11 @@ class Session:
         if self._channel.should_move:
             self._requests.with_reconnect(self._requests.move)
         content = self._reader.read(new_token_ids, drafts, rows)
-        if self._requests.table.restoring:
+        if self._table.restoring:
             self._leave_restoring(content.handles)
-        pending = self._step_class(self._step_context, content)
-        self._channel.begin(content.serialize, pending)
+        steps = self._steps
+        pending = self._step_class(steps, content)
+        self._channel.begin(content.serialize, pending, steps.replies.compiled(content), len(content.rows))
         if self._begun is not None:
             self._begun.superseded = True
         self._begun = pending
@@ -245,7 +239,7 @@ class Session:
             NotFound: the handle is not in this session.
             InvalidArgument: `length` is above the history's, or below the prompt's.
         """
-        self._requests.table.check(handle)
+        self._table.check(handle)
         handle.rewind(length)
 
     def close(self) -> None:
@@ -255,10 +249,11 @@ class Session:
 
     def _leave_restoring(self, handles: Sequence[Handle]) -> None:
         """Collect the results of requests that a new server admits, and end those of the step that it still admits."""
-        if any(map(self._requests.table.is_restoring, handles)):
-            if not self._transfer.buffer.is_used:  # the engine may have written the logits to it already
+        if any(map(self._table.is_restoring, handles)):
+            if not self._buffer.is_used:  # the engine may have written the logits to it already
                 self._requests.collect()
-            self._requests.with_reconnect(lambda: self._requests.admissions.end_restoring(handles))
+            admissions = self._requests.admissions
+            self._requests.with_reconnect(lambda: admissions.end_restoring(handles))
 
     def _end(self) -> None:
         if self._watch is not None:
@@ -274,7 +269,7 @@ class Session:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._requests.table.handles)
+        return len(self._table.handles)
 
     def __bool__(self) -> bool:
         return True  # even without requests, where __len__ is 0

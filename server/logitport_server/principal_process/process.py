@@ -16,8 +16,8 @@ from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.link import Link
-from logitport_server.principal_process.names import ProcessorResolver, Registered
 from logitport_server.principal_process.open_streams import OpenStreams
+from logitport_server.principal_process.processor_resolver import ProcessorResolver, Registered
 from logitport_server.principal_process.reporter import Reporter
 from logitport_server.principal_process.streams import Streams
 from logitport_server.principal_process.workers.choice import executor_of

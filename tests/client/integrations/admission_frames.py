@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logitport.session.channel import FrameChannel
+from logitport.session.connection.frame_channel import FrameChannel
 
 if TYPE_CHECKING:
     import pytest

@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from logitport import History
 from logitport_session.dialects import RequestContext, make_dialect
-from logitport_session.dialects.vllm.persistent_batch import VllmBatch
+from logitport_session.dialects.vllm.vllm_batch import VllmBatch
 from logitport_session.stubs.vllm import sampling_params as stub
 from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, with vLLM's own objects
     test_a_temperature_is_adjusted_as_in_vllm,
@@ -34,7 +34,7 @@ from tests.server.dialects.vllm.test_objects import (  # noqa: F401 - the same, 
     test_types_that_json_lacks,
     test_values_that_vllm_rejects,
 )
-from tests.server.dialects.vllm.test_persistent_batch import Request, histories
+from tests.server.dialects.vllm.test_vllm_batch import Request, histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,7 +196,7 @@ def test_the_stub_has_the_fields_of_vllm() -> None:
 
 def test_the_stub_has_the_dict_updates_of_vllm() -> None:
     from logitport_session.stubs.vllm.v1.sample.logits_processor import builtin, interface
-    from tests.server.dialects.vllm.test_persistent_batch import as_update
+    from tests.server.dialects.vllm.test_vllm_batch import as_update
 
     for history in histories(1000):
         batch: VllmBatch[Request] = VllmBatch()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from logitport import calls
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
@@ -36,7 +36,7 @@ def test_defaults_are_safe() -> None:
 
 
 def test_client_and_server_have_the_same_message_limit() -> None:
-    assert ServerConfig().max_message_bytes == calls.DEFAULT_MAX_MESSAGE_BYTES
+    assert ServerConfig().max_message_bytes == DEFAULT_MAX_MESSAGE_BYTES
 
 
 def test_it_is_frozen() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logitport import InvalidArgument, LimitExceeded, Request
 from logitport.session import Handle
-from logitport.session.frames import place_rows, step_frame
+from logitport.session.steps.step_frame import place_rows, step_frame
 from logitport_proto import processing_pb2
 from logitport_session.steps.columns import StepColumns, StepLayout, unpack_int32
 

@@ -108,7 +108,11 @@ DEFECTS = {
     "all-denied": Defect(
         "rows of which no id is allowed are not reported",
         "--seed 1 --minutes 3 --only engine",
-        {"client/logitport/session/step.py": {"reply.rows_applied, reply.all_denied_rows)": "reply.rows_applied, ())"}},
+        {
+            "client/logitport/session/steps/pending_step.py": {
+                "reply.rows_applied, reply.all_denied_rows)": "reply.rows_applied, ())"
+            }
+        },
     ),
     "frozen-state": Defect(
         "`self.n += 1` is frozen into a program",

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logitport.request import Request
-    from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
-    from logitport.session.session import Session
+    from logitport.session import Handle, PendingRequest, Session
 
 _K = TypeVar("_K")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from logitport.client import Client
-    from logitport.session.session import Session
+    from logitport.session import Session
 
 _T = TypeVar("_T")
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from logitport.client import Client
     from logitport.request import Request
-    from logitport.session.frames import Handle
-    from logitport.session.session import Session
+    from logitport.session import Handle, Session
 
 # Used if the front end does not show its vocabulary size: larger than any model's.
 ANY_VOCAB_SIZE = 1 << 20

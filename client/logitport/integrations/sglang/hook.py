@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.core.edits import Edits
     from logitport.integrations.common.chains import Chain
-    from logitport.session.frames import Handle
-    from logitport.session.session import Session
-    from logitport.session.step import PendingStep
-    from logitport.session.step_result import StepResult
+    from logitport.session import Handle, PendingStep, Session, StepResult
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from logitport.errors import LogitportError
     from logitport.integrations.common.chains import Chain
-    from logitport.session.frames import Handle
-    from logitport.session.session import Session
+    from logitport.session import Handle, Session
 
 
 _log = logging.getLogger(__name__)

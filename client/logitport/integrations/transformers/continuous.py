@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     from logitport.client import Client
     from logitport.integrations.common.chains import Chain
-    from logitport.session.frames import Handle
-    from logitport.session.session import Session
-    from logitport.session.step import PendingStep
+    from logitport.session import Handle, PendingStep, Session
 
 
 class RemoteLogitsProcessor:

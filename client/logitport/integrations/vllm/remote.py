@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from logitport.core.edits import Edits
     from logitport.integrations.common.ranks import Ranks
     from logitport.request import Request
-    from logitport.session.frames import Handle
-    from logitport.session.pending_request import PendingRequest
-    from logitport.session.step import PendingStep
+    from logitport.session import Handle, PendingRequest, PendingStep
 
 
 @dataclass(eq=False)

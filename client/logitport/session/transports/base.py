@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from logitport.errors import LogitportError
 
 
-def with_length(frame: processing_pb2.SessionRequest) -> bytes:
-    """Serialize a frame. Its length in bytes comes first, as on the local transport."""
-    data = frame.SerializeToString()
-    return LENGTH.pack(len(data)) + data
-
-
 class Transport(ABC):
     """Carries frames to the server and replies back, both in order, with one reply per frame.
 
@@ -55,7 +49,7 @@ class Transport(ABC):
         """
 
     def send_bytes(self, frame: bytes) -> None:
-        """Send a frame that `with_length` has made. As `send`."""
+        """Send a serialized frame, which has its length before it, see `with_length`. As `send`."""
         self.send(processing_pb2.SessionRequest.FromString(frame[LENGTH.size :]))
 
     @abstractmethod

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from logitport.compiled import core
 from logitport.connection import is_local
-from logitport.core.local_frames import LENGTH, FrameReceiver, wait_until_ready
+from logitport.core.local_frames import LENGTH, FrameReceiver, wait_until_ready, with_length
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
 from logitport.session.transports import trusted_socket
-from logitport.session.transports.base import Transport, with_length
+from logitport.session.transports.base import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class LocalTransport(Transport):
 
     def send(self, frame: processing_pb2.SessionRequest) -> None:
         self._claim_reply()  # before it can arrive
-        self.send_bytes(with_length(frame))
+        self.send_bytes(with_length(frame.SerializeToString()))
 
     def send_bytes(self, frame: bytes) -> None:
         if self._ended is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from logitport import calls
+from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, SessionClosed
 from logitport.session.transports.base import Transport
@@ -58,7 +59,7 @@ class GrpcStream(Transport):
         *,
         metadata: tuple[tuple[str, str], ...] = (),
         encrypted: bool = False,
-        max_message_bytes: int = calls.DEFAULT_MAX_MESSAGE_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         wait_seconds: float = 0.0,
         open_seconds: float = math.inf,
     ) -> None:

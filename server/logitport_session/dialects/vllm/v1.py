@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logitport_session.dialects.results import check_result
 from logitport_session.dialects.vllm import objects
 from logitport_session.dialects.vllm.base import VllmDialect, VllmRequest
-from logitport_session.dialects.vllm.persistent_batch import VllmBatch
+from logitport_session.dialects.vllm.vllm_batch import VllmBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_session.dialects.base import RequestContext
-    from logitport_session.dialects.vllm.persistent_batch import Changes
+    from logitport_session.dialects.vllm.vllm_batch import Changes
 
 
 class VllmV1Dialect(VllmDialect):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport.integrations.common.history_batch import HistoryBatch
-from logitport.session.frames import Handle
+from logitport.session import Handle
 
 if TYPE_CHECKING:
     from logitport import Request

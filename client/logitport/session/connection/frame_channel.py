@@ -1,0 +1,268 @@
+"""The ordered exchange of one session's frames and replies, over one connection after another."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Literal, Protocol
+from weakref import WeakMethod
+
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
+from logitport.session.connection.frame_connection import FrameConnection
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    from logitport.compiled import core
+    from logitport.session.transports.base import Transport
+
+
+# A forward pass takes longer. An engine that applies its steps at once does not.
+_OVERLAP_SECONDS = 0.001
+
+_clock = time.monotonic
+
+
+class BegunStep(Protocol):
+    """A step that gets its reply, or the error that replaced it, on any thread: `PendingStep`."""
+
+    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None: ...
+    def take_error(self, error: Exception) -> None: ...
+
+
+class FrameChannel(FrameConnection):
+    """The connection of a session, which is replaced when it is lost or the session moves.
+
+    The reply to a step may be read early, on the transport's own thread, while the engine does other work. A connection
+    that is lost while it is opened is an open channel that has lost its connection: every call raises that, `reopen`
+    makes another one.
+
+    Args:
+        connect, timeout, local: as those of `FrameConnection`.
+        opening: the opening frame.
+        refused: called when a server refuses to open the session because of a limit.
+
+    Attributes:
+        connections: number of connections made so far; a region belongs to one connection.
+        retirements: how often the server has retired the regions that it created.
+        admissions: number of requests that the server has admitted in the background.
+        ended_admissions: number of admissions in the background that had ended at the last step; None if no step was
+            answered since it was reset.
+        should_move: whether the server has stated that the session should move to another one.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[float], Transport],
+        opening: processing_pb2.OpenSession,
+        *,
+        timeout: float,
+        local: Literal["auto", "grpc", "local"],
+        refused: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(connect, timeout=timeout, local=local)
+        self._opening = opening
+        self._refused = refused
+        # Held while waiting for a reply, by the engine's thread or by the transport's thread.
+        self._receiving = threading.RLock()
+        # The step without a reply, what reads the reply (see `begin`), and the number of rows.
+        self._begun: tuple[BegunStep, core.ReplyReader | None, int] | None = None
+        # Whether the engine did other work before it waited for the last reply, and so probably will again. Only then
+        # should another thread receive the reply: it has to be woken up, and one of Python competes for the GIL.
+        self._overlaps = True
+        self._begun_at = 0.0
+        # The error that ended the connection; None while there is one. `reopen` may be called at any time.
+        self._lost: ServerUnavailable | None = None
+        self.connections = 0
+        self.retirements = 0
+        self.admissions = 0
+        self.ended_admissions: int | None = None
+        self.should_move = False
+        try:
+            self.open(opening)
+        except ServerUnavailable as error:
+            if not error.was_connected:
+                raise
+            self._lost = error
+
+    @property
+    def device_uuid(self) -> bytes:
+        """UUID of the GPU with memory that the server can open; empty if it has none, or may be on another host."""
+        return self.opened.local_transport.device_uuid if self.transport.name == "local" else b""
+
+    def open(self, opening: processing_pb2.OpenSession, wait_seconds: float = 0.0) -> None:
+        self._lost = None
+        self._begun = None
+        try:
+            super().open(opening, wait_seconds)
+        except LimitExceeded:
+            self._refused()
+            raise
+        self._connected()
+
+    def check(self) -> None:
+        """Raise ServerUnavailable if the connection was lost while it was opened."""
+        if self._lost is not None:
+            raise self._lost
+
+    def lose(self, error: LogitportError) -> ServerUnavailable:
+        """Close the connection, because its session cannot be used. Returns the error of all calls until `reopen`."""
+        self.transport.close()
+        self._lost = ServerUnavailable(f"the connection was lost and could not be restored in time: {error}")
+        return self._lost
+
+    def reopen(self, wait_seconds: float, expected_requests: int) -> None:
+        """Reconnect, and open a new session, which holds no requests.
+
+        Args:
+            wait_seconds: how long to wait for a server.
+            expected_requests: number of requests that the caller adds then.
+
+        Raises:
+            ServerUnavailable: no server was reached within `wait_seconds`.
+            LogitportError: the server refuses the session.
+        """
+        with self._receiving:
+            self.transport.close()
+            self.expected = ""
+            self._opening.expected_requests = expected_requests
+            try:
+                self.transport = self._connect(wait_seconds)
+                self.open(self._opening, wait_seconds)
+            except LogitportError as error:
+                lost = self.lose(error)
+                if isinstance(error, ServerUnavailable):
+                    raise lost from None
+                raise
+
+    def adopt(self, connection: FrameConnection) -> None:
+        """Continue on another open connection, and end the present one."""
+        with self._receiving:
+            self.drain_reply()
+            previous, self.transport = self.transport, connection.transport
+            self.opened, self.step_limit, self.seq = connection.opened, connection.step_limit, connection.seq
+            self.expected = ""
+            self._connected()
+            previous.close()
+
+    def exchange(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> processing_pb2.SessionResponse:
+        with self._receiving:
+            self.drain_reply()
+            return super().exchange(frame, limit)
+
+    def begin(
+        self, serialize: Callable[[int], bytes], step: BegunStep, reader: core.ReplyReader | None, num_rows: int
+    ) -> None:
+        """Send a step and return at once.
+
+        Args:
+            serialize: makes the frame of the step, with a sequence number, as `Transport.send_bytes` sends it.
+            step: gets the reply, or the error, once.
+            reader: reads the reply; None if the reply must be parsed.
+            num_rows: number of rows of the step.
+        """
+        with self._receiving:
+            if self._begun is not None:
+                self.drain_reply()
+        try:
+            if self._lost is not None:
+                raise self._lost
+            seq, transport = self.seq + 1, self.transport
+            transport.reply_limit = self.step_limit
+            transport.send_bytes(serialize(seq))
+        except ServerUnavailable as error:
+            if error.timed_out:
+                raise
+            step.take_error(error)
+        else:
+            self.seq, self.expected = seq, "edits"
+            self._begun = step, reader, num_rows
+            self._begun_at = _clock()
+            if self._overlaps:
+                transport.leave_reply(reader, seq, num_rows)
+
+    def drain_reply(self) -> None:
+        """Receive the reply to the frame that `begin` sent, and pass it on, unless that was done already."""
+        with self._receiving:
+            if self._begun is not None:
+                self._overlaps = _clock() - self._begun_at > _OVERLAP_SECONDS
+                self._receive_begun(*self._begun)
+
+    @property
+    def unanswered(self) -> tuple[Transport, int] | None:
+        """The transport, and the number of the frame without a reply; None if there is none. For any thread."""
+        transport = self.transport
+        return (transport, self.seq) if self.expected and not transport.has_ended else None
+
+    def open_region(self, size_bytes: int, replaces: int) -> tuple[int, mmap.mmap] | None:
+        """Open a region: its id and memory; None if the transport cannot share memory. Raises LimitExceeded."""
+        if not self.transport.shares_memory:
+            return None
+        opening = processing_pb2.OpenRegion(size_bytes=size_bytes, replaces=replaces)
+        with self._receiving:
+            self.drain_reply()
+            self.send(processing_pb2.SessionRequest(open_region=opening))
+            data, memory = self.transport.receive_region(size_bytes)
+            reply = self._parse(data)
+        if memory is None:
+            raise LogitportError(
+                "the server opened a region, but no descriptor arrived; check this process's limit of open files "
+                "(ulimit -n)"
+            )
+        return reply.region_opened.region_id, memory
+
+    def send(self, frame: processing_pb2.SessionRequest, limit: float = math.inf) -> None:
+        self.check()
+        super().send(frame, limit)
+
+    def receive(self) -> processing_pb2.SessionResponse:
+        reply = super().receive()
+        if reply.HasField("added"):
+            self.retirements += reply.added.regions_retired
+            self.admissions += sum(not ended.HasField("error") for ended in reply.added.ended)
+        elif reply.HasField("edits"):
+            self.ended_admissions, self.should_move = reply.edits.ended_admissions, reply.edits.should_move
+        return reply
+
+    def close(self) -> None:
+        """End the session. May be called twice."""
+        self._lost = None
+        self.transport.close()
+
+    def _connected(self) -> None:
+        self._lost = None
+        self.should_move = False
+        self.connections += 1
+        take_early = WeakMethod(self._take_early)  # the transport's thread must not keep a session alive
+        self.transport.on_readable(lambda: (call := take_early()) is not None and call())
+
+    def _take_early(self) -> bool:
+        """Receive a reply that has arrived, unless the engine's thread is receiving. Returns whether it did."""
+        if not self._receiving.acquire(blocking=False):
+            return False
+        try:
+            if self._begun is None:
+                return False
+            self._receive_begun(*self._begun)
+            return True
+        finally:
+            self._receiving.release()
+
+    def _receive_begun(self, step: BegunStep, reader: core.ReplyReader | None, num_rows: int) -> None:
+        self._begun = None
+        try:
+            received = self.transport.receive_step()
+            reply: core.StepReply | processing_pb2.StepEdits
+            if isinstance(received, bytes):
+                read = None if reader is None else reader.read(received, self.seq, num_rows)
+                reply = self._parse(received).edits if read is None else read
+            else:
+                reply = received
+            self.expected = ""
+            self.ended_admissions, self.should_move = reply.ended_admissions, reply.should_move
+            step.take_reply(reply)
+        except Exception as error:  # noqa: BLE001 - raised later, on the engine's thread
+            step.take_error(error)

@@ -1,0 +1,138 @@
+"""A request that a session holds, and the programs of its chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from logitport import trace_context
+from logitport.errors import LogitportError
+from logitport.programs.request_tokens import RequestTokens
+from logitport.request import checked, set_history
+from logitport_proto import common_pb2
+
+if TYPE_CHECKING:
+    from logitport.programs.parameters import Checked
+    from logitport.programs.verifier import Verified
+    from logitport.request import Request
+    from logitport_proto import processing_pb2
+
+_ADMISSION = ("reads_logits", "sends_logits", "follows_from_history", "processors", "programs", "programs_on_server")
+
+
+class ProgramCall(NamedTuple):
+    """A program in the chain of a request.
+
+    Attributes:
+        verified: the program.
+        values: the value of each of its parameters, checked.
+        milliseconds: the longest time that the program takes for a row here.
+        processor: the processor's key: a built-in's name, or the digest.
+    """
+
+    verified: Verified
+    values: tuple[Checked, ...]
+    milliseconds: float
+    processor: str
+
+
+class Handle:
+    """A request that a session holds; compared by identity.
+
+    Attributes:
+        request_id: the request's.
+        message: the request, without its ids. Do not write to it.
+        reads_logits: whether its chain reads logits: its steps end with `PendingStep.apply`, on the logits.
+        sends_logits: whether they are sent to the server at each step.
+        processors: the key of each processor of its chain, as `AdmittedChain.processors`.
+        names: the registered name under which each was requested, "" for none.
+        programs: the programs of its chain that the engine runs, in their order.
+        programs_on_server: whether the server runs its programs, although this process runs others.
+        follows_from_history: whether the state of its processors follows from the history, even if they read logits.
+        skips: whether its rows stay unchanged if a processor fails.
+        history: its tokens, including the new ids of every step.
+        tokens: counts the ids of the history, for programs.
+        processed: whether a processor has received logits of it, and state with them.
+        removed: whether the session has dropped it.
+        trace: the trace in which it was added, as headers; see `trace_context`.
+    """
+
+    __slots__ = (
+        *("follows_from_history", "generation", "history", "message", "names", "processed", "processors", "programs"),
+        *("programs_on_server", "reads_logits", "removed", "request_id", "sends_logits", "skips", "slot", "tokens"),
+        "trace",
+    )
+
+    def __init__(self, slot: int, generation: int, request: Request) -> None:
+        self.slot = slot
+        self.generation = generation
+        # A copy made at admission, so that later changes to the engine's objects have no effect.
+        self.message = checked(request).to_proto_without_history()
+        self.request_id = self.message.request_id
+        self.history = request.history()
+        self.tokens = RequestTokens(self.history)
+        self.processors: tuple[str, ...] = ()
+        self.names = tuple(call.processor.name for call in self.message.processors)
+        self.programs: tuple[ProgramCall, ...] = ()
+        self.programs_on_server = False
+        self.follows_from_history = False
+        self.skips = self.message.on_error == common_pb2.ON_ERROR_SKIP
+        self.reads_logits = False
+        self.sends_logits = False
+        self.processed = False
+        self.removed = False
+        self.trace = trace_context.headers()
+
+    @property
+    def params(self) -> list[bytes]:
+        """The parameters of each processor of the chain, as JSON."""
+        return [call.params for call in self.message.processors]
+
+    def admitted(self, chain: processing_pb2.AdmittedChain, *, reads_logits: bool) -> None:
+        """Record what a server has reported of the request when it admitted it, the first time or again.
+
+        Raises:
+            LogitportError: the chain has another number of processors.
+        """
+        processors = chain.processors
+        if len(processors) != len(self.message.processors):
+            raise LogitportError(
+                f"the server admitted {len(processors)} processors of the {len(self.message.processors)} of request "
+                f"{self.request_id!r}; close the session"
+            )
+        self.reads_logits = self.sends_logits = reads_logits
+        self.follows_from_history = chain.follows_from_history
+        self.processors = tuple(processors)
+        for call, digest in zip(self.message.processors, processors, strict=True):
+            if call.processor.WhichOneof("by") == "name":  # a name may be bound to another digest later
+                call.processor.digest = digest
+
+    @property
+    def admission(self) -> tuple[Any, ...]:
+        """Reports of servers about the request, and the choice of the side that runs its programs. Can be set."""
+        return tuple(getattr(self, name) for name in _ADMISSION)
+
+    @admission.setter
+    def admission(self, admission: tuple[Any, ...]) -> None:
+        for name, value in zip(_ADMISSION, admission, strict=True):
+            setattr(self, name, value)
+
+    def digests(self) -> list[str]:
+        """Digests of the processors in its chain that are named by digest."""
+        return [call.processor.digest for call in self.message.processors if call.processor.digest]
+
+    def write(self, message: common_pb2.Request) -> None:
+        """Write the request into a message, with the present history."""
+        message.CopyFrom(self.message)
+        set_history(message, self.history)
+
+    def rewind(self, length: int) -> None:
+        """Cut the history back to `length` ids. Raises InvalidArgument as `History.rewind`."""
+        self.history.rewind(length)
+        self.tokens.rewound()
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.request_id!r} slot {self.slot} generation {self.generation}>"
+
+
+# A handle, or a handle and its draft offset: how many of its draft tokens the row has seen.
+RowLike = Union[Handle, "tuple[Handle, int]"]

@@ -1,0 +1,284 @@
+"""A step that was sent to the server and is not yet applied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from logitport.core import tensors
+from logitport.errors import (
+    InvalidArgument,
+    LogitportError,
+    RequestsFailed,
+    ServerUnavailable,
+    StateLost,
+    warn_all_denied,
+)
+from logitport.ops import apply_edits
+from logitport.session.steps.program_runs import ProgramRuns
+from logitport.session.steps.step_frame import step_frame
+from logitport.session.steps.step_reply import CheckedReply, ReplyReader
+from logitport.session.steps.step_result import StepResult
+from logitport_proto import processing_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from logitport.compiled import core
+    from logitport.core.edits import Edits
+    from logitport.session.connection.frame_channel import FrameChannel
+    from logitport.session.handle import Handle
+    from logitport.session.logits.logits_transfer import LogitsTransfer, Placement
+    from logitport.session.requests.session_requests import SessionRequests
+    from logitport.session.steps.step_content import StepContent
+
+
+class StepContext:
+    """Parts of a session that its steps share, and the width of its logits."""
+
+    __slots__ = ("channel", "programs", "replies", "requests", "transfer", "vocab_size")
+
+    def __init__(
+        self, channel: FrameChannel, requests: SessionRequests, transfer: LogitsTransfer, vocab_size: int
+    ) -> None:
+        self.channel = channel
+        self.requests = requests
+        self.transfer = transfer
+        self.vocab_size = vocab_size
+        self.programs = ProgramRuns()
+        self.replies = ReplyReader(requests.table, vocab_size, transfer.datatype)
+
+
+class PendingStep:
+    """A step that was sent; its reply may or may not have arrived. Returned by `Session.step`.
+
+    Attributes:
+        superseded: whether another step was begun, so that this one cannot be finished any more.
+    """
+
+    superseded = False
+    _answer: CheckedReply | None = None
+    _error: Exception | None = None
+    _applied = False
+
+    def __init__(self, context: StepContext, content: StepContent) -> None:
+        self._context = context
+        self._content = content
+        self._connection = context.channel.connections
+
+    def apply(self, logits: Any, *, check: bool = True) -> StepResult:
+        """Finish the step: receive the edits, and process `logits` in place.
+
+        Args:
+            logits: float[rows, vocab_size] of the session's dtype, a torch tensor on any device or a numpy array.
+                Only rows with processors that read logits are sent, and not if they are in `Session.logits_buffer`.
+            check: raise if a request failed, and emit a ProcessorWarning if edits have denied every id of a row; with
+                False, look at `failures` and `all_denied_rows` of the result.
+
+        Raises:
+            RequestsFailed: requests with on_error="abort" failed; the others were processed.
+            InvalidArgument: wrong shape or dtype, a retired buffer (see `Session.logits_buffer`), or logits that
+                require gradients while grad mode is on; the logits are unchanged, and `apply` may be called again.
+            InvalidArgument: the step was applied already, or another step was begun.
+        """
+        tensors.check_gradient(logits)
+        context = self._context
+        if self._answer is None and not self.superseded:
+            context.channel.drain_reply()
+        answer, buffer = self._answer, context.transfer.buffer
+        may_fail = self._applied or self.superseded or (buffer.is_used and buffer.has_retired())
+        # Most steps have nothing else to do. The core changes no logits that `_check` would refuse.
+        if answer is not None and answer.compiled is not None and not may_fail and answer.compiled.apply(logits):
+            self._applied = True
+            result = answer.result
+        else:
+            result = self._apply(logits)
+        if check:
+            _report(result)
+        return result
+
+    def _apply(self, logits: Any) -> StepResult:
+        self._check(logits)
+        context, content = self._context, self._content
+        answer, placed = context.requests.with_reconnect(lambda: self._send_logits_rows(logits))
+        self._applied = True
+        result = answer.result
+        failed: dict[Handle, LogitportError] = {}
+        try:
+            if answer.later_edits is None:
+                apply_edits(answer.edits, logits)  # while the server processes the rows that were sent
+            else:
+                edits = [answer.edits, *answer.later_edits]
+                earlier = result.failures | result.skipped
+                failed = context.programs.apply(logits, content.rows, content.drafts, edits, earlier)
+        finally:
+            if placed is not None:
+                result = result.combined(self._receive_logits_rows(logits, answer.logits_rows, placed))
+        if failed:
+            result = self._without(result, failed, answer.names)
+        return result
+
+    def edits(self, *, check: bool = True) -> Edits:
+        """Wait for the edits and return them without applying them, for an engine that broadcasts them to its ranks.
+
+        The rest of the reply is in `result`.
+
+        Args:
+            check: as that of `apply`; with False, look at `result`.
+
+        Raises:
+            RequestsFailed: as `apply`.
+            InvalidArgument: processors of some rows read logits (`Handle.reads_logits`): finish the step with `apply`.
+        """
+        requests = self._context.requests
+        answer = requests.with_reconnect(self._synchronized_answer)
+        if answer.logits_rows:
+            raise InvalidArgument(
+                f"processors read the logits of rows {answer.logits_rows}, so edits alone are not enough: "
+                "finish the step with apply(logits)"
+            )
+        if answer.later_edits is not None:
+            raise InvalidArgument(
+                "programs of the step read logits, so edits alone are not enough: finish the step with apply(logits)"
+            )
+        if check:
+            _report(answer.result)
+        return answer.edits
+
+    @property
+    def result(self) -> StepResult | None:
+        """Result of the rows that no processor reads; None until the reply has been read."""
+        return None if self._answer is None else self._answer.result
+
+    def take_reply(self, reply: core.StepReply | processing_pb2.StepEdits) -> None:
+        """Keep the reply, on any thread. Raises LogitportError if it is wrong."""
+        if isinstance(reply, processing_pb2.StepEdits):
+            replies = self._context.replies
+            self._answer = replies.read(reply, self._content)
+        else:  # the core has checked it
+            self._answer = CheckedReply(StepResult({}, {}, reply.rows_applied, reply.all_denied_rows), compiled=reply)
+
+    def take_error(self, error: Exception) -> None:
+        """Keep the error that replaced the reply, on any thread; `apply` raises it."""
+        self._error = error
+
+    def _synchronized_answer(self) -> CheckedReply:
+        """Return the answer, once the server has the same history as the client for every request.
+
+        Histories that the server lacks, or has with other tokens, are sent again first.
+
+        Raises:
+            ServerUnavailable: the connection was lost; the call may be repeated on a new connection.
+        """
+        if self.superseded:
+            raise InvalidArgument("another step was begun; finish a step before the next one")
+        channel = self._context.channel
+        if self._answer is None:
+            channel.drain_reply()
+        if (isinstance(self._error, ServerUnavailable) and not self._error.timed_out) or self._answer_is_lost():
+            self._answer, self._error = self._repeat(), None
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None  # noqa: S101 - take_reply() leaves one of the two
+        if out_of_sync := [handle for handle in self._answer.out_of_sync if not handle.removed]:
+            self._answer = replace(self._repeat(out_of_sync), out_of_sync=())
+        return self._answer
+
+    def _answer_is_lost(self) -> bool:
+        """Whether the server requested logits, or left programs to the engine, on a connection that was replaced.
+
+        The new server has no such step, and may divide the programs in another way.
+        """
+        answer, channel = self._answer, self._context.channel
+        requested = answer is not None and (answer.logits_rows or answer.later_edits is not None)
+        return bool(requested) and self._connection != channel.connections
+
+    def _repeat(self, out_of_sync: Sequence[Handle] = ()) -> CheckedReply:
+        """Send the step again, without new ids, after the histories, which include them already."""
+        context, content = self._context, self._content
+        context.requests.resend(out_of_sync)
+        context.requests.admissions.end_restoring(content.handles)
+        nothing_new: dict[Handle, Sequence[int]] = dict.fromkeys(content.handles, ())
+        frame = step_frame(nothing_new, content.drafts, content.rows, context.vocab_size)
+        reply = context.channel.exchange(processing_pb2.SessionRequest(step=frame)).edits
+        answer = context.replies.read(reply, content)
+        self._connection = context.channel.connections
+        return answer
+
+    def _send_logits_rows(self, logits: Any) -> tuple[CheckedReply, Placement | None]:
+        """Return the answer, and where the requested rows were put; None if the server requested no rows.
+
+        Raises as `_synchronized_answer`.
+        """
+        answer = self._synchronized_answer()
+        return answer, self._send(logits, answer.logits_rows) if answer.logits_rows else None
+
+    def _send(self, logits: Any, logits_rows: Sequence[int]) -> Placement:
+        context, frame = self._context, processing_pb2.SessionRequest()
+        placed = context.transfer.put(logits, logits_rows, frame.logits.logits)
+        context.channel.send(frame)
+        for row in logits_rows:
+            handle = self._content.rows[row][0]
+            handle.processed = not handle.follows_from_history
+        return placed
+
+    def _receive_logits_rows(self, logits: Any, logits_rows: Sequence[int], placed: Placement) -> StepResult:
+        """Receive the processed rows. If the connection is lost here, their requests fail with StateLost.
+
+        The processors may or may not have run, so their state is unknown.
+        """
+        context = self._context
+        try:
+            try:
+                edited = context.channel.receive().logits
+            except InvalidArgument:  # the server cannot read the memory that holds the logits
+                if context.transfer.refuse(placed):
+                    return self._receive_logits_rows(logits, logits_rows, self._send(logits, logits_rows))
+                raise
+        except ServerUnavailable as error:
+            if error.timed_out:
+                raise
+            lost = StateLost(f"the connection was lost while logits of this request were being processed: {error}")
+            return StepResult(dict.fromkeys((self._content.rows[row][0] for row in logits_rows), lost), {}, {}, ())
+        context.transfer.fetch(logits, logits_rows, placed, edited.logits)
+        return context.replies.result(edited, self._content.handles)
+
+    def _without(
+        self, result: StepResult, failed: Mapping[Handle, LogitportError], names: Mapping[str, str]
+    ) -> StepResult:
+        """Add requests with a failed program to the result. The server drops those that have not on_error="skip"."""
+        failed = {handle: error for handle, error in failed.items() if handle not in result.failures}
+        aborted = {handle: error for handle, error in failed.items() if not handle.skips}
+        requests = self._context.requests
+        requests.fail({handle: error for handle, error in aborted.items() if not handle.removed})
+        applied = Counter(result.rows_applied)
+        for handle, _ in self._content.rows:
+            if handle in failed:
+                applied.subtract(names.get(key, key) for key in handle.processors)
+        return StepResult(
+            result.failures | aborted,
+            result.skipped | {handle: error for handle, error in failed.items() if handle.skips},
+            {name: rows for name, rows in applied.items() if rows > 0},
+            result.all_denied_rows,
+        )
+
+    def _check(self, logits: Any) -> None:
+        if self._applied:
+            raise InvalidArgument("this step was applied already; begin the next one with Session.step")
+        rows, width = tensors.check_matrix(logits)
+        datatype = tensors.datatype_of(logits.dtype)
+        transfer, expected_rows, vocab_size = self._context.transfer, len(self._content.rows), self._context.vocab_size
+        if rows != expected_rows or width != vocab_size or datatype != transfer.datatype:
+            raise InvalidArgument(
+                f"logits are {datatype}[{rows}, {width}]; this step needs "
+                f"{transfer.datatype}[{expected_rows}, {vocab_size}]"
+            )
+        transfer.buffer.check(logits)
+
+
+def _report(result: StepResult) -> None:
+    """Raise RequestsFailed, or emit a ProcessorWarning at the caller of the caller."""
+    if result.failures:
+        raise RequestsFailed(result.failures, result)
+    warn_all_denied(result.all_denied_rows, stacklevel=3)
