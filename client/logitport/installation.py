@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Those whose code may stand in a traceback or a log of a processor beside the author's.
-OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_server", "logitport_session")
+OUR_PACKAGES = ("logitport", "logitport_builtins", "logitport_programs", "logitport_server", "logitport_session")
 
 
 def how_to_install(*extras: str) -> str:

@@ -3,8 +3,8 @@
 import torch
 
 from logitport import Float, NotCapturable, TensorProcessor
-from logitport.programs import capture
 from logitport.testing import StoryModel, simulate
+from logitport_programs import capture
 
 
 class MinP(TensorProcessor):

@@ -25,7 +25,7 @@ def first_cells(title: str) -> list[str]:
 
 def layers(name: str) -> list[set[str]]:
     (contract,) = [one for one in PYPROJECT["tool"]["importlinter"]["contracts"] if one["name"] == name]
-    return [set(layer.split(" | ")) for layer in contract["layers"]]
+    return [{name.removeprefix("logitport.") for name in re.split(r" [|:] ", layer)} for layer in contract["layers"]]
 
 
 @pytest.mark.parametrize(

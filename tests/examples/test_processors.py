@@ -15,10 +15,10 @@ import tomlkit
 
 from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
-from logitport.programs.capturing import capture
 from logitport.testing import StoryModel, ToyModel, simulate
 from logitport_play.files import Files
 from logitport_play.forms import form_of
+from logitport_programs.capturing import capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

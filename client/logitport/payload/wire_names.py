@@ -1,7 +1,8 @@
 """Classes that are pickled under another module path than their own.
 
 The module path of a base class is part of every payload, so it is wire format. logitport's base class is written under
-SGLang's path: a plain SGLang loads payloads that logitport makes, and logitport loads payloads that SGLang makes.
+SGLang's path: a plain SGLang loads payloads that logitport makes, and logitport loads payloads that SGLang makes. Other
+names are written as the public module that exports them, because internal modules move.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
 # Each entry point names a wire module, and refers to the Python module that registers classes under it.
 # The SDK finds the built-ins by it: it does not import them by name, and they need not be installed.
 ENTRY_POINTS = "logitport.wire_names"
+_PROGRAMS = "logitport_programs"
 
 _ClassT = TypeVar("_ClassT", bound=type)
 _classes: dict[tuple[str, str], type] = {}
@@ -51,6 +53,16 @@ def class_of(module: str, name: str) -> type | None:
 def names_in(module: str) -> list[str]:
     """The wire names of a module, sorted."""
     return sorted(name for of, name in _classes if of == module)
+
+
+def public_modules(module: str) -> tuple[str, ...]:
+    """The modules that may export a name which one of logitport's modules defines; () for another module."""
+    package, *rest = module.split(".")
+    if package == _PROGRAMS:
+        return "logitport", _PROGRAMS
+    if package in ("logitport", "logitport_builtins"):
+        return package, ".".join((package, *rest[:1])), f"{package}.edits"
+    return ()
 
 
 @functools.cache

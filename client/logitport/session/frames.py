@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Union
 from logitport import trace_context
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LogitportError, NotFound
-from logitport.programs.request_tokens import RequestTokens
 from logitport.request import checked, set_history
+from logitport_programs.request_tokens import RequestTokens
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from logitport.programs.parameters import Checked
-    from logitport.programs.verifier import Verified
+    from logitport_programs.parameters import Checked
+    from logitport_programs.verifier import Verified
 
 
 class ProgramCall(NamedTuple):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
-from logitport.programs.program import Program
 from logitport.request import ProcessorRef
 from logitport.source_checks import CHANGES, DRAW, SHARED
 from logitport.testing.examples import LENGTHS, Logits, Run, changes_of
 from logitport.testing.playing import play, play_crowd, play_rewind
 from logitport.testing.search import Broken
+from logitport_programs.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,8 +9,10 @@ import dill
 import pytest
 
 import logitport_builtins
-from logitport import CustomLogitProcessor, PayloadError, payload
-from logitport.payload import wire_names
+from logitport import CustomLogitProcessor, Float, PayloadError, TensorProcessor, payload
+from logitport.payload import pickle_reader, wire_names
+from logitport_programs.program import Program
+from logitport_programs.types import Element
 
 SGLANG = "sglang.srt.sampling.custom_logit_processor"
 ALIASES = [name for name in wire_names.names_in(SGLANG) if name != "CustomLogitProcessor"]
@@ -90,6 +92,25 @@ def test_a_class_may_have_any_wire_name(monkeypatch):
     loaded = payload.loads(payload.parse(payload.dumps(Derived)))
     assert loaded is not Derived
     assert loaded.__bases__ == (Renamed,)
+
+
+class UsesPrograms(TensorProcessor):
+    params = {"by": Float(default=2.0)}
+    values = (Element.FLOAT32, Program)
+
+    def process(self, logits, params, history):
+        return logits * params.by[:, None]
+
+
+def references(serialized):
+    return {(one.module, one.name) for one in pickle_reader.read(payload.parse(serialized).data).globals}
+
+
+def test_names_of_programs_are_written_as_their_public_modules():
+    written = references(payload.dumps(UsesPrograms))
+    assert {("logitport", "TensorProcessor"), ("logitport", "Float")} <= written
+    assert {("logitport_programs", "Element"), ("logitport_programs", "Program")} <= written
+    assert not any(module.startswith(("logitport.", "logitport_programs.")) for module, _ in written)
 
 
 def test_ours_is_loaded_even_where_sglang_is_installed(monkeypatch):

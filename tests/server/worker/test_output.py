@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logitport.installation import OUR_PACKAGES
 from logitport_server.worker import messages, replies
 from logitport_server.worker.frames import BadFrame
 from logitport_server.worker.output import Output, capture
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 @contextmanager
 def capturing() -> Iterator[Output]:
     streams, hook, handlers = (sys.stdout, sys.stderr), sys.breakpointhook, logging.root.handlers[:]
-    levels = {
-        name: logging.getLogger(name).level
-        for name in ("", "logitport", "logitport_builtins", "logitport_server", "logitport_session")
-    }
+    levels = {name: logging.getLogger(name).level for name in ("", *OUR_PACKAGES)}
     # `capture` closes the handlers that it replaces, and these belong to pytest.
     logging.root.handlers[:] = []
     captured = capture()
