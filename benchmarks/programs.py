@@ -24,11 +24,11 @@ from benchmarks.servers import Server
 from benchmarks.workloads import Workload
 from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
+from logitport_programs.authoring.tensor_history import TensorHistory
 from logitport_programs.capturing import capture
 from logitport_programs.parameters import Columns
 from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.runtime.runner import Runner
-from logitport_programs.tensor_history import TensorHistory
 from logitport_programs.verifier import verify
 
 WINDOW = 4096

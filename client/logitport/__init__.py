@@ -32,9 +32,9 @@ from logitport.request import ProcessorRef, Request
 if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.connection import Tls
-    from logitport_programs.declarations import Bool, Float, Int, TokenIds
-    from logitport_programs.processor import TensorProcessor
-    from logitport_programs.tensor_history import TensorHistory
+    from logitport_programs.authoring.declarations import Bool, Float, Int, TokenIds
+    from logitport_programs.authoring.processor import TensorProcessor
+    from logitport_programs.authoring.tensor_history import TensorHistory
 
 __all__ = [
     "AccessDenied",
@@ -75,9 +75,9 @@ _get = names_of(
     {
         "logitport.client": "Client",
         "logitport.connection": "Tls",
-        "logitport_programs.declarations": "Bool Float Int TokenIds",
-        "logitport_programs.processor": "TensorProcessor",
-        "logitport_programs.tensor_history": "TensorHistory",
+        "logitport_programs.authoring.declarations": "Bool Float Int TokenIds",
+        "logitport_programs.authoring.processor": "TensorProcessor",
+        "logitport_programs.authoring.tensor_history": "TensorHistory",
     },
 )
 

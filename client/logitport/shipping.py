@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from logitport import dialects, payload, source_checks
 from logitport.errors import NotCapturable
-from logitport_programs.processor import TensorProcessor
+from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.program import Program
 
 if TYPE_CHECKING:

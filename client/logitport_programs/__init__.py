@@ -1,6 +1,6 @@
 """Programs: processors that read logits, as data that is verified and runs where the logits are.
 
-processor       the base class for authors, and what it declares (declarations, tensor_history)
+authoring       the base class for authors, and what it declares
 capturing       makes a program of such a class
 lifting         makes a program of a processor of another contract
 types           element types, sizes and shapes of values
@@ -9,7 +9,7 @@ rules           what each operator requires of its inputs, and the type of its r
 verifier        checks a program as a whole, before it runs
 parameters      checks the parameters of a request, and arranges those of rows
 request_tokens  the ids of a request, counted incrementally
-runtime         runs programs with torch, on the engine's own logits
+runtime         runs programs on the engine's own logits, with torch or numpy
 cost            the worst case in milliseconds on this machine, and its limit
 reference       the numpy interpreter: the executable form of docs/programs-spec.md
 """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.dialects import DYNAMO, TRANSFORMERS, InDialect, recognise
 from logitport_builtins import BUILTINS
 from logitport_play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
-from logitport_programs.declarations import Declaration
+from logitport_programs.authoring.declarations import Declaration
 from logitport_programs.program import Program
 from logitport_programs.types import Element
 

@@ -34,6 +34,7 @@ def layers(name: str) -> list[set[str]]:
         ("Folders of the server", "Layers of the server"),
         ("Folders of a session", "Layers of a session"),
         ("Folders of the SDK", "Layers of the SDK"),
+        ("Folders of programs", "Layers of programs"),
     ],
 )
 def test_the_folders_are_the_layers_in_their_order(title: str, contract: str) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_programs import reference
 from logitport_programs.parameters import Columns
-from logitport_programs.reference_runner import ReferenceRunner
 from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.runtime import parts
+from logitport_programs.runtime.reference_runner import ReferenceRunner
 from logitport_programs.runtime.runner import Runner
 from logitport_programs.verifier import verify
 from tests.programs.strategies import (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from logitport.core.edits import Edits
     from logitport.session.frames import Handle
     from logitport.session.program_call import ProgramCall
-    from logitport_programs.reference_runner import ReferenceRunner
+    from logitport_programs.runtime.reference_runner import ReferenceRunner
     from logitport_programs.runtime.runner import Runner as TorchRunner
     from logitport_programs.verifier import Verified
 
@@ -144,7 +144,7 @@ class ProgramRuns:
 
             self._runners[True] = TorchRunner()
         else:
-            from logitport_programs.reference_runner import ReferenceRunner
+            from logitport_programs.runtime.reference_runner import ReferenceRunner
 
             self._runners[False] = ReferenceRunner()
         return self._runners[is_torch]

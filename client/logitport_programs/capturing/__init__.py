@@ -18,9 +18,9 @@ import torch
 
 from logitport.errors import InvalidArgument, LimitExceeded, NotCapturable
 from logitport.source_checks import DISCARD, find
+from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.capturing.graph import Graph
 from logitport_programs.capturing.tracing import Conditions, definition, trace
-from logitport_programs.processor import TensorProcessor
 from logitport_programs.verifier import MAX_NAME_LENGTH, verify
 
 if TYPE_CHECKING:

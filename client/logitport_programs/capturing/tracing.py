@@ -21,15 +21,15 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from logitport.errors import InvalidArgument, LogitportError, NotCapturable
 from logitport.source_checks import CHANGES, DRAW, find
+from logitport_programs.authoring.tensor_history import TensorHistory
 from logitport_programs.capturing.state import State
 from logitport_programs.rules import MAX_TOP_K
-from logitport_programs.tensor_history import TensorHistory
 from logitport_programs.types import Element
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from logitport_programs.processor import TensorProcessor
+    from logitport_programs.authoring.processor import TensorProcessor
     from logitport_programs.program import Parameter
 
 # The inputs of `process`, in this order; then the parameters.

@@ -19,6 +19,7 @@ import torch
 from logitport import dialects
 from logitport.errors import NotCapturable
 from logitport.processors import CustomLogitProcessor
+from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.capturing import capture, capture_as
 from logitport_programs.capturing.state import State
 from logitport_programs.capturing.tracing import refused_as, state_refused
@@ -33,7 +34,6 @@ from logitport_programs.lifting.contracts import (
     place_of,
 )
 from logitport_programs.lifting.known import find_known
-from logitport_programs.processor import TensorProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from logitport_programs.lifting.parameters import ParameterRows, Reads, TensorsO
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from logitport_programs.declarations import Declaration
-    from logitport_programs.tensor_history import TensorHistory
+    from logitport_programs.authoring.declarations import Declaration
+    from logitport_programs.authoring.tensor_history import TensorHistory
 
     Params = Sequence[Mapping[str, Any]]  # of each row
     Ids = Sequence[Sequence[int]]  # the history of each row

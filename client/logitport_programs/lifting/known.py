@@ -17,7 +17,7 @@ from logitport_programs.verifier import MAX_WINDOW
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_programs.tensor_history import TensorHistory
+    from logitport_programs.authoring.tensor_history import TensorHistory
 
     # Returns the scores, of float32 scores and a history; and the number of last ids that it reads.
     Known = tuple[Callable[[torch.Tensor, TensorHistory], torch.Tensor], int]

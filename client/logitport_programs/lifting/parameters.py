@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from logitport.errors import InvalidArgument, NotCapturable
-from logitport_programs.declarations import Bool, Declaration, Float, Int
+from logitport_programs.authoring.declarations import Bool, Declaration, Float, Int
 from logitport_programs.types import Element
 from logitport_programs.verifier import MAX_NAME_LENGTH
 

@@ -14,11 +14,11 @@ import torch
 
 from logitport.core.tensors import datatype_of
 from logitport.errors import LimitExceeded
-from logitport_programs.nan import may_be_nan
 from logitport_programs.program import Value
 from logitport_programs.rules import HISTORY_OPERATORS
 from logitport_programs.runtime.arena import Layout
 from logitport_programs.runtime.kernels import KERNELS, VIEWS, KernelCall, Spec
+from logitport_programs.runtime.nan import may_be_nan
 from logitport_programs.types import Element
 
 if TYPE_CHECKING:

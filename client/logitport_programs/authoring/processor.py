@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from logitport.core.declared import check_declared
 from logitport.errors import InvalidArgument
 from logitport.processors import CustomLogitProcessor
+from logitport_programs.authoring.tensor_history import TensorHistory
 from logitport_programs.parameters import check_params, padded
-from logitport_programs.tensor_history import TensorHistory
 from logitport_programs.types import Element
 from logitport_programs.verifier import MAX_NAME_LENGTH, MAX_WINDOW
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 
 from logitport.core.tensors import datatype_of
 from logitport.errors import InvalidArgument, LimitExceeded, RequestsFailed
-from logitport_programs.nan import may_be_nan
 from logitport_programs.program import Parameter
 from logitport_programs.reference import run
+from logitport_programs.runtime.nan import may_be_nan
 from logitport_programs.types import Element
 from logitport_programs.verifier import verify
 from tests.programs.runtime import build

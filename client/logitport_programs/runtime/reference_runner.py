@@ -1,4 +1,4 @@
-"""Runs programs on rows of an engine's numpy logits, in place, with the interpreter of `reference`."""
+"""Runs programs on rows of an engine's numpy logits, in place, with the interpreter: for engines without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceRunner:
-    """For engines without torch. It has the interface of `logitport_programs.runtime.runner.Runner`."""
+    """Runs programs without torch. It has the interface of `logitport_programs.runtime.runner.Runner`."""
 
     def apply(
         self,
