@@ -150,7 +150,7 @@ lint: $(VENV)/.lint lint-core ## ruff, mypy, which module may import which; clan
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/mypy proto/logitport_proto client/logitport client/logitport_testing server/logitport_session server/logitport_sandbox server/logitport_server server/logitport_fleet server/logitport_play server/logitport_runner builtin_processors/logitport_builtins
+	$(BIN)/mypy proto/logitport_proto client/logitport client/logitport_programs client/logitport_testing server/logitport_session server/logitport_sandbox server/logitport_server server/logitport_fleet server/logitport_play server/logitport_runner builtin_processors/logitport_builtins
 
 # clang-tidy reads how the compiled core was built: nothing to do for it where no core is. It takes 5 s a file, so it looks
 # only at files that have changed since, or all after a change to a header.

@@ -24,12 +24,12 @@ from benchmarks.servers import Server
 from benchmarks.workloads import Workload
 from logitport import Client, Float, TensorProcessor
 from logitport.core.history import History
-from logitport.programs.capturing import capture
-from logitport.programs.parameters import Columns
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.tensor_history import TensorHistory
-from logitport.programs.verifier import verify
+from logitport_programs.authoring.tensor_history import TensorHistory
+from logitport_programs.capturing import capture
+from logitport_programs.parameters import Columns
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.verifier import verify
 
 WINDOW = 4096
 

@@ -44,8 +44,8 @@ SLOW_FILES = frozenset(
         # mypy, which reads torch.
         "client/test_typing.py",
         # torch.export, twice for each case.
-        "client/programs/test_captured_results.py",
-        "client/programs/lifting/test_lift.py",
+        "programs/test_captured_results.py",
+        "programs/lifting/test_lift.py",
         "examples/test_programs.py",
         # A worker, and a hundred examples of each law for each case.
         "testing/laws/test_planted_defects.py",

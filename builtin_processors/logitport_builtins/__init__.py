@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logitport.processors import EditProcessor
-    from logitport.programs.program import Program
+    from logitport_programs.program import Program
 
 __all__ = [
     "BUILTINS",

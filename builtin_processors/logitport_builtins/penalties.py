@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from logitport.compiled import core
-from logitport.programs.request_tokens import RequestTokens
 from logitport.stateful import HistoryState, StatefulEditProcessor
 from logitport_builtins.params import Params
+from logitport_programs.request_tokens import RequestTokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The SDK: base classes for authors of processors, and the client for engines that call the service.
 
-Further names, by topic: `logitport.edits`, `logitport.session`, `logitport.programs`, `logitport.tokenizers`,
-`logitport.recording`, `logitport.admin`, `logitport.ops` and `logitport.integrations`. Tests of processors are in the
-package `logitport_testing`.
+Further names, by topic: `logitport.edits`, `logitport.session`, `logitport.tokenizers`,
+`logitport.recording`, `logitport.admin`, `logitport.ops` and `logitport.integrations`. Programs are in the
+package `logitport_programs`, and tests of processors in `logitport_testing`.
 """
 
 from typing import TYPE_CHECKING
@@ -32,9 +32,9 @@ from logitport.request import ProcessorRef, Request
 if TYPE_CHECKING:
     from logitport.client import Client
     from logitport.connection import Tls
-    from logitport.programs.declarations import Bool, Float, Int, TokenIds
-    from logitport.programs.processor import TensorProcessor
-    from logitport.programs.tensor_history import TensorHistory
+    from logitport_programs.authoring.declarations import Bool, Float, Int, TokenIds
+    from logitport_programs.authoring.processor import TensorProcessor
+    from logitport_programs.authoring.tensor_history import TensorHistory
 
 __all__ = [
     "AccessDenied",
@@ -75,9 +75,9 @@ _get = names_of(
     {
         "logitport.client": "Client",
         "logitport.connection": "Tls",
-        "logitport.programs.declarations": "Bool Float Int TokenIds",
-        "logitport.programs.processor": "TensorProcessor",
-        "logitport.programs.tensor_history": "TensorHistory",
+        "logitport_programs.authoring.declarations": "Bool Float Int TokenIds",
+        "logitport_programs.authoring.processor": "TensorProcessor",
+        "logitport_programs.authoring.tensor_history": "TensorHistory",
     },
 )
 

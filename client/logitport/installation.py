@@ -6,6 +6,7 @@ from __future__ import annotations
 OUR_PACKAGES = (
     "logitport",
     "logitport_builtins",
+    "logitport_programs",
     "logitport_runner",
     "logitport_sandbox",
     "logitport_server",

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from logitport import dialects, payload, source_checks
 from logitport.errors import NotCapturable
-from logitport.programs.processor import TensorProcessor
-from logitport.programs.program import Program
+from logitport_programs.authoring.processor import TensorProcessor
+from logitport_programs.program import Program
 
 if TYPE_CHECKING:
     from logitport.payload import StateDigest
@@ -159,7 +159,7 @@ def _lifted(processor: Any, state: StateDigest | None) -> Shipped:
     """
     cls = _tensor_processor(processor)
     if cls is not None:
-        from logitport.programs.capturing import capture  # imports torch
+        from logitport_programs.capturing import capture  # imports torch
 
         return Shipped(payload.seal_program(capture(cls).to_bytes(), cls.__qualname__))
     if isinstance(processor, TensorProcessor):
@@ -167,8 +167,8 @@ def _lifted(processor: Any, state: StateDigest | None) -> Shipped:
     if state is not None and state.large:  # before torch is imported, and copies are made for the comparison
         return Shipped(payload.dumps(processor), f"{state.large}, {_LARGE}")
     try:
-        from logitport.programs.capturing import is_identity  # imports torch
-        from logitport.programs.lifting import lift
+        from logitport_programs.capturing import is_identity  # imports torch
+        from logitport_programs.lifting import lift
 
         program = lift(processor)
     except ImportError as error:

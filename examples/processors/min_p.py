@@ -3,7 +3,7 @@
 import torch
 
 from logitport import Float, NotCapturable, TensorProcessor
-from logitport.programs import capture
+from logitport_programs import capture
 from logitport_testing import StoryModel, simulate
 
 

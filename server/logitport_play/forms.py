@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logitport.dialects import DYNAMO, TRANSFORMERS, InDialect, recognise
-from logitport.programs.declarations import Declaration
-from logitport.programs.program import Program
-from logitport.programs.types import Element
 from logitport_builtins import BUILTINS
 from logitport_play.builtin_forms import BUILTIN_FIELDS, STARTERS, Field
+from logitport_programs.authoring.declarations import Declaration
+from logitport_programs.program import Program
+from logitport_programs.types import Element
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.programs.program import Parameter
+    from logitport_programs.program import Parameter
 
 # Arguments of every call, before those that are parameters.
 _OF_CALLS = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
-from logitport.programs.processor import TensorProcessor
-from logitport.programs.program import Program
 from logitport.request import ProcessorRef, Request, name_processor
+from logitport_programs.authoring.processor import TensorProcessor
+from logitport_programs.program import Program
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:

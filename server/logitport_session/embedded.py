@@ -13,7 +13,7 @@ import logitport_builtins
 from logitport import payload
 from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LimitExceeded, NotFound, PayloadError
-from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_session import installed
 from logitport_session.apply import apply

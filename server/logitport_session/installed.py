@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from logitport import payload
 from logitport.dialects import OF_CLASSES, author_of, missing_methods, recognise
 from logitport.errors import InvalidArgument, NotFound
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
 from logitport_builtins import BUILTINS
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 from logitport_proto import registry_pb2
 from logitport_session.source import Source
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from importlib.metadata import EntryPoint
 
-    from logitport.programs.verifier import Verified
+    from logitport_programs.verifier import Verified
 
 ENTRY_POINTS = "logitport.processors"
 

@@ -6,13 +6,13 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 from logitport_session.source import Source
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
-    from logitport.programs.verifier import Verified
+    from logitport_programs.verifier import Verified
     from logitport_session.principals import TrustDomain
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from logitport.payload import Payload, Signature
     from logitport.payload.source_lines import SourcePart
-    from logitport.programs.verifier import Verified
+    from logitport_programs.verifier import Verified
     from logitport_session.principals import TrustDomain
 
 

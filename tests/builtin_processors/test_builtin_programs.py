@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
 from logitport_builtins import BUILTIN_EDITS, BUILTIN_PROGRAMS
 from logitport_builtins.programs.__main__ import write
 from logitport_builtins.programs.files import FOLDER, SUFFIX
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 
 NAMES = [
     *("epsilon", "eta", "min_p", "repetition_penalty"),

@@ -11,12 +11,12 @@ import torch
 import logitport_builtins
 from logitport.core.history import History
 from logitport.errors import InvalidArgument
-from logitport.programs import reference
-from logitport.programs.parameters import check_params
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.verifier import verify
 from logitport_builtins import BUILTIN_PROGRAMS
+from logitport_programs import reference
+from logitport_programs.parameters import check_params
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.verifier import verify
 
 CLASSES = {
     cls.builtin_name: cls

@@ -23,9 +23,9 @@ from logitport import (
     payload,
     shipping,
 )
-from logitport.programs import capturing, lifting
 from logitport.request import message_of, name_processor
 from logitport.shipping import reserialize, serialize
+from logitport_programs import capturing, lifting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

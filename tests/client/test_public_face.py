@@ -19,7 +19,7 @@ PUBLIC = """
     ProcessorWarning Request RequestsFailed RowEdits ServerUnavailable SessionClosed StateLost TensorHistory
     TensorProcessor Tls TokenIds
 """
-TOPICS = ("edits", "session", "programs", "tokenizers", "recording", "ops")
+TOPICS = ("edits", "session", "tokenizers", "recording", "ops")
 FOLDER = Path(logitport.__file__).parent
 
 

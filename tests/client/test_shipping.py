@@ -24,8 +24,8 @@ from logitport import (
 )
 from logitport.request import name_processor
 from logitport.shipping import reserialize, serialize
-from tests.client.programs.runtime import build
-from tests.client.programs.samplers import MinP
+from tests.programs.runtime import build
+from tests.programs.samplers import MinP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

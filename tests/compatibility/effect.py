@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport import CustomLogitProcessor, EditProcessor
-from logitport.programs.types import VOCAB, Element
-from tests.client.programs.runtime.build import Writer
+from logitport_programs.types import VOCAB, Element
+from tests.programs.runtime.build import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport import EditRequest, RowEdits
-    from logitport.programs.program import Program
+    from logitport_programs.program import Program
 
 PUSH = 1.5
 WINDOW = 512

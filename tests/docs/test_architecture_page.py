@@ -25,7 +25,7 @@ def first_cells(title: str) -> list[str]:
 
 def layers(name: str) -> list[set[str]]:
     (contract,) = [one for one in PYPROJECT["tool"]["importlinter"]["contracts"] if one["name"] == name]
-    return [set(layer.split(" | ")) for layer in contract["layers"]]
+    return [{name.removeprefix("logitport.") for name in re.split(r" [|:] ", layer)} for layer in contract["layers"]]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,7 @@ def layers(name: str) -> list[set[str]]:
         ("Folders of the SDK", "Layers of the SDK"),
         ("Folders of the author's tools", "Layers of the author's tools"),
         ("Folders of an engine's session", "Layers of an engine's session"),
+        ("Folders of programs", "Layers of programs"),
     ],
 )
 def test_the_folders_are_the_layers_in_their_order(title: str, contract: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from logitport import errors
-from logitport.programs import program, rules, verifier
-from logitport.programs.types import Element
-from tests.client.programs.strategies import APPROXIMATE
+from logitport_programs import program, rules, verifier
+from logitport_programs.types import Element
+from tests.programs.strategies import APPROXIMATE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "programs-spec.md").read_text()

@@ -10,10 +10,10 @@ import torch
 
 from logitport import Client, InvalidArgument, PayloadError, Request, payload
 from logitport.payload import envelope, interpreter
-from logitport.programs.program import Program, Value
+from logitport_programs.program import Program, Value
 from logitport_runner.in_thread import ThreadServer
 from logitport_session import installed, parsing, programs
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 from tests.toy_processors import AddOne
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitport import Client, CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

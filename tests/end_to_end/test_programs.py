@@ -11,9 +11,9 @@ import torch
 
 from logitport import Client, InvalidArgument, PayloadError, ProcessorFailed, Request, RequestsFailed
 from logitport.core.history import History
-from logitport.programs.parameters import check_params
-from logitport.programs.reference import run
-from tests.client.programs.runtime import build
+from logitport_programs.parameters import check_params
+from logitport_programs.reference import run
+from tests.programs.runtime import build
 from tests.toy_processors import AddOne, FailsAfterZero
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, LimitExceeded, PayloadError, Request, RequestsFailed, payload
-from logitport.programs.program import MAX_BYTES, Program, Value
-from logitport.programs.types import Element, Size
-from tests.client.programs.runtime import build
+from logitport_programs.program import MAX_BYTES, Program, Value
+from logitport_programs.types import Element, Size
+from tests.programs.runtime import build
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from logitport import Client, NotFound, Request, ServerUnavailable, StateLost
-from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
+from tests.programs.runtime.build import repetition_penalty
 from tests.toy_processors import HalveInPlace
 from tests.waiting import resume, stop
 

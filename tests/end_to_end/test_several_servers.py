@@ -12,9 +12,9 @@ import pytest
 
 from logitport import Client, EditProcessor, EditRequest, NotFound, Request, RowEdits, ServerUnavailable, Tls
 from logitport.integrations.common import environment
-from tests.client.programs.runtime.build import repetition_penalty
 from tests.conftest import free_address
 from tests.end_to_end.engines import VOCAB, Engine, kill, run, sessions_of, start_together, targets
+from tests.programs.runtime.build import repetition_penalty
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import torch
 
 from logitport import Client, InvalidArgument, PayloadError, Request, RequestsFailed, payload
 from logitport.payload.signing import read_private_key
-from tests.client.programs.runtime import build
 from tests.conftest import COMMAND
+from tests.programs.runtime import build
 from tests.toy_processors import AddOne
 from tests.waiting import wait_until
 

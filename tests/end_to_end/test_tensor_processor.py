@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from logitport import Float, InvalidArgument, Request, RequestsFailed, TensorProcessor
-from tests.client.programs.samplers import MinP
+from tests.programs.samplers import MinP
 
 if TYPE_CHECKING:
     from logitport import Client

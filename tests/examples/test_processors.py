@@ -15,9 +15,9 @@ import tomlkit
 
 from logitport import InvalidArgument
 from logitport.integrations.common.chains import chain_of
-from logitport.programs.capturing import capture
 from logitport_play.files import Files
 from logitport_play.forms import form_of
+from logitport_programs.capturing import capture
 from logitport_testing import StoryModel, ToyModel, simulate
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from logitport import Client, History, Request, TensorProcessor
-from logitport.programs.capturing import capture
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.verifier import Verified, verify
+from logitport_programs.capturing import capture
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.verifier import Verified, verify
 
 if TYPE_CHECKING:
     from tests.conftest import RunningServer

@@ -16,9 +16,9 @@ import pytest
 
 from logitport import Client, EditProcessor, EditRequest, LogitportError, Request, RowEdits
 from logitport_server.access import new_token
-from tests.client.programs.runtime import build
 from tests.fleet.prometheus import needs_prometheus, run_prometheus, without_threshold
 from tests.fleet.test_alerts import ALERTS, RULES
+from tests.programs.runtime import build
 from tests.toy_processors import AddOne, DenyHistory, FailsAfterZero
 from tests.waiting import wait_until
 

@@ -24,8 +24,8 @@ from logitport import (
     Request,
     RowEdits,
 )
-from tests.client.programs.runtime.build import repetition_penalty
 from tests.end_to_end.engines import start_together
+from tests.programs.runtime.build import repetition_penalty
 from tests.server.registry.stores.redis_servers import RedisServer
 from tests.waiting import wait_until
 

@@ -29,6 +29,7 @@ PACKAGES = (
     "logitport_builtins",
     "logitport_fleet",
     "logitport_play",
+    "logitport_programs",
     "logitport_proto",
     "logitport_runner",
     "logitport_sandbox",

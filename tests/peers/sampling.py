@@ -9,9 +9,9 @@ import torch
 
 import logitport_builtins as ours
 from logitport.core.history import History
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.verifier import verify
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.verifier import verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from logitport import (
 from logitport.core import tensors
 from logitport.errors import LogitportError, from_proto
 from logitport.ops import apply_edits
-from logitport.programs.verifier import Verified
+from logitport_programs.verifier import Verified
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES

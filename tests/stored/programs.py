@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport import Float, TensorProcessor, payload
-from logitport.programs.capturing import capture
 from logitport_builtins.programs.files import BUILTIN_PROGRAMS
+from logitport_programs.capturing import capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

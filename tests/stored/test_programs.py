@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from logitport import payload
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 from tests.stored.decoding import rows_of
 from tests.stored.programs import programs
 from tests.stored.reading import VERSIONS, each

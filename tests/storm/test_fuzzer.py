@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 from tests.storm.actors import fuzzer
 from tests.storm.fuzzing import seeds
 from tests.storm.fuzzing.targets import TARGETS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from logitport.programs.capturing import capture
 from logitport_builtins.programs.files import CLASSES, SUFFIX
+from logitport_programs.capturing import capture
 
 
 def write(folder: Path) -> list[Path]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 
-from logitport.programs.program import Program
 from logitport_builtins import sampling
+from logitport_programs.program import Program
 
 FOLDER = resources.files("logitport_builtins.programs")
 SUFFIX = ".program"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logitport.programs.declarations import Float
-from logitport.programs.processor import TensorProcessor
+from logitport_programs.authoring.declarations import Float
+from logitport_programs.authoring.processor import TensorProcessor
 
 if TYPE_CHECKING:
     import torch
 
-    from logitport.programs.tensor_history import TensorHistory
+    from logitport_programs.authoring.tensor_history import TensorHistory
 
 
 class RepetitionPenalty(TensorProcessor):

@@ -77,6 +77,9 @@ class _ProcessorUnpickler(dill.Unpickler):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in (("__builtin__", "__main__"), ("__main__", "__dict__")):
             return self._main_namespace
+        if (module, name) == ("importlib", "import_module"):
+            return wire_names.import_module
+        module = wire_names.present_module(module, name)
         ours = wire_names.class_of(module, name)
         if ours is not None:
             return ours

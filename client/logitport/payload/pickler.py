@@ -191,11 +191,9 @@ class ProcessorPickler(dill.Pickler):  # type: ignore[misc]
         module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
         if not (isinstance(module, str) and isinstance(name, str)) or travels_by_value(module, self._own_package):
             return None
-        # logitport's public names are wire format, its internal modules are not.
-        if (package := top_level(module)) in ("logitport", "logitport_builtins"):
-            for public in (package, ".".join(module.split(".")[:2]), f"{package}.edits"):
-                if find_by_name(public, name) is obj:
-                    return public, name
+        for public in wire_names.public_modules(module):
+            if find_by_name(public, name) is obj:
+                return public, name
         return (module, name) if find_by_name(module, name) is obj else None
 
     def _save_function(self, function: FunctionType) -> None:

@@ -15,6 +15,7 @@ _ON_EVERY_SERVER = {
     "__builtin__",
     "logitport",
     "logitport_builtins",
+    "logitport_programs",
     "logitport_proto",
     "dill",
     "dynamo",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from logitport import trace_context
 from logitport.errors import LogitportError
-from logitport.programs.request_tokens import RequestTokens
 from logitport.request import checked, set_history
+from logitport_programs.request_tokens import RequestTokens
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from logitport.programs.parameters import Checked
-    from logitport.programs.verifier import Verified
     from logitport.request import Request
+    from logitport_programs.parameters import Checked
+    from logitport_programs.verifier import Verified
     from logitport_proto import processing_pb2
 
 _ADMISSION = ("reads_logits", "sends_logits", "follows_from_history", "processors", "programs", "programs_on_server")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
-from logitport.programs.program import Program
 from logitport.request import ProcessorRef
 from logitport.source_checks import CHANGES, DRAW, SHARED
+from logitport_programs.program import Program
 from logitport_testing.laws.examples import LENGTHS, Logits, Run, changes_of
 from logitport_testing.laws.playing import play, play_crowd, play_rewind
 from logitport_testing.laws.search import Broken

@@ -10,7 +10,7 @@
 
 namespace logitport {
 
-// Distinct ids and how often each occurs, in the order of `TokenCounts` in client/logitport/programs/request_tokens.py.
+// Distinct ids and how often each occurs, in the order of `TokenCounts` in client/logitport_programs/request_tokens.py.
 class TokenCounts {
  public:
   void count(const std::int32_t *ids, std::size_t size);  // the first ids: distinct ones become ascending
@@ -42,7 +42,7 @@ class TokenCounts {
 // Subtracts the penalty from the logit of each generated id, once or as often as it was generated.
 //
 // Ids are counted from the first edit on, and then at each edit, as by `RequestTokens` in
-// client/logitport/programs/request_tokens.py: the order of the ids in the edits depends on it.
+// client/logitport_programs/request_tokens.py: the order of the ids in the edits depends on it.
 class Penalty : public State {
  public:
   Penalty(const History &history, float penalty, bool per_occurrence)

@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field
 from logitport import payload
 from logitport.errors import PayloadError
 from logitport.payload.signing import DEFAULT_SECONDS, key_id, read_private_key
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 from logitport_server.cli import program_text
 from logitport_server.cli.display import escape
 from logitport_server.cli.processor_file import read_payload

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.programs.rules import OPERATORS
-from logitport.programs.types import Element, Size
+from logitport_programs.rules import OPERATORS
+from logitport_programs.types import Element, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.programs.program import Parameter, Value
-    from logitport.programs.verifier import Verified
+    from logitport_programs.program import Parameter, Value
+    from logitport_programs.verifier import Verified
 
 _DTYPES = {Element.FLOAT32: "<f4", Element.INT64: "<i8", Element.BOOL: "?"}
 _ELEMENTS_SHOWN = 8

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.config.option import OptionGroup
 from logitport_server.config.units import Milliseconds, OrOff, Size
 from logitport_server.config.values import Device, File, NamedTokenizer, ProcessorPath, Store, check_unique_names

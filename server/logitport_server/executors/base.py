@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_session.hosting import host_trusted
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ class PayloadPolicy:
                 code=PayloadError.NOT_ALLOWED,
             )
         if not is_program and not self._allow_shipped:
-            also = "; it accepts programs: logitport.programs.capturing makes one" if self._allow_programs else ""
+            also = "; it accepts programs: logitport_programs.capture makes one" if self._allow_programs else ""
             raise PayloadError(
                 "this server does not accept shipped processors; its operator can allow them with "
                 f"--enable-custom-logit-processor{also}",

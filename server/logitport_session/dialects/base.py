@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from logitport.core.edits import RowEdits
     from logitport.core.history import History
     from logitport.payload import Signature
-    from logitport.programs.program import Program
     from logitport_core._core import State
+    from logitport_programs.program import Program
     from logitport_session.principals import TrustDomain
     from logitport_session.shared_memory.regions import Region
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LimitExceeded
-from logitport.programs.cost import DEFAULT_LIMIT_MS, check_cost
-from logitport.programs.parameters import Columns, check_params
-from logitport.programs.request_tokens import RequestTokens
+from logitport_programs.cost import DEFAULT_LIMIT_MS, check_cost
+from logitport_programs.parameters import Columns, check_params
+from logitport_programs.request_tokens import RequestTokens
 from logitport_session.dialects.base import Dialect, RequestContext
 from logitport_session.dialects.shared_runner import SharedRunner
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from logitport.core.history import History
     from logitport.payload import Signature
-    from logitport.programs.parameters import Checked
-    from logitport.programs.verifier import Verified
+    from logitport_programs.parameters import Checked
+    from logitport_programs.verifier import Verified
     from logitport_session.dialects.base import EditsResult
 
 _RUNNER = SharedRunner()

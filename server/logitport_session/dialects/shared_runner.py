@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from logitport.errors import LimitExceeded, ProcessorFailed
-from logitport.programs.runtime.runner import Runner
+from logitport_programs.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.programs.parameters import Columns
-    from logitport.programs.request_tokens import RequestTokens
-    from logitport.programs.verifier import Verified
+    from logitport_programs.parameters import Columns
+    from logitport_programs.request_tokens import RequestTokens
+    from logitport_programs.verifier import Verified
 
 # Of one run, and of all constants that are kept.
 _MAX_BYTES = 512 << 20

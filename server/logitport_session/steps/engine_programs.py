@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logitport.payload import Signature
-    from logitport.programs.program import Program
+    from logitport_programs.program import Program
     from logitport_proto import processing_pb2
     from logitport_session.active_request import ActiveRequest
 

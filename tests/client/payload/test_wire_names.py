@@ -3,16 +3,27 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import dill
 import pytest
 
 import logitport_builtins
-from logitport import CustomLogitProcessor, PayloadError, payload
-from logitport.payload import wire_names
+import logitport_programs
+from logitport import CustomLogitProcessor, Float, PayloadError, TensorProcessor, payload
+from logitport.payload import pickle_reader, wire_names
+from logitport_programs.program import Program
+from logitport_programs.types import Element
 
 SGLANG = "sglang.srt.sampling.custom_logit_processor"
+# By the pickler, a class with `params = {"by": Float(default=2.0)}` and the `values` below, from when the package of
+# programs was `logitport.programs`. A plain dill cannot ship a module of logitport.
+EARLIER = json.loads((Path(__file__).parent / "data" / "earlier_programs.json").read_text())
+EARLIER_VALUES = {
+    "logitport": (Element.FLOAT32, Program, logitport_programs),
+    "dill": (Element.FLOAT32, Program),
+}
 ALIASES = [name for name in wire_names.names_in(SGLANG) if name != "CustomLogitProcessor"]
 
 
@@ -90,6 +101,42 @@ def test_a_class_may_have_any_wire_name(monkeypatch):
     loaded = payload.loads(payload.parse(payload.dumps(Derived)))
     assert loaded is not Derived
     assert loaded.__bases__ == (Renamed,)
+
+
+class UsesPrograms(TensorProcessor):
+    params = {"by": Float(default=2.0)}
+    values = (Element.FLOAT32, Program)
+
+    def process(self, logits, params, history):
+        return logits * params.by[:, None]
+
+
+def references(serialized):
+    return {(one.module, one.name) for one in pickle_reader.read(payload.parse(serialized).data).globals}
+
+
+def test_names_of_programs_are_written_as_their_public_modules():
+    written = references(payload.dumps(UsesPrograms))
+    assert {("logitport", "TensorProcessor"), ("logitport", "Float")} <= written
+    assert {("logitport_programs", "Element"), ("logitport_programs", "Program")} <= written
+    assert not any(module.startswith(("logitport.", "logitport_programs.")) for module, _ in written)
+
+
+@pytest.mark.parametrize(
+    "name", ["logitport.programs.processor", "logitport.programs.a_module_that_has_moved", "logitport.programs"]
+)
+def test_a_class_is_loaded_by_the_earlier_name_of_programs(name):
+    assert payload.loads(payload.parse(reference(name, "TensorProcessor"))) is TensorProcessor
+    with pytest.raises(PayloadError, match="NoSuchName, which is not here"):
+        payload.loads(payload.parse(reference(name, "NoSuchName")))
+
+
+@pytest.mark.parametrize("pickler", EARLIER)
+def test_a_payload_of_an_earlier_version_loads(pickler):
+    loaded = payload.loads(payload.parse(EARLIER[pickler]))
+    assert loaded.__bases__ == (TensorProcessor,)
+    assert loaded.params == {"by": Float(default=2.0)}
+    assert loaded.values == EARLIER_VALUES[pickler]
 
 
 def test_ours_is_loaded_even_where_sglang_is_installed(monkeypatch):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from logitport import payload
-from logitport.programs.program import Parameter, Program, Value
-from logitport.programs.types import Element, Size
-from tests.client.programs.runtime.build import Writer, min_p
+from logitport_programs.program import Parameter, Program, Value
+from logitport_programs.types import Element, Size
 from tests.conftest import COMMAND
+from tests.programs.runtime.build import Writer, min_p
 
 if TYPE_CHECKING:
     from pathlib import Path

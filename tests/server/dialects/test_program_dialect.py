@@ -9,17 +9,17 @@ import torch
 
 from logitport import InvalidArgument, LimitExceeded, ProcessorFailed
 from logitport.core.history import History
-from logitport.programs.parameters import MAX_TOKEN_ID, Columns
-from logitport.programs.program import Parameter
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.types import Element, Size
+from logitport_programs.parameters import MAX_TOKEN_ID, Columns
+from logitport_programs.program import Parameter
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.types import Element, Size
 from logitport_session.dialects import Dialect, RequestContext, program
 from logitport_session.dialects.base import States
 from logitport_session.dialects.program import ProgramDialect
 from logitport_session.dialects.shared_runner import SharedRunner
-from tests.client.programs.runtime import build
-from tests.client.programs.runtime.memory import plan_of
+from tests.programs.runtime import build
+from tests.programs.runtime.memory import plan_of
 
 VOCAB = 50
 

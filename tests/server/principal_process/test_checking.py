@@ -25,7 +25,7 @@ from logitport_server.registry.registry import Registry
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_session.parsing import position_of
 from logitport_session.principals import REGISTER, Principal
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:

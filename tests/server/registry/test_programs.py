@@ -11,15 +11,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import AccessDenied, InvalidArgument, LimitExceeded, NameTaken, NotFound, PayloadError, payload
-from logitport.programs.program import Program, Value
 from logitport_builtins import BUILTINS
+from logitport_programs.program import Program, Value
 from logitport_proto import common_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_session.principals import APPLY, REGISTER, Principal
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:

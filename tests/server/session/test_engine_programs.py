@@ -23,15 +23,15 @@ from logitport import (
 )
 from logitport.core import tensors
 from logitport.ops import apply_edits
-from logitport.programs.program import Parameter, Program
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.types import Element
+from logitport_programs.program import Parameter, Program
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
 from logitport_session import session_steps
 from logitport_session.apply import apply
 from logitport_session.steps import step as step_module
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from logitport_session.hosting import HostedProcessors
 from logitport_session.principals import ANONYMOUS
 from logitport_session.source import Source
 from logitport_session.steps.engine_programs import write_programs
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 
 VERIFIED = build.temperature()
 PROGRAM = VERIFIED.program

@@ -18,13 +18,13 @@ from logitport.core.history import History, PythonHistory
 from logitport.core.memory_account import MemoryAccount, PythonMemoryAccount
 from logitport.errors import from_proto
 from logitport.processors import EditRequest
-from logitport.programs.request_tokens import TokenCounts
 from logitport_builtins import BadWords, BannedStrings, DisallowedTokens, LogitBias
 from logitport_builtins.by_text.automaton import Automaton
 from logitport_builtins.dry.processor import Dry
 from logitport_builtins.no_repeat_ngram.processor import NoRepeatNGram
 from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
+from logitport_programs.request_tokens import TokenCounts
 from logitport_server.config import ServerConfig
 from logitport_session import memory
 from logitport_session.dialects import make_dialect

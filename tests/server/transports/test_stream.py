@@ -20,7 +20,7 @@ from logitport_server.access.guard import AdmittedCall
 from logitport_server.transports.stream import SessionStream
 from logitport_session import session_steps
 from logitport_session.principals import ANONYMOUS
-from tests.client.programs.runtime.build import min_p
+from tests.programs.runtime.build import min_p
 from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory
 from tests.session_streams import answer as reply_to

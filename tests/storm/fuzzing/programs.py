@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from logitport import TensorProcessor
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, NotCapturable, RequestsFailed
-from logitport.programs.capturing import capture
-from logitport.programs.cost import milliseconds
-from logitport.programs.parameters import Columns, check_params
-from logitport.programs.program import Program
-from logitport.programs.reference import run
-from logitport.programs.request_tokens import RequestTokens
-from logitport.programs.runtime.runner import Runner
-from logitport.programs.verifier import Verified, verify
-from tests.client.programs import differential
-from tests.client.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout
-from tests.client.programs.runtime.memory import held_bytes, plan_of
-from tests.client.programs.strategies import APPROXIMATE, Case
+from logitport_programs.capturing import capture
+from logitport_programs.cost import milliseconds
+from logitport_programs.parameters import Columns, check_params
+from logitport_programs.program import Program
+from logitport_programs.reference import run
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.verifier import Verified, verify
+from tests.programs import differential
+from tests.programs.differential import ANY, COMPARABLE, LAYOUTS, Layout
+from tests.programs.runtime.memory import held_bytes, plan_of
+from tests.programs.strategies import APPROXIMATE, Case
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

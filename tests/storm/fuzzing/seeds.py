@@ -13,10 +13,10 @@ import numpy as np
 
 from logitport import CustomLogitProcessor, EditProcessor, EditRequest, Request, RowEdits
 from logitport.core.edits import Edits, pack_bits
-from logitport.programs.program import MAX_TOKEN_ID, Parameter, Program, Value
-from logitport.programs.rules import OPERATORS, Context
-from logitport.programs.types import ONE, Element, Size
-from logitport.programs.types import VOCAB as VOCAB_SIZE
+from logitport_programs.program import MAX_TOKEN_ID, Parameter, Program, Value
+from logitport_programs.rules import OPERATORS, Context
+from logitport_programs.types import ONE, Element, Size
+from logitport_programs.types import VOCAB as VOCAB_SIZE
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages

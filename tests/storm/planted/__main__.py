@@ -51,7 +51,7 @@ DEFECTS = {
         "scratch memory of a cast is overwritten before it is read, so that another row fails",
         "--seed 1 --minutes 2 --only fuzzer",
         {
-            "client/logitport/programs/runtime/runner.py": {
+            "client/logitport_programs/runtime/runner.py": {
                 "unfit.append(flags.view(len(flags), -1).any(dim=1))": "unfit.append(flags.view(len(flags), -1))",
                 "    return unfit\n": "    return [flags.any(dim=1) for flags in unfit]\n",
             }
@@ -118,7 +118,7 @@ DEFECTS = {
         "`self.n += 1` is frozen into a program",
         "--seed 1 --minutes 2 --only fuzzer",
         {
-            "client/logitport/programs/capturing/tracing.py": {
+            "client/logitport_programs/capturing/tracing.py": {
                 "inspect.unwrap(cls.process)) if check_state else": "inspect.unwrap(cls.process)) if False else"
             }
         },

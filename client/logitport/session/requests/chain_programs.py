@@ -14,19 +14,19 @@ import orjson
 
 from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
-from logitport.programs.cost import NUMPY, TORCH, check_cost
-from logitport.programs.parameters import check_params
-from logitport.programs.program import Program
-from logitport.programs.verifier import verify
 from logitport.session.handle import ProgramCall
 from logitport.session.requests.program_trust import LeftToServer
+from logitport_programs.cost import NUMPY, TORCH, check_cost
+from logitport_programs.parameters import check_params
+from logitport_programs.program import Program
+from logitport_programs.verifier import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.programs.verifier import Verified
     from logitport.session.handle import Handle
     from logitport.session.requests.program_trust import ProgramTrust
+    from logitport_programs.verifier import Verified
     from logitport_proto import processing_pb2
 
     # Requests programs by their digests.
@@ -168,6 +168,6 @@ class ChainPrograms:
 
 def _import_runtime() -> None:
     try:
-        from logitport.programs.runtime import runner  # noqa: F401
+        from logitport_programs.runtime import runner  # noqa: F401
     except Exception as error:  # noqa: BLE001 - the first program raises it again
         logger.debug("the runtime of programs could not be imported: %r", error)

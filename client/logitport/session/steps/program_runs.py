@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logitport.core import tensors
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.ops import apply_edits
-from logitport.programs.parameters import Columns
+from logitport_programs.parameters import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport.core.edits import Edits
-    from logitport.programs.reference_runner import ReferenceRunner
-    from logitport.programs.runtime.runner import Runner as TorchRunner
-    from logitport.programs.verifier import Verified
     from logitport.session.handle import Handle, ProgramCall
+    from logitport_programs.runtime.reference_runner import ReferenceRunner
+    from logitport_programs.runtime.runner import Runner as TorchRunner
+    from logitport_programs.verifier import Verified
 
     # The request of each row, and the number of its draft tokens that the row has seen.
     Placed = Sequence[tuple[Handle, int]]
@@ -139,11 +139,11 @@ class ProgramRuns:
         if is_torch in self._runners:
             return self._runners[is_torch]
         if is_torch:
-            from logitport.programs.runtime.runner import Runner as TorchRunner
+            from logitport_programs.runtime.runner import Runner as TorchRunner
 
             self._runners[True] = TorchRunner()
         else:
-            from logitport.programs.reference_runner import ReferenceRunner
+            from logitport_programs.runtime.reference_runner import ReferenceRunner
 
             self._runners[False] = ReferenceRunner()
         return self._runners[is_torch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.programs.cost import DEFAULT_LIMIT_MS
+from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.executors.worker_executor import WorkerExecutor
 from logitport_server.principal_process.worker_messages import (
     DescribeWorkers,

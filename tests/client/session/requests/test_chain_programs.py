@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, LimitExceeded, LogitportError, Request
-from logitport.programs.program import Program, Value
 from logitport.session import Handle
 from logitport.session.requests import chain_programs
 from logitport.session.requests.chain_programs import _MAX_KEPT, ChainPrograms
 from logitport.session.requests.program_trust import LeftToServer, ProgramTrust
+from logitport_programs.program import Program, Value
 from logitport_proto import processing_pb2
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,7 +167,7 @@ def test_the_runtime_is_imported_in_the_background(mode: Any, with_torch: bool, 
 
 def test_a_runtime_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The first program raises the error again."""
-    monkeypatch.setitem(sys.modules, "logitport.programs.runtime", None)
+    monkeypatch.setitem(sys.modules, "logitport_programs.runtime", None)
     caplog.set_level("DEBUG", "logitport.session.requests.chain_programs")
     thread = ChainPrograms(100, ProgramTrust("all"), with_torch=True).prepare()
     assert thread is not None

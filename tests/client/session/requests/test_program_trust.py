@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from logitport import InvalidArgument, payload
 from logitport.session.requests.program_trust import KEYS_VARIABLE, VARIABLE, LeftToServer, ProgramTrust
 from logitport_builtins import BUILTIN_PROGRAMS
-from tests.client.programs.runtime import build
+from tests.programs.runtime import build
 
 if TYPE_CHECKING:
     from pathlib import Path

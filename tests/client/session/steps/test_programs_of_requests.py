@@ -12,13 +12,13 @@ from logitport.errors import to_proto
 from logitport.session import Session
 from logitport.session.requests.program_trust import ProgramTrust
 from logitport_proto import processing_pb2
-from tests.client.programs.runtime import build
 from tests.client.scripted import failure, int32
+from tests.programs.runtime import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.programs.program import Program
+    from logitport_programs.program import Program
 
 VOCAB = 4
 TEMPERATURE, MIN_P = build.temperature().program, build.min_p().program

@@ -1,0 +1,197 @@
+"""Rows that fail: NaN in the result, and casts without an int64. Calls that are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from logitport.core.history import History
+from logitport.errors import InvalidArgument, ProcessorFailed
+from logitport_programs.parameters import Columns
+from logitport_programs.request_tokens import RequestTokens
+from logitport_programs.runtime import runner as runner_module
+from logitport_programs.runtime.runner import Runner
+from logitport_programs.types import Element, Size
+from tests.programs.runtime import build
+from tests.programs.runtime.build import Writer
+
+if TYPE_CHECKING:
+    from logitport_programs.verifier import Verified
+
+WIDTH = 5
+
+
+def logarithm() -> Verified:
+    write = Writer()
+    write("log", write("logits"))
+    return write.verified(name="logarithm")
+
+
+def through_int64() -> Verified:
+    write = Writer()
+    write("cast", write("cast", write("logits"), element=Element.INT64), element=Element.LOGITS)
+    return write.verified(name="through_int64")
+
+
+def logits_with(number: float, *rows: int) -> torch.Tensor:
+    logits = torch.ones(6, WIDTH)
+    logits[list(rows), 3] = number
+    return logits
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(1, None, 2), [0, 1, 3, 4]], ids=["all", "even", "irregular"])
+@pytest.mark.parametrize(
+    ("verified", "number", "message"),
+    [
+        (logarithm(), -1.0, "program logarithm returned NaN in a row"),
+        (through_int64(), math.inf, "program through_int64 casts a number to int64 that does not fit"),
+        (through_int64(), -1e19, "casts a number"),
+    ],
+    ids=["nan", "inf", "large"],
+)
+def test_a_row_fails_alone(verified: Verified, number: float, message: str, rows: Any) -> None:
+    logits = logits_with(number, 1, 2, 3)
+    before = logits.clone()
+    selected = [row for row in range(6) if row in (range(6)[rows] if isinstance(rows, slice) else rows)]
+    failed = Runner().apply(verified, logits, rows, restored=[3])
+    assert list(failed) == [row for row in (1, 2, 3) if row in selected]
+    assert all(isinstance(error, ProcessorFailed) and message in error.message for error in failed.values())
+    assert torch.equal(logits[3], before[3])
+    others = [row for row in range(6) if row not in failed]
+    expected = torch.where(torch.tensor([row in selected for row in others])[:, None], logits[others], before[others])
+    assert torch.equal(logits[others], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shifts", [(1.0, 1e30, 2.0), (1e30, 1.0, -1e30), (1.0, 2.0, 3.0)], ids=str)
+def test_the_row_of_an_unfit_parameter_fails(shifts: tuple[float, ...], dtype: torch.dtype) -> None:
+    logits = torch.zeros(len(shifts), WIDTH, dtype=dtype)
+    failed = Runner().apply(build.shifted_by_int64(), logits, slice(None), [{"shift": shift} for shift in shifts])
+    assert list(failed) == [row for row, shift in enumerate(shifts) if abs(shift) > 9e18]
+    for row in set(range(len(shifts))) - failed.keys():
+        assert logits[row].tolist() == [shifts[row]] * WIDTH
+
+
+def test_a_nan_that_is_cast_to_int64_fails() -> None:
+    """Also where the result has no NaN, and limits make all numbers fit."""
+    write = Writer()
+    limited = write("minimum", write("maximum", write("logits"), write.full(-9.0)), write.full(9.0))
+    write("cast", write("cast", limited, element=Element.INT64), element=Element.LOGITS)
+    logits = logits_with(math.nan, 1, 4)
+    failed = Runner().apply(write.verified(), logits, slice(None))
+    assert list(failed) == [1, 4]
+    assert all("casts a number to int64 that does not fit" in error.message for error in failed.values())
+
+
+def test_a_failed_row_is_left_unless_it_is_to_be_restored() -> None:
+    logits = logits_with(-1.0, 1)
+    Runner().apply(logarithm(), logits, slice(None))
+    assert logits[1, 3].isnan()
+    assert logits[1, 0] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_numbers_that_fit_are_cast(dtype: torch.dtype) -> None:
+    fits = torch.tensor([[-(2.0**63), 2.0**62, -0.9, 1.9, 65504.0]]).clamp(
+        torch.finfo(dtype).min, torch.finfo(dtype).max
+    )
+    logits = fits.to(dtype)
+    expected = logits.trunc() + 0.0
+    assert not Runner().apply(through_int64(), logits, slice(None))
+    assert torch.equal(logits, expected)
+
+
+def test_only_results_that_may_be_nan_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    monkeypatch.setattr(runner_module, "rows_with_nan", lambda logits: searched.append(len(logits)) or [])
+    runner = Runner()
+    runner.apply(build.temperature(), torch.ones(2, WIDTH), slice(None), [{}, {}])
+    assert searched == []
+    runner.apply(logarithm(), torch.ones(2, WIDTH), slice(None))
+    assert searched == [2]
+
+
+def test_a_constant_that_does_not_fit_int64() -> None:
+    write = Writer()
+    number = write("cast", write.full(math.inf, Element.FLOAT32), element=Element.INT64)
+    write("add", write("logits"), write("cast", number, element=Element.LOGITS))
+    logits = torch.ones(3, WIDTH)
+    failed = Runner().apply(write.verified(), logits, [0, 2])
+    assert list(failed) == [0, 2]
+    assert "casts a constant to int64" in failed[2].message
+    assert (logits == 1).all()
+
+
+def test_a_width_that_is_too_small() -> None:
+    with pytest.raises(InvalidArgument, match="k is 4, of an axis of 3"):
+        Runner().apply(build.top_k(), torch.ones(1, 3), slice(None))
+
+
+def test_no_rows_are_no_work() -> None:
+    logits = torch.ones(2, WIDTH)
+    assert Runner().apply(build.temperature(), logits, []) == {}
+    assert Runner().apply(build.temperature(), logits, slice(2, 2)) == {}
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [0, 0], [-1, 0], [0, 2], slice(None, None, -1)], ids=str)
+def test_wrong_rows(rows: Any) -> None:
+    logits = torch.ones(2, WIDTH)
+    with pytest.raises(InvalidArgument, match="rows"):
+        Runner().apply(build.temperature(), logits, rows, [{}, {}])
+    assert (logits == 1).all()
+
+
+def test_wrong_logits() -> None:
+    for logits in (torch.ones(5), torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 5).numpy()):
+        with pytest.raises(InvalidArgument):
+            Runner().apply(logarithm(), logits, slice(None))
+
+
+@pytest.mark.parametrize("rows", [slice(None), [0, 1, 3]], ids=["all", "irregular"])
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_logits_with_a_gradient_are_refused(is_leaf: bool, rows: Any) -> None:
+    weights = torch.ones(4, WIDTH, requires_grad=True)
+    logits = weights if is_leaf else weights * 4
+    before, params = logits.tolist(), [{"temperature": 0.5}] * len(range(4)[rows] if isinstance(rows, slice) else rows)
+    with pytest.raises(InvalidArgument, match="require gradients"):
+        Runner().apply(build.temperature(), logits, rows, params)
+    assert logits.tolist() == before
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not Runner().apply(build.temperature(), logits, rows, params)
+    assert logits[0].tolist() == [4 * each for each in before[0]]
+
+
+def test_one_row_of_parameters_and_one_history_for_each_row() -> None:
+    logits = torch.ones(2, WIDTH)
+    with pytest.raises(InvalidArgument, match="parameters of 1 rows for 2 rows"):
+        Runner().apply(build.temperature(), logits, slice(None), [{}])
+    with pytest.raises(InvalidArgument, match="1 histories for 2 rows"):
+        Runner().apply(build.repetition_penalty(3), logits, slice(None), [{}] * 2, [RequestTokens(History())])
+    with pytest.raises(InvalidArgument, match="'temperature'"):
+        Runner().apply(build.temperature(), logits, slice(None), [{}, {"temperature": 0}])
+    assert (logits == 1).all()
+
+
+def test_columns_are_checked_once_and_reused() -> None:
+    verified, runner = build.temperature(), Runner()
+    columns = Columns.checked(verified, [{"temperature": 2}, {}])
+    logits = torch.ones(2, WIDTH)
+    for _ in range(2):
+        runner.apply(verified, logits, slice(None), columns)
+    assert logits[:, 0].tolist() == [0.25, 1.0]
+
+
+def test_an_exception_restores_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Writer()
+    index = write("top_k", write("exp", write("logits")), integer=2)
+    write("pad", write("cast", index, element=Element.LOGITS), axis=1, begin=Size(), end=Size(1, 0, -2))
+    monkeypatch.setattr(torch, "topk", lambda *_, **__: 1 / 0)
+    logits = torch.ones(2, WIDTH)
+    with pytest.raises(ZeroDivisionError):
+        Runner().apply(write.verified(), logits, slice(None), restored=[1])
+    assert logits[0, 0] == torch.tensor(1.0).exp()
+    assert logits[1, 0] == 1

@@ -1,0 +1,161 @@
+"""A program has one form in bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from logitport.errors import InvalidArgument, LimitExceeded
+from logitport_programs.program import MAX_BYTES, Parameter, Program, Value
+from logitport_programs.types import Element, Size
+from logitport_proto import program_pb2
+from tests.programs.strategies import broken_programs, programs
+from tests.tiers import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM = Program(
+    "Scaled",
+    (
+        Value("logits"),
+        Value("parameter", parameter="scale"),
+        Value("cast", (1,), element=Element.LOGITS),
+        Value("unsqueeze", (2,), axis=1),
+        Value("multiply", (0, 3)),
+    ),
+    (Parameter("scale", Element.FLOAT32, 1.0, 0.0, 2.0),),
+)
+
+
+def changed(change: Callable[[Any], object]) -> bytes:
+    message = program_pb2.Program.FromString(PROGRAM.to_bytes())
+    change(message)
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def test_the_digest_is_that_of_the_bytes() -> None:
+    data = PROGRAM.to_bytes()
+    assert PROGRAM.digest == hashlib.sha256(data).hexdigest()
+    assert Program.from_bytes(data) == PROGRAM
+    assert Program.from_bytes(data).digest == PROGRAM.digest
+
+
+def test_the_digest_is_the_same_in_each_release() -> None:
+    assert PROGRAM.digest == "11a48441432a2b869b309e1bc2b6751a5cb7b8462b58a8d747fcc69a59f4bc72"
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs() | broken_programs())
+def test_bytes_are_read_back(program: Program) -> None:
+    data = program.to_bytes()
+    again = Program.from_bytes(data)
+    assert again.to_bytes() == data
+    assert again.digest == program.digest
+    assert repr(again.values) == repr(program.values)  # NaN is not equal to itself
+    assert again.parameters == program.parameters
+
+
+def test_bytes_may_have_no_unknown_fields() -> None:
+    unknown = b"\xa0\x06\x01"  # field 100, with the integer 1
+    with pytest.raises(InvalidArgument, match=r"not the canonical form of the program: send what Program\.to_bytes"):
+        Program.from_bytes(PROGRAM.to_bytes() + unknown)
+    inner = program_pb2.Value.FromString(program_pb2.Value(operator="logits").SerializeToString() + unknown)
+    with pytest.raises(InvalidArgument, match="not the canonical form"):
+        Program.from_bytes(changed(lambda message: message.values[0].MergeFrom(inner)))
+
+
+def test_bytes_have_their_fields_in_order() -> None:
+    data = PROGRAM.to_bytes()
+    assert data[:2] == b"\x08\x01"  # field 1, the version
+    reordered = data[2:] + data[:2]
+    assert program_pb2.Program.FromString(reordered) == program_pb2.Program.FromString(data)
+    with pytest.raises(InvalidArgument, match="not the canonical form"):
+        Program.from_bytes(reordered)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: message.values[0].shape.add(constant=1),  # without has_shape
+        lambda message: setattr(message.parameters[0], "required", True),  # with a default
+        lambda message: setattr(message.parameters[0], "default", -0.0),
+    ],
+)
+def test_two_messages_of_one_program(change: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidArgument, match="not the canonical form"):
+        Program.from_bytes(changed(change))
+
+
+def test_a_default_that_is_written_out() -> None:
+    with pytest.raises(InvalidArgument, match="not the canonical form"):
+        Program.from_bytes(PROGRAM.to_bytes() + b"\x18\x00")  # window 0
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_version_of_the_operators(version: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"uses version {version} of the operators; this logitport has version 1"):
+        Program.from_bytes(changed(lambda message: setattr(message, "operators", version)))
+
+
+def test_the_version_is_checked_before_the_values() -> None:
+    def change(message: Any) -> None:
+        message.operators = 2
+        message.values[2].type = 77
+
+    with pytest.raises(InvalidArgument, match="uses version 2"):
+        Program.from_bytes(changed(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: setattr(message.values[2], "type", 77),
+        lambda message: setattr(message.parameters[0], "type", 0),
+    ],
+)
+def test_unknown_element_types(change: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidArgument, match="unknown element type"):
+        Program.from_bytes(changed(change))
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"no program", PROGRAM.to_bytes()[:-1]])
+def test_bytes_that_are_no_program(data: bytes) -> None:
+    with pytest.raises(InvalidArgument, match=f"{len(data)} bytes are not a program"):
+        Program.from_bytes(data)
+
+
+def test_no_bytes() -> None:
+    with pytest.raises(InvalidArgument, match="uses version 0"):
+        Program.from_bytes(b"")
+
+
+def test_too_many_bytes() -> None:
+    with pytest.raises(InvalidArgument, match=f"a program of {MAX_BYTES + 1} bytes; the limit is {MAX_BYTES}"):
+        Program.from_bytes(bytes(MAX_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda message: message.values[1].inputs.extend([0] * 65), "65 inputs of one value; the limit is 64"),
+        (lambda message: message.values.extend([program_pb2.Value()] * 508), "513 values; the limit is 512"),
+        (lambda message: message.parameters.extend([program_pb2.Parameter()] * 32), "33 parameters; the limit is 32"),
+        (
+            lambda message: message.values[1].shape.extend([program_pb2.Size()] * 4),
+            "4 sizes in a shape; the limit is 3",
+        ),
+    ],
+)
+def test_small_bytes_of_many_objects(change: Callable[[Any], object], what: str) -> None:
+    """They are counted before an object is made of each: these objects have unknown element types, too."""
+    with pytest.raises(LimitExceeded, match=what):
+        Program.from_bytes(changed(change))
+
+
+def test_sizes_are_shown_as_sums() -> None:
+    shown = [str(Size(*size)) for size in [(0, 0, 0), (1, 0, 0), (2, -1, 3), (-1, 0, -1), (0, 1, 0)]]
+    assert shown == ["0", "vocab", "2*vocab-window+3", "-vocab-1", "window"]

@@ -1,0 +1,33 @@
+"""The public names of `logitport_programs`, and the packages that it must not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logitport
+import logitport_programs
+
+
+def test_the_public_names() -> None:
+    assert logitport_programs.__all__ == [
+        *("Element", "Parameter", "Program", "Value", "capture", "check_cost", "lift", "milliseconds", "verify")
+    ]
+    assert all(hasattr(logitport_programs, name) for name in logitport_programs.__all__)
+    assert not {*logitport_programs.__all__} & {*logitport.__all__}
+    with pytest.raises(AttributeError, match="module 'logitport_programs' has no attribute 'Nothing'"):
+        _ = logitport_programs.Nothing
+
+
+def test_the_package_is_typed() -> None:
+    assert Path(logitport_programs.__file__).with_name("py.typed").is_file()
+
+
+@pytest.mark.parametrize("module", ["logitport", "logitport_programs", "logitport_programs.program"])
+def test_any_module_may_be_imported_first(module: str) -> None:
+    code = f"import sys, {module}; print({{'torch', 'grpc', 'logitport_server'}} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
+    assert ran.stdout.strip() == "set()"
