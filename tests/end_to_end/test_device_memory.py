@@ -154,7 +154,7 @@ def shared_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedGpu]:
     def shared_memories(conversation: Any, device: object) -> list[Any]:
         return [DeviceMemory(conversation, torch.device("cpu"), made.engine), PinnedMemory(conversation, made.engine)]
 
-    monkeypatch.setattr("logitport.session.logits.logits_buffer.memories", shared_memories)
+    monkeypatch.setattr("logitport.session.logits.logits_transfer.memories", shared_memories)
     monkeypatch.setattr(device_regions, "_kept_open", [])
     monkeypatch.setattr(device_regions, "_IDLE_SECONDS", 0.01)
     yield made
