@@ -23,11 +23,11 @@ from logitport_session.admissions.admission import Admission, check_limits, chec
 from logitport_session.dialects.sglang import SGLangDialect
 from logitport_session.dialects.vllm.v1 import VllmV1Dialect
 from logitport_session.dialects.vllm.v2 import VllmV2Dialect
-from logitport_session.hosting import HostedProcessors
-from logitport_session.principals import ANONYMOUS, Party
+from logitport_session.requests.hosting import HostedProcessors
 from logitport_session.steps.grouping import Row, Rows, needs_logits
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step_time import StepTime
+from logitport_session.trust.principals import ANONYMOUS, Party
 from logitport_testing.runner import ProcessorInfo
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from logitport.request import Request
     from logitport_proto import common_pb2
     from logitport_server.executors.base import Executor
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects import Dialect
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_testing.runner import Place, RowResult, RowStep
 
 # Dialects of which one call takes the rows of several requests.

@@ -9,8 +9,8 @@ from logitport_builtins import BUILTINS
 from logitport_server.principal_process.checking import Checks
 from logitport_server.principal_process.processor_resolver import ProcessorResolver
 from logitport_server.registry.registry import Registry
-from logitport_session.installed import Installed
-from logitport_session.principals import ANONYMOUS
+from logitport_session.processor_sources.installed import Installed
+from logitport_session.trust.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_proto import common_pb2, registry_pb2
     from logitport_server.registry.policy import PayloadPolicy
-    from logitport_session.principals import Principal
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import Principal
 
 
 class LocalRegistry(Registry):

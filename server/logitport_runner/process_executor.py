@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.zygote import Zygote
     from logitport_server.worker.start import StartedZygote
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 
 class ProcessExecutor(WorkerExecutor):

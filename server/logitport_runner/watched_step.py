@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.row_edits import Edit
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects.base import EditsResult
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.grouping import Group
     from logitport_session.steps.step_time import StepTime
 

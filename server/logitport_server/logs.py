@@ -11,7 +11,7 @@ import logging
 from typing import Literal
 
 from logitport.output import escaped
-from logitport_session import scope, tracing
+from logitport_session.telemetry import scope, tracing
 
 LogFormat = Literal["text", "json"]
 

@@ -60,7 +60,7 @@ from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener
 from logitport_server.transports.readiness import ReadyServer, report
 from logitport_server.version import VERSION
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -15,16 +15,16 @@ from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LimitExceeded, NotFound, PayloadError
 from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_proto import processing_pb2, registry_pb2
-from logitport_session import installed
-from logitport_session.apply import apply
-from logitport_session.frames import SessionFrames
-from logitport_session.hosting import host_trusted
-from logitport_session.installed import Installed
-from logitport_session.limits import SessionLimits
-from logitport_session.names import check_name
-from logitport_session.programs import load_program
-from logitport_session.session import EngineSession
-from logitport_session.source import Source, names_no_processor
+from logitport_session.engine_session.apply import apply
+from logitport_session.engine_session.frames import SessionFrames
+from logitport_session.engine_session.session import EngineSession
+from logitport_session.processor_sources import installed
+from logitport_session.processor_sources.installed import Installed
+from logitport_session.processor_sources.names import check_name
+from logitport_session.processor_sources.programs import load_program
+from logitport_session.processor_sources.source import Source, names_no_processor
+from logitport_session.requests.hosting import host_trusted
+from logitport_session.resources.limits import SessionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_proto import common_pb2
     from logitport_session.dialects import Dialect
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 NO_SERVER = (
     "this session runs in the engine's process, without a server, and accepts no code: start `logitport serve "

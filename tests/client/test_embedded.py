@@ -159,7 +159,7 @@ def test_installed_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = metadata.entry_points
     point = metadata.EntryPoint("adds_one", f"{__name__}:Installed", "logitport.processors")
     monkeypatch.setattr(
-        "logitport_session.installed.entry_points",
+        "logitport_session.processor_sources.installed.entry_points",
         lambda group: [point] if group == "logitport.processors" else found(group=group),
     )
     monkeypatch.setattr(metadata.EntryPoint, "load", lambda _: Installed)
@@ -254,7 +254,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 import numpy as np
 from logitport import Client, Request
-import logitport_session.frames
+import logitport_session.engine_session.frames
 
 with Client.embedded() as client, client.session(vocab_size=8) as session:
     request = session.add(Request([1], processors=[("disallowed_tokens", {"token_ids": [3, 5]})]))

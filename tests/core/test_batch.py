@@ -13,7 +13,7 @@ from logitport import LogitportError, compiled
 from logitport.core.history import extend_crc
 from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
 from logitport_proto import processing_pb2
-from logitport_session import session_steps
+from logitport_session.engine_session import session_steps
 from logitport_session.steps.step_trace import StepTrace
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, EngineRequest, int32
 

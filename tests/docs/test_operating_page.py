@@ -10,7 +10,7 @@ import pytest
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
-from logitport_session.principals import SCOPES
+from logitport_session.trust.principals import SCOPES
 from tests.server.cli.help_files import FOLDER
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()

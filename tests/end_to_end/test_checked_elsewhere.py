@@ -12,7 +12,8 @@ from logitport import Client, InvalidArgument, PayloadError, Request, payload
 from logitport.payload import envelope, interpreter
 from logitport_programs.program import Program, Value
 from logitport_runner.in_thread import ThreadServer
-from logitport_session import installed, parsing, programs
+from logitport_session.processor_sources import installed, programs
+from logitport_session.resources import parsing
 from tests.programs.runtime import build
 from tests.toy_processors import AddOne
 

@@ -25,7 +25,7 @@ from logitport_proto import common_pb2, processing_pb2, processing_pb2_grpc
 from logitport_runner.in_thread import ThreadServer
 from logitport_server.access import new_token, quotas, stalls
 from logitport_server.transports import endpoint
-from logitport_session import limits
+from logitport_session.resources import limits
 from tests.conftest import free_address
 from tests.toy_processors import AddOne, Unchanged
 from tests.waiting import SECONDS, wait_until

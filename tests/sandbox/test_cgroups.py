@@ -19,8 +19,8 @@ from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS, WorkerLimits
 from logitport_sandbox.cgroups import WorkerCgroups
 from logitport_server.executors.calls.worker import Deadlines
-from logitport_session.principals import Party, TrustDomain
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.trust.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,17 +31,17 @@ from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_session import session_admissions, session_steps
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import Dialect, RequestContext, make_dialect
-from logitport_session.session import EngineSession
-from logitport_session.source import Source
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.session import EngineSession
+from logitport_session.processor_sources.source import Source
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from logitport_session.admissions.pending_admissions import Submit
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 
 @dataclass

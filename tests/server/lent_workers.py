@@ -22,8 +22,8 @@ from logitport_server.principal_process.link import Link
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
-from logitport_session.principals import Party, TrustDomain
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.trust.principals import Party, TrustDomain
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

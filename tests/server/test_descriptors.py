@@ -12,8 +12,8 @@ import pytest
 from logitport import LimitExceeded
 from logitport_server.config import ServerConfig
 from logitport_server.transports.endpoint import connection_limit
-from logitport_session import descriptors
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources import descriptors
+from logitport_session.resources.log_limit import LogLimit
 
 
 def test_a_shortage_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from tests.storm.mutants import Mutant
 if TYPE_CHECKING:
     from pathlib import Path
 
-MUTANT = Mutant("session", "server/logitport_session/memory.py", 1, "core/AddNot", 0)
+MUTANT = Mutant("session", "server/logitport_session/requests/memory.py", 1, "core/AddNot", 0)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logitport.errors import AccessDenied
-from logitport_session.principals import ANONYMOUS, APPLY, REGISTER, Principal
+from logitport_session.trust.principals import ANONYMOUS, APPLY, REGISTER, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

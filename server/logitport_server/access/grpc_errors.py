@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from logitport.errors import METADATA_KEY, LogitportError, status_name, to_proto
-from logitport_session import defects
+from logitport_session.resources import defects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,8 +19,8 @@ from logitport_server.access.grpc_errors import statuses
 from logitport_server.access.open_calls import OpenCalls, read_message
 from logitport_server.access.spans import call_span
 from logitport_server.access.stalls import stall_limit
-from logitport_session.log_limit import LogLimit
-from logitport_session.principals import ADMIN, APPLY, REGISTER
+from logitport_session.resources.log_limit import LogLimit
+from logitport_session.trust.principals import ADMIN, APPLY, REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
     from logitport_server.access.quotas import Quotas
     from logitport_server.metrics import Metrics
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 logger = logging.getLogger(__name__)
 

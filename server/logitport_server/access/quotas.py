@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.config import ServerConfig
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 # In flight, without sessions. A call may hold a message of the maximum size, and its work may outlive it.
 MAX_CALLS_PER_PRINCIPAL = 64

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LogitportError, status_name
-from logitport_session import tracing
-from logitport_session.scope import Scope
+from logitport_session.telemetry import tracing
+from logitport_session.telemetry.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logitport_server.access.grpc_errors import Context
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 _STATUS = "rpc.response.status_code"
 

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
-from logitport_session import limits
+from logitport_session.resources import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from logitport_server.reloaded import Reloaded
 from logitport_server.start_errors import StartupError
-from logitport_session.principals import Principal
+from logitport_session.trust.principals import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

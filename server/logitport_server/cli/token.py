@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from logitport_server.access.tokens import PrincipalName, Scope, new_token
 from logitport_server.config.option import Argument
 from logitport_server.config.units import OrOff, Seconds
-from logitport_session.principals import CUDA
+from logitport_session.trust.principals import CUDA
 
 _CUDA = (
     "cuda: processors that this principal ships, for itself or for a tenant, run in processes that hold the server's "

@@ -16,7 +16,7 @@ from logitport_server.config.sandbox import Sandbox
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File
 from logitport_server.logs import LogFormat
-from logitport_session.limits import SessionLimits
+from logitport_session.resources.limits import SessionLimits
 
 
 def _lower(value: Any) -> Any:

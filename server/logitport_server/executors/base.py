@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logitport import payload
 from logitport_programs.cost import DEFAULT_LIMIT_MS
-from logitport_session.hosting import host_trusted
+from logitport_session.requests.hosting import host_trusted
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 
 class Executor(ABC):

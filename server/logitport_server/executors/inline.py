@@ -17,7 +17,7 @@ from logitport_session.dialects import Dialect, make_dialect
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_server.registry.loader import PayloadLoader
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 
 class InlineExecutor(Executor):

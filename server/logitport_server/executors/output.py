@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport.core.bounded import BoundedTable
 
 if TYPE_CHECKING:
-    from logitport_session.principals import TrustDomain
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import TrustDomain
 
 # In characters. A worker is not trusted, so its texts are cut again here.
 MAX_TEXT_LENGTH = 4096

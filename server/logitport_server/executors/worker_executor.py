@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_processes.slots import WorkerSlots
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import Dialect
-    from logitport_session.principals import TrustDomain
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import TrustDomain
 
 # How often to look for idle workers.
 _CHECK_SECONDS = 5.0

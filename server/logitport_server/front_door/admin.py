@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from logitport_server.front_door.worker_service import WorkerService
     from logitport_server.metrics import Metrics
     from logitport_server.registry.registry import Registry
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
     class OpenSessions(Protocol):
         """Number of the open sessions of a server, and whether they should move; see `Departures`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logitport_server.config import ServerConfig
-    from logitport_session.limits import SessionLimits
+    from logitport_session.resources.limits import SessionLimits
 
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.registry.registry import Registry
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 logger = logging.getLogger(__name__)
 

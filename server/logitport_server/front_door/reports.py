@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from logitport_server import tracing
 from logitport_server.principal_process.report_messages import MetricsReport, ReportNow, SpansReport
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

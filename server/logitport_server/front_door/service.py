@@ -18,8 +18,8 @@ from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
 from logitport_server.front_door.relay import Relay
 from logitport_server.principal_process.messages import AttachConnection, OpenStream
-from logitport_session import descriptors as descriptors_of_process
-from logitport_session import tracing
+from logitport_session.resources import descriptors as descriptors_of_process
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logitport_server.front_door.processes import Processes
     from logitport_server.front_door.running_process import RunningProcess
     from logitport_server.transports.local_socket import LocalSocketListener
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from logitport_server.principal_process import lifeline
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel, ChannelError
 from logitport_server.start_errors import StartupError
-from logitport_session import descriptors as descriptors_of_process
+from logitport_session.resources import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:
     import socket

@@ -21,8 +21,8 @@ from logitport_session.steps.step_time import Spending
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.session_admissions import Admitted
 
     StepReply = processing_pb2.StepEdits | processing_pb2.StepLogitsEdited | processing_pb2.ApplyResponse
 

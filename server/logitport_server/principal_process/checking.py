@@ -8,9 +8,9 @@ import msgspec
 
 from logitport_proto import registry_pb2
 from logitport_server.principal_process.messages import Checked
-from logitport_session.names import check_name
-from logitport_session.parsing import parse, position_of
-from logitport_session.programs import load_program
+from logitport_session.processor_sources.names import check_name
+from logitport_session.processor_sources.programs import load_program
+from logitport_session.resources.parsing import parse, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

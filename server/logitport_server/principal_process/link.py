@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logitport.errors import LogitportError, ServerUnavailable, from_proto, to_proto
 from logitport_proto import common_pb2
 from logitport_server.principal_process.message import Done, Failed, Message
-from logitport_session import defects
-from logitport_session import descriptors as descriptors_of_process
+from logitport_session.resources import defects
+from logitport_session.resources import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

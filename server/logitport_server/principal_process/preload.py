@@ -14,8 +14,8 @@ from logitport.errors import InvalidArgument, LogitportError
 from logitport_server import logs
 from logitport_server.principal_process.setup import Preloaded
 from logitport_server.worker.malloc import keep_large_blocks
-from logitport_session import installed
-from logitport_session.installed import Installed
+from logitport_session.processor_sources import installed
+from logitport_session.processor_sources.installed import Installed
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.setup import Setup

@@ -24,8 +24,8 @@ from logitport_server.principal_process.workers.choice import executor_of
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.refusals import Refusals
-from logitport_session.memory import PrincipalMemory
-from logitport_session.session import EngineSession
+from logitport_session.engine_session.session import EngineSession
+from logitport_session.requests.memory import PrincipalMemory
 
 if TYPE_CHECKING:
     import socket
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
     from logitport_server.principal_process.setup import Preloaded, Setup
     from logitport_server.principal_process.zygote_messages import ForkProcess
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 logger = logging.getLogger(__name__)
 

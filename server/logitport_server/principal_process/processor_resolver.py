@@ -9,10 +9,10 @@ from logitport import payload
 from logitport.core.bounded import BoundedTable
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import read_memory
-from logitport_session import descriptors
-from logitport_session.principals import REGISTER, Party, TrustDomain
-from logitport_session.programs import source_of
-from logitport_session.source import names_no_processor
+from logitport_session.processor_sources.programs import source_of
+from logitport_session.processor_sources.source import names_no_processor
+from logitport_session.resources import descriptors
+from logitport_session.trust.principals import REGISTER, Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from logitport_proto import common_pb2
     from logitport_server.principal_process.link import Link
     from logitport_server.registry.policy import PayloadPolicy
-    from logitport_session.installed import Installed
-    from logitport_session.principals import Principal
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.installed import Installed
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import Principal
 
     # From a name or a digest, the calling principal, and whether it is a name, to the owner and the payload of a
     # registration. Raises NotFound.

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from logitport_session.limits import SessionLimits
+from logitport_session.resources.limits import SessionLimits
 
 if TYPE_CHECKING:
-    from logitport_session.installed import Installed
+    from logitport_session.processor_sources.installed import Installed
 
 
 class Setup(msgspec.Struct, frozen=True):

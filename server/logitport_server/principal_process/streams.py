@@ -15,11 +15,12 @@ from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection
 from logitport_server.transports.local_connection import serve_connection
 from logitport_server.transports.stream import SessionStream
-from logitport_session import defects, tracing
-from logitport_session.apply import apply
-from logitport_session.parsing import parse
-from logitport_session.principals import Principal
-from logitport_session.scope import Scope
+from logitport_session.engine_session.apply import apply
+from logitport_session.resources import defects
+from logitport_session.resources.parsing import parse
+from logitport_session.telemetry import tracing
+from logitport_session.telemetry.scope import Scope
+from logitport_session.trust.principals import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from logitport_server.transports.departures import Departures
     from logitport_server.transports.local_connection import FrameHandler
     from logitport_server.transports.refusals import Refusals
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.session_admissions import Admitted
 
     OpenSession = Callable[[Principal, processing_pb2.OpenSession], EngineSession]
 

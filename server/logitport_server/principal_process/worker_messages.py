@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from logitport_server.principal_process.message import Message
-from logitport_session.principals import Party, TrustDomain
+from logitport_session.trust.principals import Party, TrustDomain
 
 
 class WorkerSettings(msgspec.Struct, kw_only=True):

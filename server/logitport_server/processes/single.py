@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from logitport_server import time_slice
 from logitport_server.front_door.launched import launch
 from logitport_server.stop_signals import StopSignals
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from logitport_server.registry.change import Change, Held
 from logitport_server.registry.records import Binding, Quarantined, Registration, decode
 from logitport_server.registry.stores.base import Conflict, StoreError
 from logitport_server.registry.view import Entry, View
-from logitport_session import descriptors
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources import descriptors
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.quarantine import Quarantine
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.stores.seal import Seal
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

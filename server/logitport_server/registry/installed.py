@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
 from logitport_server.start_errors import StartupError
-from logitport_session import installed
+from logitport_session.processor_sources import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load(config: ServerConfig, given: Iterable[object] = ()) -> dict[str, Any]:
-    """Return the installed processors; see `logitport_session.installed.load`.
+    """Return the installed processors; see `logitport_session.processor_sources.installed.load`.
 
     `given` are further classes or functions, passed by a program that embeds the server. Raises StartupError.
     """

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logitport.errors import ProcessorFailed
-from logitport_session.principals import log_fields
+from logitport_session.trust.principals import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
     _Key = tuple[TrustDomain | None, str]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import orjson
 from pydantic import BaseModel, ConfigDict
 
-from logitport_session.principals import Party, TrustDomain
+from logitport_session.trust.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,9 +20,9 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.view import Entry
-from logitport_session.installed import Installed
-from logitport_session.names import check_name
-from logitport_session.principals import ADMIN, ANONYMOUS
+from logitport_session.processor_sources.installed import Installed
+from logitport_session.processor_sources.names import check_name
+from logitport_session.trust.principals import ADMIN, ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from logitport_server.registry.policy import PayloadPolicy
     from logitport_server.registry.stores.base import Store
     from logitport_server.registry.view import View
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 _LIST_THEM = "List returns those that you can see, with their names and digests"
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.installation import how_to_install
-from logitport_session import tracing
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,8 @@ from logitport.errors import LogitportError, to_proto
 from logitport_proto import common_pb2
 from logitport_server.tracing import forwarding
 from logitport_server.version import VERSION
-from logitport_session import scope
-from logitport_session.tracing import NO_SPAN, Span
+from logitport_session.telemetry import scope
+from logitport_session.telemetry.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_proto import processing_pb2
-    from logitport_session.session import EngineSession
+    from logitport_session.engine_session.session import EngineSession
 
 _MAX_TEXT_LENGTH = 256  # of texts that the engine has sent
 

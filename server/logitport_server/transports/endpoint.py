@@ -20,8 +20,8 @@ from logitport_server.reloaded import Reloaded
 from logitport_server.start_errors import StartupError
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
-from logitport_session import descriptors
-from logitport_session.principals import SCOPES
+from logitport_session.resources import descriptors
+from logitport_session.trust.principals import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

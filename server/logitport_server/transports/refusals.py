@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from logitport_proto import common_pb2
 from logitport_server.metrics.counts import code_label
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_server.metrics.session_counts import SessionCounts
-    from logitport_session.principals import Principal
+    from logitport_session.trust.principals import Principal
 
 logger = logging.getLogger(__name__)
 

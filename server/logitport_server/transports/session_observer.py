@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logitport_proto import admin_pb2
 from logitport_server.transports.activity import SessionActivity
-from logitport_session.observer import Observer
+from logitport_session.engine_session.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.transports.departures import Departure, Departures
     from logitport_server.transports.refusals import Refusals
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.session_admissions import Admitted
     from logitport_session.steps.step_time import Spending
 
 logger = logging.getLogger(__name__)

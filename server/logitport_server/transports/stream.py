@@ -12,8 +12,8 @@ from logitport_server.transports.local_attachment import LocalAttachment
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.session_observer import SessionObserver
 from logitport_server.version import VERSION
-from logitport_session.frames import SessionFrames
-from logitport_session.parsing import parse
+from logitport_session.engine_session.frames import SessionFrames
+from logitport_session.resources.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logitport_server.metrics.session_counts import SessionCounts
     from logitport_server.transports.local_attachment import ConnectionOffers
     from logitport_server.transports.local_connection import LocalConnection
-    from logitport_session.session import EngineSession
+    from logitport_session.engine_session.session import EngineSession
 
 
 class SessionStream:

@@ -19,7 +19,8 @@ from logitport_sandbox import SandboxError, WorkerForker
 from logitport_server.worker import messages
 from logitport_server.worker.malloc import keep_large_blocks
 from logitport_server.worker.tokenizers import load_tokenizers
-from logitport_session import descriptors, stubs
+from logitport_session import stubs
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,14 @@ import orjson
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2
-from logitport_session import load_time, tracing
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.admissions.checked_calls import CheckedCall
 from logitport_session.dialects import RequestContext, failures
 from logitport_session.dialects.base import is_greedy
-from logitport_session.memory import begin_charge
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
+from logitport_session.requests.memory import begin_charge
+from logitport_session.resources import load_time
 from logitport_session.steps.columns import too_many_tokens
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from logitport_proto import processing_pb2
     from logitport_session.admissions.checked_calls import CheckedCalls
     from logitport_session.dialects import Dialect
-    from logitport_session.limits import SessionLimits
-    from logitport_session.memory import PrincipalMemory
+    from logitport_session.requests.memory import PrincipalMemory
+    from logitport_session.resources.limits import SessionLimits
 
     Host = Callable[[common_pb2.Processor, str, int], Dialect]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport_session import tracing
-from logitport_session.scope import Scope
+from logitport_session.telemetry import tracing
+from logitport_session.telemetry.scope import Scope
 
 if TYPE_CHECKING:
     from logitport_proto import processing_pb2

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded, LogitportError
-from logitport_session import defects
+from logitport_session.resources import defects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from logitport.payload import Signature
     from logitport_core._core import State
     from logitport_programs.program import Program
-    from logitport_session.principals import TrustDomain
     from logitport_session.shared_memory.regions import Region
+    from logitport_session.trust.principals import TrustDomain
 
 
 # A processor's edits for the rows of a call: one RowEdits per row, or columns in which row i belongs to the i-th state.

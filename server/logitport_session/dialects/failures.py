@@ -20,7 +20,8 @@ from logitport.errors import (
     from_code,
 )
 from logitport.installation import OUR_PACKAGES
-from logitport_session import descriptors, stubs
+from logitport_session import stubs
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

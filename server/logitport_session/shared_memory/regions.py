@@ -15,7 +15,7 @@ import torch
 from logitport.core import tensors
 from logitport.core.cuda_ipc import CudaError
 from logitport.errors import InvalidArgument, LimitExceeded
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 from logitport_session.shared_memory.device_regions import DeviceRegion, wait_until_idle
 
 if TYPE_CHECKING:

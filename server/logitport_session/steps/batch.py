@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_proto import processing_pb2
-    from logitport_session.active_request import ActiveRequest
-    from logitport_session.limits import SessionLimits
+    from logitport_session.requests.active_request import ActiveRequest
+    from logitport_session.resources.limits import SessionLimits
     from logitport_session.steps.columns import StepColumns
     from logitport_session.steps.compiled_batch import CompiledBatch
     from logitport_session.steps.outcome import StepOutcome

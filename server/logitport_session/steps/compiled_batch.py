@@ -12,8 +12,8 @@ from logitport.core.edits import Edits
 if TYPE_CHECKING:
     from logitport_core._core import State
     from logitport_proto import processing_pb2
-    from logitport_session.active_request import ActiveRequest
-    from logitport_session.limits import SessionLimits
+    from logitport_session.requests.active_request import ActiveRequest
+    from logitport_session.resources.limits import SessionLimits
 
     # Key, display name, rows and seconds of each processor that was applied.
     Applied: TypeAlias = list[tuple[str, str, int, float]]

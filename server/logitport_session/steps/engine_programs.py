@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from logitport.payload import Signature
     from logitport_programs.program import Program
     from logitport_proto import processing_pb2
-    from logitport_session.active_request import ActiveRequest
+    from logitport_session.requests.active_request import ActiveRequest
 
 # A field of a message has at most this many bytes besides its content.
 _MAX_FIELD_BYTES = 16

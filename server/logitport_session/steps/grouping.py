@@ -11,8 +11,8 @@ from logitport_session.dialects.base import States
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects import Dialect
+    from logitport_session.requests.active_request import ActiveRequest
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from logitport_session.steps.grouping import Row, Rows, group_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from logitport_session.active_request import ActiveRequest
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.grouping import Group
     from logitport_session.steps.outcome import StepOutcome
 

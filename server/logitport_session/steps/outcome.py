@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from logitport.errors import LogitportError
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects.base import EditsResult
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.grouping import Group, Row
     from logitport_session.steps.step_trace import StepTrace
 

@@ -11,11 +11,11 @@ from logitport.errors import ProcessorFailed
 from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import is_retryable, of_dialect
 from logitport_session.dialects.results import check_result
-from logitport_session.isolation import NotStarted, RemoteCall
 from logitport_session.steps.grouping import Group, Row, Rows
 from logitport_session.steps.ordering import in_order
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.waiting_edits import WaitingEdits
+from logitport_session.trust.isolation import NotStarted, RemoteCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects.base import EditsResult
-    from logitport_session.isolation import ConcurrentCalls
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.steps.step_time import StepTime
+    from logitport_session.trust.isolation import ConcurrentCalls
 
     Observe: TypeAlias = Callable[[Sequence[Group], torch.Tensor | None], None]
 

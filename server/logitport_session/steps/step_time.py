@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport_session.isolation import STACK_SECONDS
+from logitport_session.trust.isolation import STACK_SECONDS
 
 if TYPE_CHECKING:
-    from logitport_session.limits import SessionLimits
+    from logitport_session.resources.limits import SessionLimits
 
 # Seconds for calls after the deadline, in total. Without them, a processor that uses up the deadline would fail the
 # requests whose processors come after it.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING
 
-from logitport_session import tracing
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from logitport_session.steps.grouping import Group

@@ -10,7 +10,7 @@ import pytest
 from logitport import AccessDenied
 from logitport_server.access import Authenticator, TokenFile, new_token
 from logitport_server.access.tokens import Grant
-from logitport_session.principals import ANONYMOUS, CUDA, SCOPES, Principal
+from logitport_session.trust.principals import ANONYMOUS, CUDA, SCOPES, Principal
 
 if TYPE_CHECKING:
     from pathlib import Path

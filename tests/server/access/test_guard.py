@@ -11,7 +11,7 @@ import pytest
 from logitport import AccessDenied
 from logitport_server.access.guard import Guard
 from logitport_server.metrics import Metrics
-from logitport_session import log_limit
+from logitport_session.resources import log_limit
 
 if TYPE_CHECKING:
     from logitport_server.access.grpc_errors import Context

@@ -8,8 +8,8 @@ from logitport import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2, registry_pb2
 from logitport_server.access import messages
 from logitport_server.access.messages import SMALL_BYTES, Unparsed
-from logitport_session import parsing
-from logitport_session.parsing import parse
+from logitport_session.resources import parsing
+from logitport_session.resources.parsing import parse
 
 FRAME = processing_pb2.SessionRequest
 

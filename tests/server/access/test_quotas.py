@@ -12,7 +12,7 @@ from logitport import LimitExceeded
 from logitport_server.access import Quotas
 from logitport_server.access import quotas as module
 from logitport_server.config import ServerConfig
-from logitport_session.principals import SCOPES, Principal
+from logitport_session.trust.principals import SCOPES, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,8 +12,8 @@ from logitport_sandbox import LAYERS
 from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.registry.loader import PayloadLoader
-from logitport_session.principals import Party, TrustDomain
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.trust.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,9 +21,9 @@ from logitport_proto import processing_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_session import session_admissions, session_steps
-from logitport_session.apply import apply
-from logitport_session.session import EngineSession
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.apply import apply
+from logitport_session.engine_session.session import EngineSession
 from tests.toy_processors import AddOne, FailsInWay, RaisesInInit, RequiresFloat
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from logitport.edits import EditKind
 from logitport_builtins import BUILTIN_EDITS
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
 from tests.tiers import examples
 from tests.toy_processors import RaisesInInit
 

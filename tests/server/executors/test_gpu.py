@@ -36,14 +36,14 @@ from logitport_server.worker import messages
 from logitport_server.worker.output import Output
 from logitport_server.worker.serve import _Worker, serve
 from logitport_session.dialects import RequestContext
-from logitport_session.principals import Party, TrustDomain
+from logitport_session.trust.principals import Party, TrustDomain
 from tests.recorded_cuda import RecordedCuda, RecordedGpu
 from tests.toy_processors import DoubleInPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 VOCAB = 8
 HELD = 12_347  # no other tensor has this size

@@ -8,8 +8,8 @@ import pytest
 
 from logitport_server.executors import output
 from logitport_server.executors.output import OutputLog
-from logitport_session.principals import Party, TrustDomain
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.trust.principals import Party, TrustDomain
 
 
 def domain(principal: str, tenant: str = "") -> TrustDomain:

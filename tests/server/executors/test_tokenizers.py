@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
 

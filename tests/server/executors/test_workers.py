@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import EditRequest
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
 

@@ -12,7 +12,7 @@ from logitport_proto import processing_pb2
 from logitport_server.access import current_call
 from logitport_server.access.guard import AdmittedCall
 from logitport_server.front_door.service import FrontDoorService
-from logitport_session.principals import ANONYMOUS, Principal
+from logitport_session.trust.principals import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

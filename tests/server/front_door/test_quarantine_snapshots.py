@@ -9,7 +9,7 @@ import pytest
 
 from logitport_server.front_door.worker_service.quarantine_snapshots import QuarantineSnapshots
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.principals import Party, TrustDomain
+from logitport_session.trust.principals import Party, TrustDomain
 
 
 class PlayedProcess:

@@ -19,7 +19,7 @@ from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave
 from logitport_server.principal_process.report_messages import SessionsDescribed
-from logitport_session.principals import ANONYMOUS
+from logitport_session.trust.principals import ANONYMOUS
 from tests.server.front_door.joined import Joined, joined
 
 

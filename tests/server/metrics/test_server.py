@@ -15,7 +15,7 @@ from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, SessionLoads
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.session_admissions import Admitted
+from logitport_session.engine_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
 from tests.recorded_metrics import RecordedMetrics
 

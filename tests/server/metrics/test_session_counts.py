@@ -16,7 +16,7 @@ from logitport_server.metrics.counts import MAX_REPORTED_NAMES, Counts, SessionL
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.transports.departures import Departures
 from logitport_server.transports.stream import SessionStream
-from logitport_session.session_admissions import Admitted
+from logitport_session.engine_session.session_admissions import Admitted
 from logitport_session.steps.step_time import Spending
 from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory, int32

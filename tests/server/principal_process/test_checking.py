@@ -23,8 +23,8 @@ from logitport_server.principal_process.messages import Checked
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_session.parsing import position_of
-from logitport_session.principals import REGISTER, Principal
+from logitport_session.resources.parsing import position_of
+from logitport_session.trust.principals import REGISTER, Principal
 from tests.programs.runtime import build
 from tests.toy_processors import AddOne, Unchanged
 

@@ -18,7 +18,7 @@ from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_session.principals import APPLY, REGISTER, Principal
+from logitport_session.trust.principals import APPLY, REGISTER, Principal
 from tests.programs.runtime import build
 from tests.toy_processors import Unchanged
 

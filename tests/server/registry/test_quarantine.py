@@ -6,7 +6,7 @@ import pytest
 
 from logitport import ProcessorFailed
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.principals import Party, TrustDomain
+from logitport_session.trust.principals import Party, TrustDomain
 from tests.clock import Clock
 
 ONE, OTHER = TrustDomain("one", Party("engine")), TrustDomain("engine", Party("engine", "other"))

@@ -17,7 +17,7 @@ from logitport_proto import common_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
+from logitport_session.trust.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def test_registration_and_lookup_do_not_unpickle() -> None:
 import json, pickle, sys
 from logitport_proto import common_pb2
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
+from logitport_session.trust.principals import ADMIN, APPLY, REGISTER, Principal
 from logitport_server.registry.stores.sqlite import SqliteStore
 from logitport_runner.local_registry import LocalRegistry
 

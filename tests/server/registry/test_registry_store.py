@@ -18,7 +18,7 @@ from logitport_server.registry.records import Binding, Registration
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_session.principals import APPLY, REGISTER, Party, Principal, TrustDomain
+from logitport_session.trust.principals import APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from logitport_server.registry.stores.base import Conflict, Index, Store, StoreE
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
-from logitport_session.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
+from logitport_session.trust.principals import ADMIN, APPLY, REGISTER, Party, Principal, TrustDomain
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from logitport_runner.local_registry import LocalRegistry
 from logitport_server.registry import registry
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_session.principals import ADMIN, APPLY, REGISTER, Principal
+from logitport_session.trust.principals import ADMIN, APPLY, REGISTER, Principal
 from tests.server.registry.stores.faulty_disk import FaultyDisk, faults
 from tests.toy_processors import AddOne, HalveInPlace, Unchanged
 

@@ -20,7 +20,7 @@ from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
 from logitport_server.start_errors import StartupError
-from logitport_session.principals import ANONYMOUS
+from logitport_session.trust.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, Request
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session.apply import apply
+from logitport_session.engine_session.apply import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,9 +20,9 @@ from logitport import (
     RowEdits,
 )
 from logitport_proto import processing_pb2
-from logitport_session import session_admissions
 from logitport_session.admissions import pending_admissions
 from logitport_session.admissions.pending_admissions import PendingAdmissions
+from logitport_session.engine_session import session_admissions
 from tests.server.conftest import EngineRequest
 
 if TYPE_CHECKING:

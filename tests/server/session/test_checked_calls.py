@@ -12,9 +12,9 @@ from logitport import History, InvalidArgument, Request
 from logitport.errors import from_proto
 from logitport_builtins import BUILTIN_EDITS, BUILTINS, DisallowedTokens, NoRepeatNGram
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import tracing
 from logitport_session.admissions.checked_calls import CheckedCall, CheckedCalls
 from logitport_session.dialects import RequestContext, make_dialect
+from logitport_session.telemetry import tracing
 from tests.server.conftest import EngineRequest
 
 VOCAB = 10

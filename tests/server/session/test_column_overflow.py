@@ -11,8 +11,8 @@ import pytest
 from logitport import InvalidArgument, LimitExceeded, LogitportError, NotFound, Request
 from logitport.errors import from_proto
 from logitport_proto import processing_pb2
-from logitport_session import session_admissions, session_steps
-from logitport_session.apply import apply
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.apply import apply
 
 VOCAB = 64
 LARGEST, SMALLEST = 2**31 - 1, -(2**31)

@@ -28,8 +28,8 @@ from logitport_programs.request_tokens import RequestTokens
 from logitport_programs.runtime.runner import Runner
 from logitport_programs.types import Element
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import session_steps
-from logitport_session.apply import apply
+from logitport_session.engine_session import session_steps
+from logitport_session.engine_session.apply import apply
 from logitport_session.steps import step as step_module
 from tests.programs.runtime import build
 from tests.server.conftest import AddOutputs, CountCalls, DenyHistory, EngineRequest

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport_session.active_request import ChainEntry
+from logitport_session.requests.active_request import ChainEntry
 from logitport_session.steps.grouping import Row, Rows, group_rows, longest_chain
 
 DIALECTS: list[Any] = [SimpleNamespace(name=name) for name in "abc"]

@@ -8,12 +8,12 @@ from typing import Any
 from logitport.core.history import History
 from logitport.payload import Payload, Signature
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects.program import ProgramDialect
-from logitport_session.hosting import HostedProcessors
-from logitport_session.principals import ANONYMOUS
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
+from logitport_session.requests.hosting import HostedProcessors
 from logitport_session.steps.engine_programs import write_programs
+from logitport_session.trust.principals import ANONYMOUS
 from tests.programs.runtime import build
 
 VERIFIED = build.temperature()

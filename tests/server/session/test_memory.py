@@ -26,11 +26,11 @@ from logitport_builtins.penalties import FrequencyPenalty, PresencePenalty
 from logitport_builtins.thinking_budget.processor import ThinkingBudget
 from logitport_programs.request_tokens import TokenCounts
 from logitport_server.config import ServerConfig
-from logitport_session import memory
 from logitport_session.dialects import make_dialect
 from logitport_session.dialects.edits import EditDialect
 from logitport_session.dialects.program import _BYTES_PER_COUNTED_ID
-from logitport_session.memory import _HISTORY_BYTES_PER_ID, _MAX_LOANS, PrincipalMemory, begin_charge, charge
+from logitport_session.requests import memory
+from logitport_session.requests.memory import _HISTORY_BYTES_PER_ID, _MAX_LOANS, PrincipalMemory, begin_charge, charge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from logitport import History
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import Dialect
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run

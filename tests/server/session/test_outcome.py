@@ -8,8 +8,8 @@ import pytest
 
 from logitport import History, ProcessorFailed
 from logitport.core.edits import EditKind, Edits, RowEdits
-from logitport_session.active_request import ActiveRequest
 from logitport_session.dialects.base import by_row
+from logitport_session.requests.active_request import ActiveRequest
 from logitport_session.steps.grouping import Group, Row
 from logitport_session.steps.outcome import StepOutcome
 

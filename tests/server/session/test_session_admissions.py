@@ -24,8 +24,8 @@ from logitport import (
 )
 from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import session_admissions, session_steps
-from logitport_session.session_admissions import Admitted
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.session_admissions import Admitted
 from tests.server.conftest import EngineRequest
 
 VOCAB = 10
@@ -254,7 +254,7 @@ def test_tenants_share_a_logits_free_processor(open_engine: Any) -> None:
 def test_the_load_timeout_covers_the_whole_chain(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine waits for the whole chain, although each processor alone is fast enough."""
     now = [0.0]
-    monkeypatch.setattr("logitport_session.load_time.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("logitport_session.resources.load_time.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Slow(EditProcessor):
         def start(self, request: EditRequest) -> None:

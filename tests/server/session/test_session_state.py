@@ -9,7 +9,7 @@ import pytest
 
 from logitport import LogitportError, ProcessorFailed, Request, StateLost
 from logitport_proto import processing_pb2
-from logitport_session import session_admissions
+from logitport_session.engine_session import session_admissions
 
 VOCAB = 10
 INF = float("inf")

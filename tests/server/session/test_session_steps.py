@@ -11,7 +11,7 @@ import torch
 from logitport import CustomLogitProcessor, InvalidArgument, LogitportError, NotFound, ProcessorFailed
 from logitport.core import tensors
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import session_steps
+from logitport_session.engine_session import session_steps
 
 VOCAB = 10
 INF = float("inf")

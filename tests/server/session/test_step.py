@@ -24,7 +24,7 @@ from logitport_session.steps.step_time import StepTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from logitport_session.active_request import ActiveRequest
+    from logitport_session.requests.active_request import ActiveRequest
 
 VOCAB = 8
 INF = float("inf")

@@ -19,7 +19,7 @@ from logitport_session.steps.step_time import StepTime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport_session.active_request import ActiveRequest
+    from logitport_session.requests.active_request import ActiveRequest
 
 VOCAB = 6
 INF = float("inf")

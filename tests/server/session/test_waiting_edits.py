@@ -18,7 +18,7 @@ from logitport_session.steps.waiting_edits import WaitingEdits
 
 if TYPE_CHECKING:
     from logitport import EditRequest
-    from logitport_session.active_request import ActiveRequest
+    from logitport_session.requests.active_request import ActiveRequest
 
 VOCAB = 8
 # Below half of a step of bfloat16 at 1.0: added one after the other, they are lost.

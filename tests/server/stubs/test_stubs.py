@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_server.executors.base import Executor
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from logitport_server.tracing.otel import OtelTracer
-from logitport_session import tracing
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from logitport_server.tracing import span_queue
 from logitport_server.tracing.finished_span import FinishedSpan
 from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.span_queue import SpanQueue
-from logitport_session import tracing
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,5 +186,5 @@ def test_without_traces_a_process_does_not_import_opentelemetry() -> None:
     code = "import sys; from logitport_server import tracing; tracing.configure_queue(); print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert "logitport_session.tracing" in loaded
+    assert "logitport_session.telemetry.tracing" in loaded
     assert "opentelemetry" not in loaded

@@ -22,8 +22,8 @@ from logitport_server import logs
 from logitport_server import tracing as configuration
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.transports.stream import SessionStream
-from logitport_session import tracing
-from logitport_session.apply import apply
+from logitport_session.engine_session.apply import apply
+from logitport_session.telemetry import tracing
 from tests.server.conftest import AddOutputs, DenyHistory, Engine, Submitted
 from tests.session_streams import answer
 

@@ -20,7 +20,7 @@ from logitport_server.tracing.otel import OtelTracer
 from logitport_server.tracing.step_sampler import StepSampler
 
 if TYPE_CHECKING:
-    from logitport_session.tracing import Span
+    from logitport_session.telemetry.tracing import Span
 
 
 def names_recorded(sampler: Sampler) -> list[str]:

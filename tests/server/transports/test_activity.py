@@ -9,7 +9,7 @@ import pytest
 
 from logitport_proto import processing_pb2
 from logitport_server.transports.activity import SessionActivity, readable_peer
-from logitport_session.principals import Principal
+from logitport_session.trust.principals import Principal
 from tests.clock import Clock
 
 

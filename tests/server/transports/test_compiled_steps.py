@@ -9,7 +9,8 @@ from google.protobuf.message import DecodeError
 
 from logitport import compiled
 from logitport.errors import LimitExceeded, LogitportError, from_proto
-from logitport_session import session_steps, tracing
+from logitport_session.engine_session import session_steps
+from logitport_session.telemetry import tracing
 from tests.server.conftest import int32
 from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 

@@ -10,8 +10,8 @@ import pytest
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.transports.refusals import Refusals
 from logitport_server.transports.stream import SessionStream
-from logitport_session import log_limit
-from logitport_session.principals import Principal
+from logitport_session.resources import log_limit
+from logitport_session.trust.principals import Principal
 from tests.recorded_metrics import RecordedMetrics
 from tests.session_streams import answer
 

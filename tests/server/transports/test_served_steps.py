@@ -14,7 +14,7 @@ from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection
 from logitport_server.transports.local_connection import LocalConnection, serve_connection
-from logitport_session import frames as session_frames
+from logitport_session.engine_session import frames as session_frames
 from logitport_session.steps import compiled_batch
 from tests.server.transports.compiled_streams import Frame, Reply, computed, in_python, metrics, open_stream, step
 from tests.waiting import SECONDS

@@ -18,8 +18,8 @@ from logitport.errors import from_proto
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access.guard import AdmittedCall
 from logitport_server.transports.stream import SessionStream
-from logitport_session import session_steps
-from logitport_session.principals import ANONYMOUS
+from logitport_session.engine_session import session_steps
+from logitport_session.trust.principals import ANONYMOUS
 from tests.programs.runtime.build import min_p
 from tests.recorded_metrics import RecordedMetrics
 from tests.server.conftest import DenyHistory

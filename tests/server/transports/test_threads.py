@@ -10,7 +10,7 @@ from logitport.core.fair_threads import FairThreads
 from logitport_server.access import current_call
 from logitport_server.access.guard import AdmittedCall
 from logitport_server.transports.threads import on_thread
-from logitport_session.principals import ANONYMOUS
+from logitport_session.trust.principals import ANONYMOUS
 from tests.waiting import wait_until
 
 

@@ -45,8 +45,8 @@ from logitport_server.transports.stream import SessionStream
 from logitport_server.worker import frames as worker_frames
 from logitport_server.worker import messages, replies
 from logitport_session.dialects import RequestContext
-from logitport_session.session import EngineSession
-from logitport_session.source import Source
+from logitport_session.engine_session.session import EngineSession
+from logitport_session.processor_sources.source import Source
 from tests.session_streams import answer
 from tests.storm.fuzzing.programs import drawn_program, program, state
 from tests.storm.fuzzing.served_steps import served_steps

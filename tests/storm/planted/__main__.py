@@ -70,7 +70,7 @@ DEFECTS = {
         "histories and states are not counted",
         "--seed 55 --minutes 1.5 --only engine rival",
         {
-            "server/logitport_session/memory.py": {
+            "server/logitport_session/requests/memory.py": {
                 "    if not begin() and not _fits_later(begin, account):": "    if fixed < 0:"
             }
         },

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Frames(Protocol):
-    """A session in this process, see `logitport_session.frames.SessionFrames`."""
+    """A session in this process, see `logitport_session.engine_session.frames.SessionFrames`."""
 
     def handle(self, data: bytes, transport: str) -> bytes:
         """Process a serialized frame, and return its serialized reply."""

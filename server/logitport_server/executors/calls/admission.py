@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.calls.domain_workers import DomainWorkers
     from logitport_server.executors.calls.hosting import Loads
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 # A class loads quickly if that takes at most this part of the time of a call.
 _QUICK_PART = 0.1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport_server.executors.calls.worker import Worker
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 # A worker for admissions has loaded classes that further admissions need, but nothing else.
 _KEEP_FOR_ADMISSIONS_SECONDS = 10.0

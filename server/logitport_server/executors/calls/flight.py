@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.calls.worker import Worker
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
-    from logitport_session.isolation import RemoteCall
+    from logitport_session.trust.isolation import RemoteCall
 
 # How long to wait for a busy worker before the next one is tried.
 _RETRY_SECONDS = 0.002

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.calls.worker import Worker
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 _Reply = TypeVar("_Reply")
 

@@ -20,7 +20,7 @@ from logitport_server.executors.calls.shared_rows import SharedRows
 from logitport_server.worker import messages
 from logitport_session.dialects import Dialect, RequestContext
 from logitport_session.dialects.base import States
-from logitport_session.isolation import RemoteCall
+from logitport_session.trust.isolation import RemoteCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.calls.domain_workers import DomainWorkers
     from logitport_server.executors.calls.worker import Worker
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
+    from logitport_session.processor_sources.source import Source
     from logitport_session.shared_memory.regions import Region
-    from logitport_session.source import Source
 
 # A reply could hold millions of edits, and each takes this process microseconds and memory.
 _MAX_EDITS_PER_ROW = 64

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
     # Makes the worker open GPU memory, given its descriptor. Raises LogitportError.
     OpenOnGpu = Callable[[messages.WorkerMemory, int], object]

@@ -19,11 +19,11 @@ from logitport_server.executors.worker_processes.worker_process import (
     ZygoteGone,
 )
 from logitport_server.worker import messages, replies, stack
-from logitport_session import load_time
 from logitport_session.dialects import failures
 from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost
-from logitport_session.isolation import NotStarted
-from logitport_session.principals import log_fields
+from logitport_session.resources import load_time
+from logitport_session.trust.isolation import NotStarted
+from logitport_session.trust.principals import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_processes.slots import WorkerSlots
     from logitport_server.registry.quarantine import Quarantine
     from logitport_session.dialects import RequestContext
-    from logitport_session.principals import TrustDomain
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import TrustDomain
 
     OnReply = Callable[[Any, Sequence[memoryview]], object]
     OnError = Callable[[BaseException], object]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

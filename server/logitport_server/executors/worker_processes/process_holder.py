@@ -13,8 +13,8 @@ from weakref import WeakSet
 from logitport.errors import LimitExceeded, ProcessorFailed
 from logitport_server.executors.worker_processes.report import WorkerReport
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess
-from logitport_session import descriptors
 from logitport_session.dialects.failures import WorkerLost
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.slots import WorkerSlots
-    from logitport_session.principals import TrustDomain
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import TrustDomain
 
 
 class ForksWorkers(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 State = Literal["starting", "busy", "ready", "idle"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport_server.executors.worker_processes.report import WorkerReport
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
     # The calling principal, its tenant, and the code: each level is divided among the parties of the next one.
     Path = tuple[str, str, tuple[str, str]]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport.errors import LimitExceeded
 from logitport_server.executors.worker_processes.pidfd import describe_end, process_id_of, send_signal
 from logitport_server.worker import frames, messages, replies, stack
-from logitport_session.isolation import STACK_SECONDS
+from logitport_session.trust.isolation import STACK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

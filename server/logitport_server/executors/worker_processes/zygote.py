@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.executors.worker_processes.worker_process import WorkerGone, WorkerProcess, ZygoteGone
 from logitport_server.worker import messages
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from logitport_sandbox import SandboxError
 from logitport_server.executors.worker_processes.worker_process import WorkerGone
 from logitport_server.executors.worker_processes.zygote import Zygote
 from logitport_server.launch_backoff import LaunchBackoff
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

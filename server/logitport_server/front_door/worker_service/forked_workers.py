@@ -21,8 +21,8 @@ from logitport_server.principal_process.worker_messages import (
     WorkerForked,
     WorkerNotForked,
 )
-from logitport_session import descriptors
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources import descriptors
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

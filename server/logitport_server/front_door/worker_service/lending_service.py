@@ -27,7 +27,7 @@ from logitport_server.principal_process.worker_messages import (
     WorkerSettings,
 )
 from logitport_server.registry.quarantine import Quarantine
-from logitport_session.principals import CUDA
+from logitport_session.trust.principals import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

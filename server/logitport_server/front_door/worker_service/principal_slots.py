@@ -20,7 +20,7 @@ from logitport_server.principal_process.worker_messages import (
     SlotRefused,
     TakeIdleSlot,
 )
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logitport_server.executors.worker_processes.gpu import Gpu
     from logitport_server.executors.worker_processes.report import WorkerReport
     from logitport_server.principal_process.link import Link
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 # Of one worker, in a report.
 _MAX_PROCESSORS = 64

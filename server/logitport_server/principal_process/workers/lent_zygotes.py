@@ -18,11 +18,11 @@ from logitport_server.principal_process.worker_messages import (
     WorkerForked,
     WorkerNotForked,
 )
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Answer, Link
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 # The connection and the pidfd of a worker.
 _DESCRIPTORS = 2

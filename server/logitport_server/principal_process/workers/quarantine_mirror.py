@@ -18,7 +18,7 @@ from logitport_server.registry.quarantine import Quarantine
 if TYPE_CHECKING:
     from logitport_server.principal_process.link import Link
     from logitport_server.principal_process.message import Message
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

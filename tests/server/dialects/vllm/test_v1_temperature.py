@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from logitport_session.active_request import ActiveRequest, ChainEntry
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows, group_rows, needs_logits
 from tests.server.dialects.vllm.v1_requests import VOCAB, Counts, DialectRequest, RecordsUpdates, shipped_dialect, step
 

@@ -10,7 +10,7 @@ import torch
 
 from logitport.core import tensors
 from logitport_proto import processing_pb2
-from logitport_session import session_steps
+from logitport_session.engine_session import session_steps
 from logitport_session.stubs.vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 from tests.slot_processors import derive, naive
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logitport import EditRequest, RowEdits
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
 

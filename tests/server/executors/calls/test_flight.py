@@ -13,15 +13,15 @@ import pytest
 from logitport import EditProcessor, History, ProcessorFailed
 from logitport_server.executors.calls import remote
 from logitport_server.executors.calls.flight import Flight
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import States
 from logitport_session.dialects.failures import WorkerLost
-from logitport_session.isolation import NotStarted, RemoteCall
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
 from logitport_session.steps.step_time import StepTime
+from logitport_session.trust.isolation import NotStarted, RemoteCall
 from tests.server.executors.conftest import SHORT_CALL_SECONDS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from logitport import EditRequest, RowEdits
     from logitport_runner.process_executor import ProcessExecutor
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
     Recorded = Callable[[str, list[str]], "RecordedWorker"]

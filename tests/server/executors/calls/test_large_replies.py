@@ -22,10 +22,10 @@ from logitport_server.registry.quarantine import Quarantine
 from logitport_server.worker import messages, replies
 from logitport_server.worker.output import Output
 from logitport_server.worker.serve import serve
-from logitport_session.active_request import ActiveRequest, ChainEntry
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
 from logitport_session.dialects.failures import ReplyTooLarge, WorkerLost, is_retryable
+from logitport_session.requests.active_request import ActiveRequest, ChainEntry
 from logitport_session.steps.grouping import Row, Rows
 from logitport_session.steps.outcome import StepOutcome
 from logitport_session.steps.step import run
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from logitport import EditRequest, RowEdits
     from logitport_runner.process_executor import ProcessExecutor
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
     Ship = Callable[..., Source]
 

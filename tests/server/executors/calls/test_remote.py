@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from logitport import EditRequest, RowEdits
     from logitport_runner.process_executor import ProcessExecutor
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 VOCAB = 64
 

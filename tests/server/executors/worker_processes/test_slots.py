@@ -16,8 +16,8 @@ from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.worker_processes.slots import WorkerSlots
 from logitport_session.dialects import RequestContext
 from logitport_session.dialects.base import by_row
-from logitport_session.principals import Party, TrustDomain
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
+from logitport_session.trust.principals import Party, TrustDomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

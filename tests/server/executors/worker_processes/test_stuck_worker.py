@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport_runner.process_executor import ProcessExecutor
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
 
 
 class Sticks(EditProcessor):

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, SessionClosed, to_proto
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import defects, session_admissions, session_steps, tracing
-from logitport_session.observer import Observer
-from logitport_session.parsing import parse
-from logitport_session.scope import Scope
-from logitport_session.step_spans import StepSpans
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.observer import Observer
+from logitport_session.engine_session.step_spans import StepSpans
+from logitport_session.resources import defects
+from logitport_session.resources.parsing import parse
+from logitport_session.telemetry import tracing
+from logitport_session.telemetry.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from logitport_session.session import EngineSession
+    from logitport_session.engine_session.session import EngineSession
     from logitport_session.steps.compiled_batch import CompiledBatch
     from logitport_session.steps.step_time import Spending
 

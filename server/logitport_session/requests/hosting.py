@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from logitport.payload import Signature
     from logitport_proto import common_pb2
     from logitport_session.dialects import Dialect
-    from logitport_session.principals import Principal, TrustDomain
-    from logitport_session.source import Source
+    from logitport_session.processor_sources.source import Source
+    from logitport_session.trust.principals import Principal, TrustDomain
 
 
 class Names(Protocol):

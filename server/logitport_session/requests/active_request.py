@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import LogitportError
 from logitport_session.dialects import failures
-from logitport_session.memory import charge
+from logitport_session.requests.memory import charge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logitport.core.history import History
     from logitport_session.dialects import Dialect
-    from logitport_session.memory import PrincipalMemory
+    from logitport_session.requests.memory import PrincipalMemory
 
 
 @dataclass(eq=False, slots=True)

@@ -19,7 +19,7 @@ from logitport_builtins import BUILTINS
 from logitport_programs.program import Program
 from logitport_programs.verifier import verify
 from logitport_proto import registry_pb2
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from logitport.errors import LimitExceeded
-from logitport_session.log_limit import LogLimit
+from logitport_session.resources.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

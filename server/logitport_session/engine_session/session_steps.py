@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_session.session import EngineSession
+    from logitport_session.engine_session.session import EngineSession
     from logitport_session.steps.compiled_batch import CompiledBatch
     from logitport_session.steps.step_time import Spending
     from logitport_session.steps.step_trace import StepTrace

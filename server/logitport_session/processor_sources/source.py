@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from logitport.payload import Payload, Signature
     from logitport.payload.source_lines import SourcePart
     from logitport_programs.verifier import Verified
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 
 @dataclass(frozen=True)

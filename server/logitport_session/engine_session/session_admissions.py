@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LogitportError, to_proto
 from logitport_proto import common_pb2
-from logitport_session import defects
 from logitport_session.admissions.admission import Admission, check_limits
 from logitport_session.admissions.admission_trace import AdmissionTrace
 from logitport_session.admissions.checked_calls import CheckedCalls
-from logitport_session.principals import Party
+from logitport_session.resources import defects
 from logitport_session.steps.engine_programs import describe_chain
+from logitport_session.trust.principals import Party
 
 if TYPE_CHECKING:
     from logitport_proto import processing_pb2
-    from logitport_session.active_request import ActiveRequest
-    from logitport_session.session import EngineSession
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.requests.active_request import ActiveRequest
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from logitport.errors import LimitExceeded, LogitportError
-from logitport_session import descriptors
+from logitport_session.resources import descriptors
 
 logger = logging.getLogger(__name__)
 

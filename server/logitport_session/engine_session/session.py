@@ -11,27 +11,27 @@ from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import processing_pb2
 from logitport_session.admissions.admission import check_token_ids
 from logitport_session.admissions.pending_admissions import PendingAdmissions
-from logitport_session.hosting import HostedProcessors
-from logitport_session.lending import Lending
-from logitport_session.memory import PrincipalMemory
-from logitport_session.principals import ANONYMOUS
+from logitport_session.engine_session.lending import Lending
+from logitport_session.requests.hosting import HostedProcessors
+from logitport_session.requests.memory import PrincipalMemory
 from logitport_session.steps.batch import PersistentBatch, check_size
 from logitport_session.steps.columns import unpack_int32
 from logitport_session.steps.compiled_batch import CompiledBatch
 from logitport_session.steps.engine_programs import write_programs
 from logitport_session.steps.grouping import NOTHING_WAITS
 from logitport_session.steps.step_time import ReplyDeadlines, StepTime
+from logitport_session.trust.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from logitport.core.cuda_ipc import Cuda
     from logitport_session.admissions.pending_admissions import Submit
-    from logitport_session.hosting import Loader, Names
-    from logitport_session.limits import SessionLimits
-    from logitport_session.principals import Principal
+    from logitport_session.requests.hosting import Loader, Names
+    from logitport_session.resources.limits import SessionLimits
     from logitport_session.shared_memory.regions import Region, Regions
     from logitport_session.steps.compiled_batch import CompiledCounts
+    from logitport_session.trust.principals import Principal
 
 # Of a request in one step: trees of drafts have tens of tokens. Each is a row, with work for each processor.
 MAX_DRAFT_TOKENS = 256

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from logitport_programs.program import Program
 from logitport_programs.verifier import verify
-from logitport_session.source import Source
+from logitport_session.processor_sources.source import Source
 
 if TYPE_CHECKING:
     from logitport.payload import Payload
     from logitport_programs.verifier import Verified
-    from logitport_session.principals import TrustDomain
+    from logitport_session.trust.principals import TrustDomain
 
 logger = logging.getLogger(__name__)
 

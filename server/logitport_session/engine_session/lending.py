@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary, WeakSet
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from logitport_session.active_request import ActiveRequest
     from logitport_session.dialects import Dialect
-    from logitport_session.principals import TrustDomain
+    from logitport_session.requests.active_request import ActiveRequest
     from logitport_session.shared_memory.regions import Region
     from logitport_session.steps.grouping import Row
+    from logitport_session.trust.principals import TrustDomain
 
 # A region is lent only after this many steps with a single trust domain. If it were lent at once, a request of another
 # domain would often retire it soon after.

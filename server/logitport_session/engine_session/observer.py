@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from logitport_proto import common_pb2, processing_pb2
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.session_admissions import Admitted
     from logitport_session.steps.step_time import Spending
 
 

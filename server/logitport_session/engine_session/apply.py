@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import common_pb2, processing_pb2
-from logitport_session import session_admissions, session_steps, tracing
 from logitport_session.admissions.admission import MAX_PROCESSORS_PER_REQUEST
-from logitport_session.session import MAX_DRAFT_TOKENS
+from logitport_session.engine_session import session_admissions, session_steps
+from logitport_session.engine_session.session import MAX_DRAFT_TOKENS
 from logitport_session.steps.batch import check_work
 from logitport_session.steps.step_trace import StepTrace
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport_session.session import EngineSession
-    from logitport_session.session_admissions import Admitted
+    from logitport_session.engine_session.session import EngineSession
+    from logitport_session.engine_session.session_admissions import Admitted
     from logitport_session.steps.step_time import Spending
 
 _MAX_WIDTH = (1 << 31) - 1

@@ -6,8 +6,8 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from logitport.errors import from_proto
-from logitport_session import tracing
 from logitport_session.steps.step_trace import StepTrace
+from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:
     from logitport_proto import processing_pb2

@@ -1,0 +1,1 @@
+"""Where processors come from: their names, those that are installed, and programs."""

@@ -1,0 +1,1 @@
+"""The requests of a session: their histories, processors, states and memory."""

@@ -1,0 +1,1 @@
+"""What a session may use: limits, file descriptors, time, lines in the log, sizes of messages; and shortages."""

@@ -1,0 +1,1 @@
+"""The fields of log records, and the interface of spans."""
