@@ -21,8 +21,8 @@ from benchmarks.records import BarLine
 from benchmarks.servers import Server, logitport_server
 from logitport import Client, Request
 from logitport.session import Handle, Session
-from logitport_server import time_slice
 from logitport_server.access import new_token
+from logitport_server.lifecycle import time_slice
 
 _VOCAB = 32_000
 _PRINCIPALS = 20

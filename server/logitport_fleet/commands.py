@@ -13,7 +13,7 @@ from logitport.installation import how_to_install
 from logitport_fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -10,9 +10,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
-from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
+from logitport_server.http_pages.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.reloaded import Reloaded
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,8 @@ from ray.exceptions import RayError
 from logitport.core.backoff import NONE, Backoff
 from logitport_fleet.options import parse_serve_options, require_token_mode
 from logitport_fleet.ray_actors import CONTROLLER, names, start_controller
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.processes.supervisor import end_seconds
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

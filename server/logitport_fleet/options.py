@@ -12,7 +12,7 @@ from logitport_server.config import ServerConfig
 from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import Milliseconds, Seconds
 from logitport_server.config.values import Port
-from logitport_server.start_errors import StartupError, UsageError
+from logitport_server.lifecycle.start_errors import StartupError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,10 +25,10 @@ from logitport_fleet.load import read_load
 from logitport_fleet.options import parse_serve_options, require_token_mode
 from logitport_fleet.scaling import FleetLoad
 from logitport_server.addresses import join
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.processes.child_process import child_command
 from logitport_server.processes.report import Report
 from logitport_server.processes.supervisor import Rules, Supervisor, end_seconds
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from logitport.installation import how_to_install
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port
-from logitport_server.start_errors import UsageError
+from logitport_server.lifecycle.start_errors import UsageError
 from logitport_session import stubs
 from logitport_testing.recordings.reader import MAX_MEMORY_BYTES
 

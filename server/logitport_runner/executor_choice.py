@@ -10,8 +10,8 @@ from logitport_sandbox.cgroups import open_cgroups
 from logitport_server.executors.calls.worker import Deadlines
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.executors.worker_processes.worker_zygotes import limits_of, pythons_of
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.loader import PayloadLoader
-from logitport_server.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from logitport_runner.own_processors import OwnProcessors
 from logitport_runner.watched_step import WatchedStep
 from logitport_sandbox import LAYERS
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry import installed
 from logitport_server.registry.policy import PayloadPolicy
-from logitport_server.start_errors import StartupError
 from logitport_session.admissions.admission import Admission, check_limits, check_token_ids
 from logitport_session.dialects.sglang import SGLangDialect
 from logitport_session.dialects.vllm.v1 import VllmV1Dialect

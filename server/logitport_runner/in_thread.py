@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.errors import ServerUnavailable
 from logitport_runner.in_process import make_config
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.server import Server
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

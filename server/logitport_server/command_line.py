@@ -26,7 +26,7 @@ from logitport_server.config.option import (
 from logitport_server.config.sources import add_sources
 from logitport_server.config.units import accepts_off
 from logitport_server.config.values import text_of
-from logitport_server.start_errors import UsageError
+from logitport_server.lifecycle.start_errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

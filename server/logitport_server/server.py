@@ -29,7 +29,7 @@ from logitport_proto import (
     registry_pb2,
     registry_pb2_grpc,
 )
-from logitport_server import collector, status_pages, tracing
+from logitport_server import tracing
 from logitport_server.access import Authenticator, Guard, Quotas, TokenFile
 from logitport_server.config.sources import VARIABLES
 from logitport_server.front_door import cpu_regime, machine
@@ -44,6 +44,11 @@ from logitport_server.front_door.service import FrontDoorService
 from logitport_server.front_door.session_pages import SessionsOfProcesses
 from logitport_server.front_door.session_zygote import SessionZygote
 from logitport_server.front_door.worker_service import worker_service_of
+from logitport_server.http_pages import status_pages
+from logitport_server.http_pages.status_pages import Health, Heartbeat, StatusPages
+from logitport_server.lifecycle import collector
+from logitport_server.lifecycle.start_errors import StartupError
+from logitport_server.lifecycle.stop_signals import StoppedBeforeReady, StopSignals
 from logitport_server.metrics import Metrics
 from logitport_server.principal_process.messages import Leave, UseKeys
 from logitport_server.registry import installed
@@ -52,9 +57,6 @@ from logitport_server.registry.poller import Poller
 from logitport_server.registry.registry import Registry
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.start_errors import StartupError
-from logitport_server.status_pages import Health, Heartbeat, StatusPages
-from logitport_server.stop_signals import StoppedBeforeReady, StopSignals
 from logitport_server.transports import endpoint
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import LOCAL_TRANSPORT_AVAILABLE, LocalSocketListener

@@ -29,7 +29,7 @@ def names(expression: str) -> set[str]:
 def exported() -> set[str]:
     """The names of all series that servers export: those in the code, and those of prometheus_client."""
     source = ROOT / "server" / "logitport_server"
-    files = [*source.glob("metrics/*.py"), source / "server.py", source / "status_pages.py"]
+    files = [*source.glob("metrics/*.py"), source / "server.py", source / "http_pages" / "status_pages.py"]
     code = "".join(file.read_text() for file in files)
     found = set(re.findall(r'"(logitport_\w+)"', code))
     found |= {sample.name for family in Metrics().registry.collect() for sample in family.samples}

@@ -74,7 +74,7 @@ def test_every_scope_is_listed() -> None:
 def metrics() -> set[str]:
     """The names of all metrics, without the suffix of counters."""
     source = Path(__file__).parents[2] / "server" / "logitport_server"
-    files = [*source.glob("metrics/*.py"), source / "status_pages.py"]
+    files = [*source.glob("metrics/*.py"), source / "http_pages" / "status_pages.py"]
     code = "".join(file.read_text() for file in [*files, source / "server.py"])
     return set(re.findall(r'"(logitport_\w+)"', code))
 

@@ -13,9 +13,9 @@ from logitport import targets
 from logitport_fleet import directory, options, scaling
 from logitport_fleet.commands import Down, ShowFleet, Up
 from logitport_fleet.options import AUTH_MODE
-from logitport_server import launch_backoff
 from logitport_server.cli.root import run
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle import launch_backoff
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
 OF_RAY = {"head"}

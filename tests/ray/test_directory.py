@@ -16,7 +16,7 @@ import pytest
 from logitport import ServerUnavailable
 from logitport.targets import AddressList, source_of
 from logitport_fleet.directory import METRICS_LABEL, PATH, Directory, document
-from logitport_server import bounded_http
+from logitport_server.http_pages import bounded_http
 from logitport_server.processes.report import Report
 from tests.certificates import Authority
 from tests.waiting import wait_until

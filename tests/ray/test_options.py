@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from logitport_fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.cli.root import run
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from logitport_runner import executor_choice
 from logitport_sandbox import NotContained, SandboxError
 from logitport_server.config import ServerConfig
 from logitport_server.executors.inline import InlineExecutor
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.worker import start
 
 if TYPE_CHECKING:

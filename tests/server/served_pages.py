@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logitport_server import status_pages
-from logitport_server.status_pages import StatusPages
+from logitport_server.http_pages import status_pages
+from logitport_server.http_pages.status_pages import StatusPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import pytest
 
 from logitport import InvalidArgument, ops
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.server import Server
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

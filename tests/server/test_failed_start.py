@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.server import Server
-from logitport_server.start_errors import StartupError
 from tests.descriptors import opened
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.reloaded import Reloaded, file_version
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.reloaded import Reloaded
-from logitport_server.start_errors import StartupError
 from logitport_session.trust.principals import Principal
 
 if TYPE_CHECKING:

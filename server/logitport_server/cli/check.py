@@ -13,7 +13,7 @@ from logitport.errors import LogitportError, ProcessorWarning
 from logitport.output import escaped
 from logitport_server.cli.processor_file import read_processor, read_processors
 from logitport_server.config.option import Argument, Metavar
-from logitport_server.start_errors import StartupError, UsageError
+from logitport_server.lifecycle.start_errors import StartupError, UsageError
 from logitport_session import stubs
 
 if TYPE_CHECKING:

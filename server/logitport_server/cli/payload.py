@@ -26,9 +26,9 @@ from logitport_server.cli.processor_file import read_payload
 from logitport_server.config.option import Argument, Metavar
 from logitport_server.config.units import OrOff, Seconds
 from logitport_server.config.values import File, Folder
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.inspection import inspect_pickle
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from logitport.payload import Payload

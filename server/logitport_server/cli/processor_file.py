@@ -12,7 +12,7 @@ from typing import Any
 from logitport.dialects import missing_methods, recognise
 from logitport.payload import seal_program
 from logitport.payload.portability import travels_by_value
-from logitport_server.start_errors import StartupError, UsageError, proposal
+from logitport_server.lifecycle.start_errors import StartupError, UsageError, proposal
 
 # Field 1 of the message Program, which canonical bytes begin with. No text begins with it.
 _PROGRAM_BEGINS = b"\x08"

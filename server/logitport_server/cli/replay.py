@@ -18,7 +18,7 @@ from logitport_server.cli.processor_file import read_processor
 from logitport_server.cli.servers import print_json
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
-from logitport_server.start_errors import StartupError, UsageError
+from logitport_server.lifecycle.start_errors import StartupError, UsageError
 from logitport_session import stubs
 from logitport_testing.recordings.event_fields import display_name, json_object
 from logitport_testing.recordings.reader import MAX_MEMORY_BYTES, read_recording

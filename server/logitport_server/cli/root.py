@@ -57,7 +57,7 @@ class Command(click.Command):
         from logitport.output import escaped
         from logitport_server.cli.advice import with_flags
         from logitport_server.command_line import read_options
-        from logitport_server.start_errors import StartupError, UsageError
+        from logitport_server.lifecycle.start_errors import StartupError, UsageError
 
         try:
             read_options(self.load(), ctx).run()

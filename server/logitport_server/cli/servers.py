@@ -17,7 +17,7 @@ from logitport_server.cli.display import Column, lines_of, row_of, show
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import OrOff
 from logitport_server.config.values import File
-from logitport_server.start_errors import UsageError
+from logitport_server.lifecycle.start_errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,7 +13,7 @@ from logitport_server.config.option import Unit, flag_of, heading_of, is_list, m
 from logitport_server.config.server_config import ServerConfig
 from logitport_server.config.units import OFF
 from logitport_server.config.values import text_of
-from logitport_server.start_errors import UsageError, proposal
+from logitport_server.lifecycle.start_errors import UsageError, proposal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logitport_server.front_door import session_zygote
 from logitport_server.front_door.setups import setup_of
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:

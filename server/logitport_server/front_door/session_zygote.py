@@ -15,11 +15,11 @@ from logitport.errors import LimitExceeded, ServerUnavailable
 from logitport_server.config.sources import VARIABLES
 from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.front_door.running_process import RunningProcess
-from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.lifecycle.launch_backoff import LaunchBackoff
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process import lifeline
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel, ChannelError
-from logitport_server.start_errors import StartupError
 from logitport_session.resources import descriptors as descriptors_of_process
 
 if TYPE_CHECKING:

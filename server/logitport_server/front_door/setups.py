@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import dill  # type: ignore[import-untyped]
 
 from logitport_server.front_door import machine
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process.setup import Setup
-from logitport_server.start_errors import StartupError
 from logitport_session.resources import limits
 
 if TYPE_CHECKING:

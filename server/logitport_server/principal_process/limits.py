@@ -7,7 +7,7 @@ import resource
 import threading
 from contextlib import suppress
 
-from logitport_server import time_slice
+from logitport_server.lifecycle import time_slice
 
 # The kernel ends processes with higher values first when memory is short: before the front door, which has 0.
 _OOM_SCORE = 300

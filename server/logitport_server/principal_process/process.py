@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from logitport.core.fair_threads import FairThreads
-from logitport_server import collector, tracing
+from logitport_server import tracing
+from logitport_server.lifecycle import collector
 from logitport_server.metrics.session_counts import SessionCounts
 from logitport_server.principal_process import lifeline, limits, messages
 from logitport_server.principal_process.channel import Channel, ChannelError

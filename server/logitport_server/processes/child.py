@@ -17,8 +17,8 @@ import orjson
 
 from logitport_sandbox.linux import end_with_parent
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.processes.single import serve
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from logitport_server.transports.readiness import ReadyServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 
-from logitport_server.status_pages import Health
+from logitport_server.http_pages.status_pages import Health
 
 _TIMEOUT_SECONDS = 3.0
 

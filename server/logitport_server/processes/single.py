@@ -6,9 +6,9 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from logitport_server import time_slice
 from logitport_server.front_door.launched import launch
-from logitport_server.stop_signals import StopSignals
+from logitport_server.lifecycle import time_slice
+from logitport_server.lifecycle.stop_signals import StopSignals
 from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:

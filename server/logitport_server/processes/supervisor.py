@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.http_pages.status_pages import Health
+from logitport_server.lifecycle.launch_backoff import LaunchBackoff
 from logitport_server.processes.child_process import ChildProcess
 from logitport_server.processes.health import check_health
 from logitport_server.processes.report import Report, ServerLoad
-from logitport_server.status_pages import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

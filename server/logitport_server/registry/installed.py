@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport.errors import InvalidArgument
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_session.processor_sources import installed
 
 if TYPE_CHECKING:

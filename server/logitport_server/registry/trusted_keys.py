@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from logitport.errors import InvalidArgument
 from logitport.payload.signing import read_public_keys
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.known_keys import KnownKeys
 from logitport_server.reloaded import Reloaded
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path

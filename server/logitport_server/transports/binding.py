@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

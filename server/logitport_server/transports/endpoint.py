@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import load_pem_x509_certificate
 
 from logitport_server import addresses
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.reloaded import Reloaded
-from logitport_server.start_errors import StartupError
 from logitport_server.transports.binding import binding
 from logitport_server.transports.local_socket import MAX_HANDSHAKES
 from logitport_session.resources import descriptors

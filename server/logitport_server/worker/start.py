@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport import compiled
 from logitport_sandbox import NotContained, SandboxError, launch
 from logitport_sandbox.assessment import contain
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.worker.tokenizers import open_tokenizers
 
 if TYPE_CHECKING:

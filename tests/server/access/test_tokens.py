@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from logitport_server.access import TokenFile, new_token
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 NOW = datetime.now(timezone.utc)
 HASH = "0" * 64

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from logitport_server import time_slice
 from logitport_server.cli.root import run
+from logitport_server.lifecycle import time_slice
 from logitport_server.processes import single
 
 if TYPE_CHECKING:

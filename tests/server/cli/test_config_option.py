@@ -11,7 +11,7 @@ from logitport_server.cli.root import run
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import KEYS, VARIABLES
-from logitport_server.start_errors import UsageError
+from logitport_server.lifecycle.start_errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

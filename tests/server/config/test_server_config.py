@@ -11,7 +11,7 @@ from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES
-from logitport_server.start_errors import UsageError
+from logitport_server.lifecycle.start_errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("no_variables")
 

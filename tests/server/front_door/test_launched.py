@@ -8,7 +8,7 @@ import pytest
 
 from logitport_server.config import ServerConfig
 from logitport_server.front_door.launched import launch
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 
 
 def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:

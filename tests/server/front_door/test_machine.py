@@ -14,8 +14,8 @@ import pytest
 from logitport_server.config import ServerConfig
 from logitport_server.front_door import machine
 from logitport_server.front_door.setups import setup_of
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process.limits import STACK_BYTES
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,11 +20,11 @@ from logitport_server.config import ServerConfig
 from logitport_server.front_door import session_zygote
 from logitport_server.front_door.session_zygote import LaunchedZygote, SessionZygote
 from logitport_server.front_door.setups import setup_of
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process import zygote
 from logitport_server.principal_process import zygote_messages as messages
 from logitport_server.principal_process.channel import Channel
 from logitport_server.principal_process.worker_messages import WorkerSettings
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,9 +15,9 @@ from logitport_server.config import ServerConfig
 from logitport_server.executors.inline import InlineExecutor
 from logitport_server.front_door.worker_service import WorkerService, worker_service_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.principal_process.workers.choice import executor_of
 from logitport_server.principal_process.workers.lent_executor import LentExecutor
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
+from logitport_server.http_pages.status_pages import Health, listen
 from logitport_server.processes.health import check_health
 from logitport_server.server import Server
-from logitport_server.status_pages import Health, listen
 from tests.certificates import Authority
 from tests.conftest import COMMAND, free_address
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture

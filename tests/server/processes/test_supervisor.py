@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_server.config import ServerConfig
+from logitport_server.http_pages.status_pages import Health
 from logitport_server.processes import supervisor as module
 from logitport_server.processes.report import Report, ServerLoad
 from logitport_server.processes.supervisor import Rules, Supervisor
-from logitport_server.status_pages import Health
 from tests.conftest import environment
 from tests.waiting import wait_until
 
@@ -78,7 +78,7 @@ class Supervised:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_POLL_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr("logitport_server.launch_backoff._MAX_SECONDS", 0.02)
+    monkeypatch.setattr("logitport_server.lifecycle.launch_backoff._MAX_SECONDS", 0.02)
 
 
 @pytest.fixture

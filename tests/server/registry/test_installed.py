@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from logitport import CustomLogitProcessor, EditProcessor
 from logitport_builtins import BUILTINS
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry import installed
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from logitport import PayloadError, payload
 from logitport_proto import common_pb2
 from logitport_runner.local_registry import LocalRegistry
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.policy import PayloadPolicy
 from logitport_server.registry.records import Binding
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.trusted_keys import TrustedKeys
-from logitport_server.start_errors import StartupError
 from logitport_session.trust.principals import ANONYMOUS
 from tests.toy_processors import Unchanged
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from logitport_server.config import ServerConfig
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.transports.endpoint import check_exposure, listen
 from tests.certificates import Authority
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitport_sandbox import SandboxError
 from logitport_server.executors.worker_processes.worker_process import WorkerGone
 from logitport_server.executors.worker_processes.zygote import Zygote
-from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.lifecycle.launch_backoff import LaunchBackoff
 from logitport_session.resources import descriptors
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from logitport_sandbox.gpu import device_nodes
 from logitport_server.executors.worker_processes.worker_zygotes import WorkerZygotes, limits_of, pythons_of
 from logitport_server.front_door.worker_service.lending_service import LendingService
 from logitport_server.front_door.worker_service.worker_service import WorkerService
-from logitport_server.start_errors import StartupError
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.worker.start import start_first_zygote
 
 if TYPE_CHECKING:

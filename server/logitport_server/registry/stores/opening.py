@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from logitport.installation import how_to_install
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.stores.base import StoreError
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.resealing import reseal
 from logitport_server.registry.stores.seal import Seal
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from logitport_server.config import ServerConfig

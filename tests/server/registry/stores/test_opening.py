@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logitport_server.config import ServerConfig
+from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.stores import opening
 from logitport_server.registry.stores.base import Write
 from logitport_server.registry.stores.memory import MemoryStore
 from logitport_server.registry.stores.opening import open_store
 from logitport_server.registry.stores.sqlite import SqliteStore
-from logitport_server.start_errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path

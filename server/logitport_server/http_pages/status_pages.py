@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import Histogram, disable_created_metrics, make_wsgi_app
 
-from logitport_server.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
+from logitport_server.http_pages.bounded_http import TIMEOUT_SECONDS, BoundedHTTPServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from logitport_server import time_slice
+from logitport_server.lifecycle import time_slice
 
 _CODE = """
 import threading
 from pathlib import Path
-from logitport_server import time_slice
+from logitport_server.lifecycle import time_slice
 time_slice.shorten()
 def show(): print(Path("/proc/thread-self/sched").read_text())
 thread = threading.Thread(target=show)

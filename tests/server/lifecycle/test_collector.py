@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport_server import collector
+from logitport_server.lifecycle import collector
 from tests.waiting import SECONDS
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_freed_blocks_are_returned_to_the_kernel() -> None:
     program = """
 import ctypes, os
 from pathlib import Path
-from logitport_server.collector import return_freed_memory
+from logitport_server.lifecycle.collector import return_freed_memory
 libc = ctypes.CDLL(None)
 if hasattr(libc, "malloc_trim"):
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

@@ -18,8 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Gauge
 
 from logitport import Client
-from logitport_server import bounded_http, status_pages
-from logitport_server.status_pages import Health, Heartbeat, listen
+from logitport_server.http_pages import bounded_http, status_pages
+from logitport_server.http_pages.status_pages import Health, Heartbeat, listen
 from tests.server.served_pages import pages_end  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitport_server.launch_backoff import LaunchBackoff
+from logitport_server.lifecycle.launch_backoff import LaunchBackoff
 from tests.clock import Clock
 
 

@@ -1,0 +1,1 @@
+"""Pages over HTTP: health, metrics, and a server that bounds its clients."""
