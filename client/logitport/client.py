@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from logitport import calls
-from logitport.admin import ServerClient
 from logitport.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.core import tensors
 from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
@@ -19,6 +18,7 @@ from logitport.core.history import listed_ids
 from logitport.embedded import EmbeddedSender, is_embedded
 from logitport.errors import ServerUnavailable
 from logitport.output import ProcessorOutput
+from logitport.server_client import ServerClient
 from logitport.session.failover.registrations import Registrations
 from logitport_proto import processing_pb2, registry_pb2
 

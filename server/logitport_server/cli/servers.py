@@ -22,8 +22,8 @@ from logitport_server.start_errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.admin import ServerClient
     from logitport.client import Client
+    from logitport.server_client import ServerClient
 
 _T = TypeVar("_T")
 
