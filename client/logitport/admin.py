@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from logitport.request import ProcessorRef
+    from logitport.shipping.request import ProcessorRef
 
 
 @dataclass(frozen=True)

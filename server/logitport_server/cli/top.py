@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logitport.client import Client
-    from logitport.server_client import ServerClient
+    from logitport.client.server_client import ServerClient
     from logitport_server.cli.activity import Activity, Quantile
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from logitport import ProcessorRef
 from logitport.admin import UnquarantineResult
-from logitport.server_client import ServerClient
+from logitport.client.server_client import ServerClient
 from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:
