@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
 
+from logitport.admin import ProcessorOutput
 from logitport.client.call_sender import Call, CallSender, delete_call, get_call, list_call, register_call
 from logitport.client.embedded import EmbeddedSender, is_embedded
 from logitport.client.server_client import ServerClient
 from logitport.core import tensors
 from logitport.core.history import listed_ids
 from logitport.errors import ServerUnavailable
-from logitport.output import ProcessorOutput
 from logitport.session.failover.registrations import Registrations
 from logitport.shipping import calls
 from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES

@@ -53,8 +53,7 @@ class Command(click.Command):
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        from logitport.errors import LogitportError
-        from logitport.output import escaped
+        from logitport.errors import LogitportError, escaped
         from logitport_server.cli.advice import with_flags
         from logitport_server.command_line import read_options
         from logitport_server.start_errors import StartupError, UsageError

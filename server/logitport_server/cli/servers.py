@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
-from logitport.errors import InvalidArgument, LogitportError, NotFound
-from logitport.output import escaped
+from logitport.errors import InvalidArgument, LogitportError, NotFound, escaped
 from logitport.servers.connection import Tls
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display import Column, lines_of, row_of, show
