@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from logitport import compiled
+from logitport.core import compiled
 
 _PACKAGES = ("logitport", "torch", "numpy", "grpcio", "protobuf", "transformers", "dill")
 

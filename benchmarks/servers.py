@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from logitport import Client, compiled
+from logitport import Client
+from logitport.core import compiled
 
 _TIMEOUT_SECONDS = 60.0
 

@@ -26,7 +26,8 @@ _BUILD_REQUIREMENTS = ("scikit-build-core", "nanobind", "cmake", "ninja")
 # Runs beside logitport without extras.
 _SMOKE_TEST = """
 import numpy as np
-from logitport import History, compiled
+from logitport import History
+from logitport.core import compiled
 from logitport.core.history import PythonHistory
 assert compiled.NAME == "compiled", compiled.describe()
 ids = np.arange(-500, 500, dtype=np.int32)

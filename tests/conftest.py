@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import Client, compiled, shipping
+from logitport import Client, shipping
+from logitport.core import compiled
 from logitport_sandbox import LAYERS
 from tests import leaks
 from tests.compatibility.plugin import pytest_runtest_logreport, pytest_runtest_setup  # noqa: F401 - hooks

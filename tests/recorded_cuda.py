@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from logitport.core.cuda_ipc import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
+from logitport.system.cuda_ipc import HANDLE_BYTES, UUID_BYTES, Allocation, CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class RecordedGpu:
 
 
 class RecordedCuda:
-    """`logitport.core.cuda_ipc.Cuda` for one process.
+    """`logitport.system.cuda_ipc.Cuda` for one process.
 
     Attributes:
         fails: names of calls that fail; calls of an event have its name as a prefix.

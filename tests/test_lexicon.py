@@ -26,11 +26,11 @@ COMMON_FILES = {"__init__", "__main__", "base", "processor"}
 SHARED_FILES = {
     2: """
         activity admin admissions chains checking checks child choice compiled effects engine frames generate
-        hosting installed interface interpreter isolation launcher options parameters plan plugin program
-        records reductions refusals registry remote replay replays report request request_spec rows runner
-        serve server servers session stream texts tokenizers tokens top tracing v1 v2
+        hosting installed interface interpreter isolation launcher options output parameters plan plugin
+        program records reductions refusals registry remote replay replays report request request_spec rows
+        runner serve server session stream texts tokenizers tokens top tracing v1 v2
     """,
-    3: "edits embedded gpu guard memory messages output state zygote",
+    3: "edits embedded gpu guard memory messages state zygote",
     4: "admission files processors",
     5: "limits",
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
+from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_proto import processing_pb2
 
 _LENGTH = struct.Struct("<I")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.stateful import HistoryState, StatefulEditProcessor
 from logitport_builtins.params import Params, check_in_vocabulary
 

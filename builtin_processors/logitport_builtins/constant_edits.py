@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import RowEdits
 from logitport.stateful import HistoryState
 

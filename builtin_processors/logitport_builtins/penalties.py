@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.stateful import HistoryState, StatefulEditProcessor
 from logitport_builtins.params import Params
 from logitport_programs.request_tokens import RequestTokens

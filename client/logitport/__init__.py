@@ -25,13 +25,13 @@ from logitport.errors import (
     SessionClosed,
     StateLost,
 )
-from logitport.lazy import names_of
 from logitport.processors import CustomLogitProcessor, EditProcessor, EditRequest
-from logitport.request import ProcessorRef, Request
+from logitport.shipping.request import ProcessorRef, Request
+from logitport.system.lazy import names_of
 
 if TYPE_CHECKING:
-    from logitport.client import Client
-    from logitport.connection import Tls
+    from logitport.client.client import Client
+    from logitport.servers.connection import Tls
     from logitport_programs.authoring.declarations import Bool, Float, Int, TokenIds
     from logitport_programs.authoring.processor import TensorProcessor
     from logitport_programs.authoring.tensor_history import TensorHistory
@@ -73,8 +73,8 @@ __all__ = [
 _get = names_of(
     __name__,
     {
-        "logitport.client": "Client",
-        "logitport.connection": "Tls",
+        "logitport.client.client": "Client",
+        "logitport.servers.connection": "Tls",
         "logitport_programs.authoring.declarations": "Bool Float Int TokenIds",
         "logitport_programs.authoring.processor": "TensorProcessor",
         "logitport_programs.authoring.tensor_history": "TensorHistory",

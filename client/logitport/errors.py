@@ -26,7 +26,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from logitport.output import escaped
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
@@ -269,3 +268,11 @@ def from_proto(error: common_pb2.Error) -> LogitportError:
 def status_name(error: LogitportError) -> str:
     """Name of the gRPC status of a call that fails with this error, such as "NOT_FOUND"."""
     return _STATUSES.get(error.code, "INTERNAL")
+
+
+def escaped(text: str) -> str:
+    r"""Return the text for a terminal: characters that cannot be printed, except \n and \t, as their escapes."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import Edits
 from logitport.processors import EditProcessor
 

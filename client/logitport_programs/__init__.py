@@ -16,7 +16,7 @@ reference       the numpy interpreter: the executable form of docs/programs-spec
 
 from typing import TYPE_CHECKING
 
-from logitport.lazy import names_of
+from logitport.system.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport_programs.capturing import capture

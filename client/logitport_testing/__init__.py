@@ -6,7 +6,7 @@ and the extra `server` the code that runs the chains.
 
 from typing import TYPE_CHECKING
 
-from logitport.lazy import names_of
+from logitport.system.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport_testing.laws.checking import LAWS, check

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from logitport.errors import InvalidArgument, NotInstalled
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logitport.core.row_edits import Edit
     from logitport.errors import LogitportError
-    from logitport.request import Request
+    from logitport.shipping.request import Request
 
 GROUP = "logitport_testing.runners"
 ADVICE = f"logitport_testing runs the server's code; install it {how_to_install('server', 'testing')}"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.errors import NotInstalled, ServerUnavailable
 from logitport_testing.runner import ADVICE
 

@@ -1,1 +1,1 @@
-"""The compiled core of logitport. Only `logitport.compiled` imports it: that module checks whether it fits."""
+"""The compiled core of logitport. Only `logitport.core.compiled` imports it: that module checks whether it fits."""

@@ -46,7 +46,7 @@ nb::object text(std::string_view data) {
   return decoded;
 }
 
-// As `rows_applied` of client/logitport/calls.py. Throws NotAccepted as `text`.
+// As `rows_applied` of client/logitport/shipping/calls.py. Throws NotAccepted as `text`.
 RowsApplied rows_by_name(const std::vector<ReplyMessage::Applied> &applied) {
   RowsApplied rows(nb::dict{});
   for (const ReplyMessage::Applied &each : applied) {

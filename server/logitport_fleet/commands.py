@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport_fleet.options import FleetOptions, parse_serve_options, require_token_mode
 from logitport_server.config.option import Metavar
 from logitport_server.config.units import Seconds

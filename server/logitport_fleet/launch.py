@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from logitport.core.backoff import NONE, Backoff
+from logitport.system.backoff import NONE, Backoff
 from logitport_fleet.options import parse_serve_options, require_token_mode
 from logitport_fleet.ray_actors import CONTROLLER, names, start_controller
 from logitport_server.lifecycle.start_errors import StartupError

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from logitport.errors import InvalidArgument, NotInstalled
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport_server.config.option import Argument, Flag, Metavar
 from logitport_server.config.units import Size
 from logitport_server.config.values import Folder, Port

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, NotInstalled
+from logitport.system.bounded import BoundedTable
 from logitport_testing import StoryModel
 from logitport_testing.models.logits_sources import TransformersModel
 

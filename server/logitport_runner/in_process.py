@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from logitport.request import Request
+    from logitport.shipping.request import Request
     from logitport_proto import common_pb2
     from logitport_server.executors.base import Executor
     from logitport_session.dialects import Dialect

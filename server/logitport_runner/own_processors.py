@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logitport import dialects, payload
-from logitport.request import ProcessorRef, Request, name_processor
+from logitport.shipping.request import ProcessorRef, Request, name_processor
 from logitport_programs.authoring.processor import TensorProcessor
 from logitport_programs.program import Program
 from logitport_proto import common_pb2

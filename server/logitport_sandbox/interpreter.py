@@ -27,8 +27,8 @@ _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/l
 
 _TIMEOUT_SECONDS = 60
 
-# The text of `logitport.installation`, which cannot be imported here: that package imports numpy, whose threads keep a
-# process from entering a namespace.
+# The text of `logitport.system.installation`, which cannot be imported here: that package imports numpy, whose threads
+# keep a process from entering a namespace.
 _HOW_TO_INSTALL = "install logitport for it from a clone of logitport: pip install '.[server]'"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from logitport.output import escaped
+from logitport.errors import escaped
 from logitport_session.telemetry import scope, tracing
 
 LogFormat = Literal["text", "json"]

@@ -17,10 +17,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from logitport import compiled, ops
-from logitport.core.fair_threads import FairThreads
+from logitport import ops
+from logitport.core import compiled
 from logitport.errors import LogitportError
-from logitport.variables import OF_THE_SDK, unread
+from logitport.system.fair_threads import FairThreads
+from logitport.system.variables import OF_THE_SDK, unread
 from logitport_proto import (
     admin_pb2,
     admin_pb2_grpc,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import logitport_builtins
 from logitport import payload
-from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LimitExceeded, NotFound, PayloadError
+from logitport.system.fair_threads import FairThreads
 from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_proto import processing_pb2, registry_pb2
 from logitport_session.engine_session.apply import apply

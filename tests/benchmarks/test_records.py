@@ -11,7 +11,7 @@ from benchmarks.publish import bar_cells
 from benchmarks.records import BarLine, Row
 from benchmarks.report import load, save
 
-from logitport import compiled
+from logitport.core import compiled
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logitport import LogitportError
-from logitport.errors import from_proto, to_proto
-from logitport.output import ProcessorOutput, escaped
+from logitport.admin import ProcessorOutput
+from logitport.errors import escaped, from_proto, to_proto
 
 
 @pytest.mark.parametrize(

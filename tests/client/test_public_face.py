@@ -61,9 +61,9 @@ def test_import_loads_neither_torch_nor_the_server() -> None:
 
 def test_a_client_imports_sessions_only_when_it_opens_one() -> None:
     """Commands open none, and must not wait for the import."""
-    imported = in_a_fresh_interpreter("import sys, logitport.client; print(*sys.modules, sep='\\n')").split()
-    assert "logitport.client" in imported
-    assert not {"logitport.session.session", "logitport.session_opening"} & set(imported)
+    imported = in_a_fresh_interpreter("import sys, logitport.client.client; print(*sys.modules, sep='\\n')").split()
+    assert "logitport.client.client" in imported
+    assert not {"logitport.session.session", "logitport.client.session_opening"} & set(imported)
 
 
 def test_numpy_logits_need_no_torch() -> None:
@@ -73,9 +73,9 @@ import sys, numpy as np
 sys.modules["torch"] = None
 from logitport import Edits, RowEdits
 from logitport.edits import EditKind
-from logitport.calls import apply_request
+from logitport.shipping.calls import apply_request
 from logitport.ops import apply_edits
-from logitport.request import Request
+from logitport.shipping.request import Request
 edits = RowEdits(); edits.deny([1])
 logits = np.zeros((1, 4), np.float32)
 apply_edits(Edits.pack([(0, edits)], 4), logits)

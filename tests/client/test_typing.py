@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 from logitport import Client, Request
-from logitport.calls import ApplyResult
+from logitport.shipping.calls import ApplyResult
 from logitport.session import Handle, Session
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from tests.core.implementations import PYTHON, Implementation, compiled_implementation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.edits import Edits
 from logitport.core.history import History, PythonHistory
 from logitport.ops import apply_edits

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logitport import LogitportError, compiled
+from logitport import LogitportError
+from logitport.core import compiled
 from logitport.core.history import extend_crc
 from logitport_builtins import DisallowedTokens, FrequencyPenalty, LogitBias, MinTokens, NoRepeatNGram, ThinkingBudget
 from logitport_proto import processing_pb2

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.history import extend_crc
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.edits import Edits, RowEdits
 from logitport_proto import processing_pb2
 from tests.descriptors import descriptors

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.edits import EditKind, Edits, RowEdits
 from logitport.errors import LogitportError
 from tests.core.edits_strategies import CHANGED_ELEMENT, CHANGED_LENGTH, batches, change

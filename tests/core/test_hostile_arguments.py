@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LogitportError
 

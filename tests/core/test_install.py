@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logitport.compiled import VARIABLE
+from logitport.core.compiled import VARIABLE
 
 SCRIPT = Path(__file__).parents[2] / "core" / "install.sh"
 # Notes its arguments, and fails at a command that the file `fails` names.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.history import extend_crc
 from logitport_proto import processing_pb2
 from tests.waiting import SECONDS

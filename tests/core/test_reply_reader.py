@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.errors import LogitportError, StateLost, to_proto
 from logitport.session.steps.step_reply import ReplyReader
 from logitport_proto import common_pb2, processing_pb2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.core.edits import Edits, RowEdits
 from logitport.errors import InvalidArgument, LogitportError
 from tests.core import other_threads

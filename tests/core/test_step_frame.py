@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitport import LogitportError, Request, compiled
+from logitport import LogitportError, Request
+from logitport.core import compiled
 from logitport.session import Handle
 from logitport.session.requests.request_table import RequestTable
 from logitport.session.steps import step_content

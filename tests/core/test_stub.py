@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 
 STUB = Path(__file__).parents[2] / "core" / "logitport_core" / "_core.pyi"
 

@@ -14,7 +14,7 @@ import pytest
 
 from logitport import EditProcessor, InvalidArgument, Request
 from logitport.integrations.common.chains import chain_of
-from logitport.variables import OF_THE_SDK
+from logitport.system.variables import OF_THE_SDK
 from logitport_server.config import ServerConfig
 from tests.waiting import wait_until
 

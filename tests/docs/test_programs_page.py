@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from logitport.integrations.common.chains import chain_of
-from logitport.variables import OF_THE_SDK
+from logitport.system.variables import OF_THE_SDK
 from logitport_programs.capturing.graph import _OPERATORS
 from logitport_programs.cost import DEFAULT_LIMIT_MS
 from logitport_server.config import ServerConfig

@@ -11,8 +11,8 @@ import numpy as np
 from logitport import History, LogitportError, RowEdits, errors
 from logitport.core.edits import Edits
 from logitport.core.history import extend_crc
-from logitport.core.local_frames import LENGTH
 from logitport.ops.apply_edits import naive
+from logitport.system.local_frames import LENGTH
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.access import grpc_errors
 from logitport_server.transports import local_connection, local_socket

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport import targets
+from logitport.servers import targets
 from logitport_fleet import directory, options, scaling
 from logitport_fleet.commands import Down, ShowFleet, Up
 from logitport_fleet.options import AUTH_MODE

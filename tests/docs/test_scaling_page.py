@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from logitport.documents import MAX_BYTES
+from logitport.servers.documents import MAX_BYTES
 from logitport_fleet.directory import document
 from logitport_server.config import ServerConfig
 from logitport_server.registry.poller import INTERVAL_SECONDS

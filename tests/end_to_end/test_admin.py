@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from logitport.admin import ServerClient
+    from logitport.client.server_client import ServerClient
     from tests.conftest import RunningServer
 
 VOCAB = 32

@@ -259,8 +259,8 @@ def test_memory_is_freed_when_sessions_end(cuda_server: Any) -> None:
     ],
 )
 def test_false_memory_fields_affect_only_their_session(cuda_server: Any, fields: dict[str, Any]) -> None:
-    from logitport.core.cuda_ipc import open_cuda
     from logitport.session.logits.device_memory import SharedAllocation
+    from logitport.system.cuda_ipc import open_cuda
 
     cuda = open_cuda(torch.device("cuda"))
     assert cuda is not None

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from logitport import CustomLogitProcessor, LimitExceeded, Request, ServerUnavailable
-from logitport.core.cuda_ipc import Cuda
 from logitport.errors import LogitportError
 from logitport.session import Session
 from logitport.session.logits import device_memory
 from logitport.session.logits.device_memory import DeviceMemory, PinnedMemory
 from logitport.session.transports.base import Transport
+from logitport.system.cuda_ipc import Cuda
 from logitport_proto import processing_pb2
 from logitport_server.transports.stream import SessionStream
 from logitport_session.shared_memory import device_regions

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from logitport import Client, InvalidArgument, Request
-from logitport.calls import unpack_int32
 from logitport.recording import RecordOptions
 from logitport.recording.options import VARIABLE
 from logitport.session import PendingStep, Session
 from logitport.session.session import Session as PlainSession
+from logitport.shipping.calls import unpack_int32
 from logitport_testing.recordings.event_fields import json_object
 from logitport_testing.recordings.reader import read_recording
 from logitport_testing.replaying.effects import effect_of

@@ -94,7 +94,7 @@ def test_no_address_is_right() -> None:
 
 
 def test_a_document_that_changes(cluster: list[RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitport.targets._MIN_AGE_SECONDS", 0.0)
+    monkeypatch.setattr("logitport.servers.targets._MIN_AGE_SECONDS", 0.0)
     path = tmp_path / "servers.json"
 
     def write(*servers: RunningServer) -> None:

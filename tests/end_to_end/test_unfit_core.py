@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport import Client, Request, compiled
+from logitport import Client, Request
+from logitport.core import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def test_a_server_logs_that_its_core_does_not_fit(
         session.step({request: []}).apply(logits)
     assert logits.isneginf().nonzero().tolist() == [[0, 3]]
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    (warning,) = [line for line in lines if line["logger"] == "logitport.compiled"]
+    (warning,) = [line for line in lines if line["logger"] == "logitport.core.compiled"]
     assert warning["level"] == "WARNING"
     problem = f"logitport-core has interface -1, and this logitport needs {compiled.INTERFACE}"
     assert warning["message"].startswith(f"{problem}; logitport runs in pure Python.")

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logitport import EditProcessor
-from logitport.calls import unpack_int32
 from logitport.recording.options import VARIABLE
+from logitport.shipping.calls import unpack_int32
 from logitport_testing.recordings.event_fields import display_name
 from logitport_testing.recordings.reader import read_recording
 from logitport_testing.replaying.chains import Replacement

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import AccessDenied, ServerUnavailable
-from logitport.connection import TOKEN_VARIABLE
 from logitport.integrations.common import environment
+from logitport.servers.connection import TOKEN_VARIABLE
 from logitport_server.access import new_token
 from tests.end_to_end.engines import Engine, kill, start_together
 

@@ -149,7 +149,7 @@ def test_the_sdist_of_the_core_is_complete(distributions: Distributions) -> None
 def test_the_core_is_built_from_its_sdist(distributions: Distributions, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     environment.install(f"{distributions.wheel}[{COMPILED}]", "--find-links", str(distributions.core.parent))
-    environment.python("from logitport import compiled; assert compiled.NAME == 'compiled', compiled.describe()")
+    environment.python("from logitport.core import compiled; assert compiled.NAME == 'compiled', compiled.describe()")
 
 
 @pytest.mark.parametrize("extra", USES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from tests.packaging.install_lines import ROOT
 
 _FROM_AN_INDEX = re.compile(r"\binstall [^`\n]*(?<![\w./-])logitport(\[|-core\b)|pip install '?logitport\b")

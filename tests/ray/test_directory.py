@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 import pytest
 
 from logitport import ServerUnavailable
-from logitport.targets import AddressList, source_of
+from logitport.servers.targets import AddressList, source_of
 from logitport_fleet.directory import METRICS_LABEL, PATH, Directory, document
 from logitport_server.http_pages import bounded_http
 from logitport_server.processes.report import Report
@@ -58,7 +58,7 @@ def test_one_document_for_clients_and_prometheus(directory: Directory) -> None:
 def test_a_client_keeps_its_list_while_no_server_is_ready(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logitport.targets._MIN_AGE_SECONDS", 0.0)
+    monkeypatch.setattr("logitport.servers.targets._MIN_AGE_SECONDS", 0.0)
     directory.publish(document(READY))
     listed = AddressList(source_of(url(directory)), check=lambda _: None)
     directory.publish(document([Report("127.0.0.1:1001", "", "starting")]))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport_sandbox import LAYER_NAMES, SandboxError, launch
 from logitport_sandbox.interpreter import readable_paths
 

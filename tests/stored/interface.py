@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import logitport
 from logitport import Client, ProcessorRef
 from logitport.admin import ServerStatus, SessionInfo
-from logitport.variables import OF_THE_SDK
+from logitport.system.variables import OF_THE_SDK
 from logitport_proto import common_pb2
 from logitport_server.cli.root import ROOT
 

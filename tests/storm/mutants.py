@@ -42,7 +42,7 @@ _MODULES = {
     "registry": ["server/logitport_server/registry/*.py", "server/logitport_server/registry/stores/*.py"],
     "quota": ["server/logitport_server/access/*.py", "server/logitport_server/principal_process/limits.py"],
     "wire": [
-        "client/logitport/core/*frames.py",
+        "client/logitport/system/*frames.py",
         "client/logitport/session/transports/*.py",
         "server/logitport_server/front_door/relay.py",
         "server/logitport_server/principal_process/*.py",

@@ -29,7 +29,7 @@ _GRACE_SECONDS = 150.0
 _PROGRESS_SECONDS = 15.0
 _TAIL_SECONDS = 1.0  # after the last event
 _EXIT_SECONDS = 10.0
-_PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.session_opening", "tests.storm.run"]
+_PRELOADED = ["numpy", "torch", "grpc", "logitport", "logitport.client.session_opening", "tests.storm.run"]
 
 
 @dataclass

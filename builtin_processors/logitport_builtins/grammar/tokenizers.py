@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from logitport.errors import InvalidArgument, PayloadError
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport.tokenizers.files import eos_settings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.stateful import HistoryState
 from logitport_builtins.no_repeat_ngram.contexts import NO_POSITIONS, ContextHash, FrozenIndex
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.stateful import StatefulEditProcessor
 from logitport_builtins.no_repeat_ngram.index import NGramIndex
 from logitport_builtins.params import Params

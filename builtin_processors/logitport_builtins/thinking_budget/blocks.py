@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.stateful import HistoryState
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Types that both ends of the wire share: histories, edits, tensors, CUDA memory handles, local frames."""
+"""Types that both ends of the wire share: histories, edits, tensors, declared parameters, the compiled core."""

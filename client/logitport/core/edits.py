@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.row_edits import (
     EditKind,
     RowEdits,

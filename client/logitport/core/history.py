@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from logitport.compiled import core
 from logitport.core import tensors
+from logitport.core.compiled import core
 from logitport.core.memory_account import PythonMemoryCharge
 from logitport.errors import InvalidArgument
 

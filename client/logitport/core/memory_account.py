@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 
 # Ids that are charged at once, at least.
 _MIN_IDS = 64

@@ -12,7 +12,7 @@ import numpy as np
 
 from logitport.core import tensors
 from logitport.errors import InvalidArgument
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:

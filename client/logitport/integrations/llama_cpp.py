@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.integrations.common.chains import Chain
 
 

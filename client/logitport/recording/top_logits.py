@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.calls import unpack_int32
 from logitport.core import tensors
+from logitport.shipping.calls import unpack_int32
 from logitport_proto.recording_pb2 import TopLogits
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from logitport.lazy import names_of
+from logitport.system.lazy import names_of
 
 if TYPE_CHECKING:
     from logitport.session.handle import Handle

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from logitport import trace_context
 from logitport.errors import LogitportError
-from logitport.request import checked, set_history
+from logitport.servers import trace_context
+from logitport.shipping.request import checked, set_history
 from logitport_programs.request_tokens import RequestTokens
 from logitport_proto import common_pb2
 
 if TYPE_CHECKING:
-    from logitport.request import Request
+    from logitport.shipping.request import Request
     from logitport_programs.parameters import Checked
     from logitport_programs.verifier import Verified
     from logitport_proto import processing_pb2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from logitport import compiled
-from logitport.calls import count
+from logitport.core import compiled
 from logitport.session.connection.frame_channel import FrameChannel
 from logitport.session.failover.moves import Moves
 from logitport.session.failover.stopped_servers import StoppedServerWatch
@@ -15,6 +14,7 @@ from logitport.session.requests.program_trust import ProgramTrust
 from logitport.session.requests.session_requests import SessionRequests
 from logitport.session.steps.pending_step import PendingStep, StepContext
 from logitport.session.steps.step_content import StepReader
+from logitport.shipping.calls import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from logitport.core.history import TokenIds
     from logitport.errors import LogitportError
-    from logitport.request import Request
     from logitport.session.failover.moves import OtherServer
     from logitport.session.handle import Handle, RowLike
     from logitport.session.requests.pending_request import PendingRequest
     from logitport.session.transports.base import Transport
+    from logitport.shipping.request import Request
     from logitport_proto import processing_pb2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from logitport.errors import InvalidArgument, PayloadError
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport.tokenizers.files import TokenizerFile, unreadable
 from logitport.tokenizers.registry import added, configured, shipped_tokenizer, usable
 from logitport.tokenizers.texts import UnknownDecoder, read_texts

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from logitport.core.bounded import BoundedTable
 from logitport.core.tensors import (
     check_gradient,
     check_matrix,
@@ -18,6 +17,7 @@ from logitport.core.tensors import (
     take_rows,
 )
 from logitport.errors import InvalidArgument, ProcessorFailed
+from logitport.system.bounded import BoundedTable
 from logitport_programs.parameters import Columns
 from logitport_programs.runtime import tokens
 from logitport_programs.runtime.arena import Arena

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from logitport import dialects
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, LogitportError, NotInstalled, ProcessorFailed, ProcessorWarning
-from logitport.installation import how_to_install
 from logitport.source_checks import DISCARD, find
+from logitport.system.installation import how_to_install
 from logitport.tokenizers import operator_tokenizer
 from logitport_testing.laws.captured_output import CapturedOutput
 from logitport_testing.laws.stopwatch import TimeLimits
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from logitport.core.history import TokenIds
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
     from logitport_testing.laws.processor_laws import Law
     from logitport_testing.laws.search import Broken
     from logitport_testing.runner import ChainRunner, Place

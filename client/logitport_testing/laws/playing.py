@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitport.errors import LogitportError
-from logitport.request import Request
+from logitport.shipping.request import Request
 from logitport_testing.laws.outcomes import Outcome
 from logitport_testing.laws.stopwatch import Measured, measured
 from logitport_testing.runner import RowStep
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
     from logitport_testing.laws.examples import Crowd, Rewind, Run
     from logitport_testing.laws.stopwatch import TimeLimits
     from logitport_testing.runner import Batch, ChainRunner, RowResult

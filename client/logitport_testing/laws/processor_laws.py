@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logitport import payload
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError, PayloadError
-from logitport.request import ProcessorRef
+from logitport.shipping.request import ProcessorRef
 from logitport.source_checks import CHANGES, DRAW, SHARED
 from logitport_programs.program import Program
 from logitport_testing.laws.examples import LENGTHS, Logits, Run, changes_of

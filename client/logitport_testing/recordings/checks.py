@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.calls import unpack_int32
 from logitport.core.edits import EditKind, Edits
 from logitport.core.row_edits import check_edit
 from logitport.errors import InvalidArgument
+from logitport.shipping.calls import unpack_int32
 from logitport_testing.recordings.event_fields import json_object
 
 if TYPE_CHECKING:

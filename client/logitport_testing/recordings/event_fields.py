@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from logitport.calls import unpack_int32
+from logitport.shipping.calls import unpack_int32
 
 if TYPE_CHECKING:
     from logitport_proto.recording_pb2 import RecordedProcessor, RequestBegan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logitport.dialects import author_of
 from logitport.errors import InvalidArgument, PayloadError
 from logitport.payload import root_of
-from logitport.request import ProcessorRef
+from logitport.shipping.request import ProcessorRef
 from logitport_testing.recordings.event_fields import display_name, json_object
 
 if TYPE_CHECKING:

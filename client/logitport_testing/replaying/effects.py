@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.calls import unpack_int32
 from logitport.core.edits import Edits
 from logitport.ops import apply_edits
+from logitport.shipping.calls import unpack_int32
 from logitport_testing.step_records.records import ids_to_json
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.calls import unpack_int32
-from logitport.request import Request
+from logitport.shipping.calls import unpack_int32
+from logitport.shipping.request import Request
 from logitport_proto.common_pb2 import ON_ERROR_SKIP
 from logitport_testing.recordings.event_fields import history_of, json_object
 from logitport_testing.replaying.effects import difference, effect_of, row_of

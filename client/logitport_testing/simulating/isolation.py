@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logitport.request import ProcessorLike, Request
+    from logitport.shipping.request import ProcessorLike, Request
     from logitport_testing.runner import Batch
     from logitport_testing.step_records.stages import ChainResult
 

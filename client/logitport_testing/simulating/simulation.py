@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from logitport.core.history import TokenIds
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
     from logitport_testing.models.logits_sources import ModelLike
     from logitport_testing.simulating.result import Simulation
     from logitport_testing.simulating.stepper import OnError

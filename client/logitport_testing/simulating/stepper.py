@@ -8,7 +8,7 @@ import numpy as np
 
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument
-from logitport.request import Request
+from logitport.shipping.request import Request
 from logitport_testing.runner import load_backend
 from logitport_testing.simulating.isolation import IsolatedChain, WholeChain
 from logitport_testing.simulating.result import Simulation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from logitport.core.history import TokenIds
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
     from logitport_testing.models.logits_sources import Model
     from logitport_testing.step_records.records import Ending, StepRecord
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 from logitport_testing.view.markup import Markup, join, tag
 from logitport_testing.view.texts import color, listed, percent, span, swatch, token
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from aiolimiter import AsyncLimiter
 
-from logitport.core.bounded import PartyCounter
 from logitport.errors import LimitExceeded
+from logitport.system.bounded import PartyCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, Json
 
-from logitport.errors import LogitportError, ProcessorWarning
-from logitport.output import escaped
+from logitport.errors import LogitportError, ProcessorWarning, escaped
 from logitport_server.cli.processor_file import read_processor, read_processors
 from logitport_server.config.option import Argument, Metavar
 from logitport_server.lifecycle.start_errors import StartupError, UsageError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_sandbox import LAYERS, SandboxError
 from logitport_sandbox.assessment import assess
 from logitport_sandbox.gpu import device_nodes

@@ -17,7 +17,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _end_by(signal.SIGINT)
     except ModuleNotFoundError as error:
-        from logitport.installation import how_to_install
+        from logitport.system.installation import how_to_install
 
         sys.exit(f"logitport: {error.name} is not installed; install it {how_to_install('server')}")
     # Without this, gRPC prints lines of its own next to our errors. Operators can still set the variable.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from logitport.admin import ServerClient
-    from logitport.request import ProcessorRef
+    from logitport.client.server_client import ServerClient
+    from logitport.shipping.request import ProcessorRef
 
 _DIGEST_LENGTH = 12
 # Time for a payload of megabytes, and for its verification.

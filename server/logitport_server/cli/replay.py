@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 from rich.text import Text
 
-from logitport.errors import InvalidArgument, LogitportError
-from logitport.output import escaped
+from logitport.errors import InvalidArgument, LogitportError, escaped
 from logitport.tokenizers import read_tokenizer
 from logitport_server.cli.display import Column, lines_of, number, show
 from logitport_server.cli.processor_file import read_processor

@@ -53,8 +53,7 @@ class Command(click.Command):
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        from logitport.errors import LogitportError
-        from logitport.output import escaped
+        from logitport.errors import LogitportError, escaped
         from logitport_server.cli.advice import with_flags
         from logitport_server.command_line import read_options
         from logitport_server.lifecycle.start_errors import StartupError, UsageError
@@ -142,7 +141,7 @@ def _print_versions(context: click.Context, _: click.Parameter, is_given: bool) 
     if is_given:
         names = ("logitport", "torch", "grpcio", "protobuf")
         versions = {name: importlib.metadata.version(name) for name in names}
-        versions |= {"python": platform.python_version(), "core": _import("logitport.compiled").NAME}
+        versions |= {"python": platform.python_version(), "core": _import("logitport.core.compiled").NAME}
         for name, version in versions.items():
             click.echo(f"{name:<10} {version}")
         click.echo(f"platform   {platform.platform()}")
@@ -219,7 +218,7 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name, __package__)
     except ModuleNotFoundError as error:
-        from logitport.installation import how_to_install
+        from logitport.system.installation import how_to_install
 
         text = f"{error.name} is not installed; install it {how_to_install('server')}"
         raise click.ClickException(text) from None

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field
 
-from logitport.connection import Tls
-from logitport.errors import InvalidArgument, LogitportError, NotFound
-from logitport.output import escaped
+from logitport.errors import InvalidArgument, LogitportError, NotFound, escaped
+from logitport.servers.connection import Tls
 from logitport_server.cli.advice import with_flags
 from logitport_server.cli.display import Column, lines_of, row_of, show
 from logitport_server.config.option import Argument, Flag, Metavar
@@ -22,8 +21,8 @@ from logitport_server.lifecycle.start_errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from logitport.admin import ServerClient
     from logitport.client import Client
+    from logitport.client.server_client import ServerClient
 
 _T = TypeVar("_T")
 

@@ -26,8 +26,8 @@ from logitport_server.config.units import Seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport.admin import ServerClient
     from logitport.client import Client
+    from logitport.client.server_client import ServerClient
     from logitport_server.cli.activity import Activity, Quantile
 
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logitport.variables import PREFIX
+from logitport.system.variables import PREFIX
 from logitport_server.config.option import Unit, flag_of, heading_of, is_list, metadata_of
 from logitport_server.config.server_config import ServerConfig
 from logitport_server.config.units import OFF

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport.core.bounded import BoundedTable
+from logitport.system.bounded import BoundedTable
 
 if TYPE_CHECKING:
     from logitport_session.processor_sources.source import Source

@@ -21,7 +21,7 @@ from logitport_server.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from logitport.core.fair_threads import FairThreads
+    from logitport.system.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.config import ServerConfig
     from logitport_server.executors.worker_processes.report import WorkerReport

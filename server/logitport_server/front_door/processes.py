@@ -13,8 +13,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from logitport.core.bounded import BoundedTable
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
+from logitport.system.bounded import BoundedTable
 from logitport_server.executors.worker_processes.pidfd import describe_end
 from logitport_server.principal_process.messages import Ping
 

@@ -21,7 +21,7 @@ from logitport_server.transports.threads import on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from logitport.core.fair_threads import FairThreads
+    from logitport.system.fair_threads import FairThreads
     from logitport_server.access.grpc_errors import Context
     from logitport_server.executors.output import OutputLog
     from logitport_server.registry.registry import Registry

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, from_proto
+from logitport.system.local_frames import LENGTH
 from logitport_proto import common_pb2
 from logitport_server.access import LARGE_BYTES
 from logitport_server.principal_process.relayed import ERROR, MAX_JOINED_BYTES

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import grpc
 
-from logitport import calls
 from logitport.errors import LogitportError, ServerUnavailable
+from logitport.shipping import calls
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
 from logitport_server.front_door.relay import Relay

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from logitport.core.backoff import NONE, Backoff
+from logitport.system.backoff import NONE, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.lazy import names_of
+from logitport.system.lazy import names_of
 from logitport_server.metrics.counts import code_label
 
 if TYPE_CHECKING:

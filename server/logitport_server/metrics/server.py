@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_server.metrics.counts import ADMISSION_BOUNDS, MEMORIES, TRANSPORTS, Counts
 from logitport_server.metrics.function_counter import FunctionCounter
 from logitport_server.metrics.histogram import SecondsHistogram

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport.core.fair_threads import FairThreads
+from logitport.system.fair_threads import FairThreads
 from logitport_server import tracing
 from logitport_server.lifecycle import collector
 from logitport_server.metrics.session_counts import SessionCounts

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from logitport import payload
-from logitport.core.bounded import BoundedTable
+from logitport.system.bounded import BoundedTable
 from logitport_server.principal_process import messages
 from logitport_server.principal_process.channel import read_memory
 from logitport_session.processor_sources.programs import source_of

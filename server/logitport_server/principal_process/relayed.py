@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import to_proto
+from logitport.system.local_frames import LENGTH, FrameReceiver
 
 if TYPE_CHECKING:
     import socket

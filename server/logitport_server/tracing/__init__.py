@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport_session.telemetry import tracing
 
 if TYPE_CHECKING:

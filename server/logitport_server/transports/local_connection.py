@@ -8,8 +8,8 @@ import struct
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
-from logitport.core.local_frames import LENGTH, FrameReceiver
 from logitport.errors import LogitportError
+from logitport.system.local_frames import LENGTH, FrameReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from logitport_server.access import current_call
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.core.fair_threads import FairThreads
+    from logitport.system.fair_threads import FairThreads
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from logitport.core.cuda_ipc import Cuda, CudaError
+from logitport.system.cuda_ipc import Cuda, CudaError
 
 
 def open_gpu(name: str, uuid: bytes) -> Cuda:

@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 from logitport_server.worker.messages import MAX_ERROR_OUTPUT_LENGTH, MAX_OUTPUT_LENGTH
 
 if TYPE_CHECKING:

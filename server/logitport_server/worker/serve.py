@@ -14,10 +14,10 @@ import numpy as np
 import orjson
 
 from logitport import dialects, payload
-from logitport.core.bounded import BoundedTable
 from logitport.core.edits import Edits
 from logitport.core.history import History
 from logitport.errors import InvalidArgument, LogitportError, PayloadError, to_proto
+from logitport.system.bounded import BoundedTable
 from logitport_server.registry.loader import PayloadLoader
 from logitport_server.worker import frames, messages, replies
 from logitport_server.worker.hosted import HostedProcessor, release_memory_after
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.core.cuda_ipc import Cuda
+    from logitport.system.cuda_ipc import Cuda
     from logitport_server.worker.output import Output
     from logitport_session.dialects import Dialect
     from logitport_session.dialects.base import EditsResult

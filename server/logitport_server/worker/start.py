@@ -10,7 +10,7 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_sandbox import NotContained, SandboxError, launch
 from logitport_sandbox.assessment import contain
 from logitport_server.lifecycle.start_errors import StartupError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.declared import complete_params, declared_params
 from logitport.core.edits import Edits, RowEdits
 from logitport.processors import EditProcessor, EditRequest

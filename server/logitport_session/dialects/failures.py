@@ -19,7 +19,7 @@ from logitport.errors import (
     StateLost,
     from_code,
 )
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 from logitport_session import stubs
 from logitport_session.resources import descriptors
 

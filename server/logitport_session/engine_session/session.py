@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from logitport.compiled import core
 from logitport.core import tensors
+from logitport.core.compiled import core
 from logitport.errors import InvalidArgument, LimitExceeded
 from logitport_proto import processing_pb2
 from logitport_session.admissions.admission import check_token_ids
@@ -25,7 +25,7 @@ from logitport_session.trust.principals import ANONYMOUS
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from logitport.core.cuda_ipc import Cuda
+    from logitport.system.cuda_ipc import Cuda
     from logitport_session.admissions.pending_admissions import Submit
     from logitport_session.requests.hosting import Loader, Names
     from logitport_session.resources.limits import SessionLimits
@@ -168,7 +168,7 @@ def _open_cuda(device: str) -> Cuda | None:
         return None
     import torch
 
-    from logitport.core.cuda_ipc import open_cuda
+    from logitport.system.cuda_ipc import open_cuda
 
     return open_cuda(torch.device(device))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_STEP_BYTES
+from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_STEP_BYTES
 
 # For a client to send a call's message, or to receive a reply. A message of 256 MiB takes 20 s with 100 Mbit/s. A
 # client that does neither holds memory, and its call counts for its principal.

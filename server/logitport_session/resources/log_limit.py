@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from logitport.core.bounded import BoundedTable
+from logitport.system.bounded import BoundedTable
 
 if TYPE_CHECKING:
     import logging

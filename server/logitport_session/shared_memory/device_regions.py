@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.core.cuda_ipc import HANDLE_BYTES
 from logitport.errors import InvalidArgument
+from logitport.system.cuda_ipc import HANDLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logitport.core.cuda_ipc import Cuda
+    from logitport.system.cuda_ipc import Cuda
     from logitport_proto import processing_pb2
 
 logger = logging.getLogger(__name__)

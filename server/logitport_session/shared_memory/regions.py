@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport.core import tensors
-from logitport.core.cuda_ipc import CudaError
 from logitport.errors import InvalidArgument, LimitExceeded
+from logitport.system.cuda_ipc import CudaError
 from logitport_session.resources import descriptors
 from logitport_session.shared_memory.device_regions import DeviceRegion, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logitport.core.cuda_ipc import Cuda
+    from logitport.system.cuda_ipc import Cuda
     from logitport_proto import common_pb2, processing_pb2
 
 logger = logging.getLogger(__name__)

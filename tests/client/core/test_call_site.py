@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logitport import InvalidArgument, RowEdits
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 
 SOURCE = """
 def edit(edits):

@@ -10,9 +10,9 @@ import torch
 
 from logitport import Client, EditProcessor, History, InvalidArgument, Request, RowEdits
 from logitport.core.history import int32_ids, listed_ids
-from logitport.request import name_processor
 from logitport.session import Handle
 from logitport.session.steps.step_frame import listed_by_handle
+from logitport.shipping.request import name_processor
 from logitport_builtins import GreenListDetector
 from logitport_testing import Stepper, ToyModel, simulate
 

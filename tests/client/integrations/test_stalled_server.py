@@ -20,7 +20,7 @@ from logitport.integrations.sglang.hook import Hook
 from logitport.integrations.transformers.continuous import RemoteLogitsProcessor as ContinuousProcessor
 from logitport.integrations.vllm import admission
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
-from logitport.request import Request
+from logitport.shipping.request import Request
 from tests.client.integrations.conftest import VOCAB_SIZE
 from tests.client.integrations.sglang.test_hook import Req, params_of
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitport import InvalidArgument, PayloadError, payload
-from logitport.calls import register_request
 from logitport.payload.signature import Signature
 from logitport.payload.signing import key_id, read_private_key, read_public_key, signed_bytes, verify
+from logitport.shipping.calls import register_request
 from tests.toy_processors import AddOne, Unchanged
 
 if TYPE_CHECKING:

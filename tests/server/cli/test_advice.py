@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from logitport import Tls, calls
-from logitport.connection import Connection
+from logitport import Tls
 from logitport.errors import InvalidArgument
+from logitport.servers.connection import Connection
+from logitport.shipping import calls
 from logitport_server.cli.advice import with_flags
 
 CLOSED, ELSEWHERE = "127.0.0.1:1", "logits.example:1"

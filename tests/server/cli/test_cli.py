@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_server.access import TokenFile
 from logitport_server.cli.root import run
 from logitport_server.command_line import parse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_sandbox import LAYER_NAMES, LAYERS
 from logitport_sandbox.assessment import Assessment
 from logitport_sandbox.attempts import ATTEMPTS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_server.cli import main as command
 from logitport_server.cli import root
 

@@ -16,7 +16,8 @@ import grpc
 import pytest
 
 from logitport import ProcessorRef
-from logitport.admin import ServerClient, UnquarantineResult
+from logitport.admin import UnquarantineResult
+from logitport.client.server_client import ServerClient
 from tests.conftest import COMMAND, environment
 
 if TYPE_CHECKING:

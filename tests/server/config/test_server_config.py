@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
+from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
 from logitport_server.command_line import parse
 from logitport_server.config import ServerConfig
 from logitport_server.config.sources import VARIABLES

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from logitport import EditRequest, History, RowEdits, compiled
+from logitport import EditRequest, History, RowEdits
+from logitport.core import compiled
 from logitport.edits import EditKind
 from logitport.errors import InvalidArgument
 from logitport.stateful import is_compiled

@@ -21,7 +21,7 @@ import torch
 from transformers import LogitsProcessor
 
 from logitport import CustomLogitProcessor, History, ProcessorFailed
-from logitport.core.cuda_ipc import CudaError
+from logitport.system.cuda_ipc import CudaError
 from logitport_runner.process_executor import ProcessExecutor
 from logitport_sandbox import LAYERS
 from logitport_server.executors.calls import admission, remote

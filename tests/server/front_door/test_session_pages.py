@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport.core.fair_threads import FairThreads
+from logitport.system.fair_threads import FairThreads
 from logitport_proto import admin_pb2
 from logitport_server.access.guard import AdmittedCall, current_call
 from logitport_server.front_door import session_pages

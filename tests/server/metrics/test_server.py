@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport_proto import common_pb2, processing_pb2
 from logitport_server.metrics import Metrics
 from logitport_server.metrics.counts import Counts, SessionLoads

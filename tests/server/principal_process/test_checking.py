@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from logitport import InvalidArgument, LimitExceeded, LogitportError, PayloadError, payload
-from logitport.core.fair_threads import FairThreads
+from logitport.system.fair_threads import FairThreads
 from logitport_proto import registry_pb2
 from logitport_server.access import Unparsed, current_call
 from logitport_server.access.guard import AdmittedCall

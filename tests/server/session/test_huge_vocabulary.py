@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from logitport import RowEdits, compiled
+from logitport import RowEdits
+from logitport.core import compiled
 from logitport_builtins import DisallowedTokens, NoRepeatNGram, ThinkingBudget
 from tests.server.conftest import Engine, int32
 

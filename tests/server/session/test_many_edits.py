@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitport import Edits, RowEdits, compiled
+from logitport import Edits, RowEdits
+from logitport.core import compiled
 from logitport.errors import LimitExceeded
 from logitport_builtins import DisallowedTokens, LogitBias, NoRepeatNGram
 from tests.server.conftest import Engine, int32

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from logitport import LimitExceeded
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import RowEdits
 from logitport.core.history import History, PythonHistory
 from logitport.core.memory_account import MemoryAccount, PythonMemoryAccount

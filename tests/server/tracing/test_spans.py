@@ -405,7 +405,7 @@ def test_without_traces_nothing_is_imported_and_nothing_is_made() -> None:
     assert tracing.continued(TRACEPARENT, "") is None
     assert tracing.ids() == {}
     code = (
-        "import sys, logitport_server.server, logitport_server.cli.main, logitport.trace_context as t;"
+        "import sys, logitport_server.server, logitport_server.cli.main, logitport.servers.trace_context as t;"
         "from logitport_server import tracing; tracing.configure('');"
         "assert t.headers() == {};"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf.message import DecodeError
 
-from logitport import compiled
+from logitport.core import compiled
 from logitport.errors import LimitExceeded, LogitportError, from_proto
 from logitport_session.engine_session import session_steps
 from logitport_session.telemetry import tracing

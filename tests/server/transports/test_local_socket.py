@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport.core.local_frames import LENGTH
+from logitport.system.local_frames import LENGTH
 from logitport_server.transports.local_connection import serve_connection
 from logitport_server.transports.local_socket import LocalSocketListener
 from tests.waiting import SECONDS

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport import LogitportError, compiled
+from logitport import LogitportError
+from logitport.core import compiled
 from logitport.errors import InvalidArgument, from_proto
 from logitport_proto import processing_pb2
 from logitport_server.principal_process.relayed import RelayedConnection

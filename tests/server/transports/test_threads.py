@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from logitport.core.fair_threads import FairThreads
+from logitport.system.fair_threads import FairThreads
 from logitport_server.access import current_call
 from logitport_server.access.guard import AdmittedCall
 from logitport_server.transports.threads import on_thread

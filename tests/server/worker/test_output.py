@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logitport.installation import OUR_PACKAGES
+from logitport.system.installation import OUR_PACKAGES
 from logitport_server.worker import messages, replies
 from logitport_server.worker.frames import BadFrame
 from logitport_server.worker.output import Output, capture

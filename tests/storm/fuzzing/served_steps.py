@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.history import extend_crc
 from logitport_proto import processing_pb2
 

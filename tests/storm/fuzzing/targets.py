@@ -17,10 +17,9 @@ import torch
 from google.protobuf.message import DecodeError
 
 from logitport import payload
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import Edits
 from logitport.core.history import History
-from logitport.core.local_frames import FrameReceiver
 from logitport.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -29,6 +28,7 @@ from logitport.errors import (
 )
 from logitport.ops import apply_edits
 from logitport.ops.apply_edits import cpu
+from logitport.system.local_frames import FrameReceiver
 from logitport_proto import common_pb2, processing_pb2
 from logitport_runner.local_registry import LocalRegistry
 from logitport_server.config import ServerConfig

@@ -91,7 +91,7 @@ DEFECTS = {
         "the client awaits a reply that is announced with 4 GB",
         "--seed 1 --minutes 2 --only fuzzer",
         {
-            "client/logitport/core/local_frames.py": {
+            "client/logitport/system/local_frames.py": {
                 "        if length > self._max_bytes:\n": "        if length < 0:\n"
             }
         },

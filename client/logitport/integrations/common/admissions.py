@@ -11,8 +11,8 @@ from logitport.integrations.common.circuit_breaker import is_session_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logitport.request import Request
     from logitport.session import Handle, PendingRequest, Session
+    from logitport.shipping.request import Request
 
 _K = TypeVar("_K")
 

@@ -10,10 +10,10 @@ import orjson
 
 from logitport.errors import InvalidArgument
 from logitport.payload import holds_program
-from logitport.request import name_processor
+from logitport.shipping.request import name_processor
 
 if TYPE_CHECKING:
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
 
 KEY = "logitport"
 VARIABLE = "LOGITPORT_REQUEST_PROCESSORS"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
+from logitport.system.backoff import ADDED, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.session import Session
 
 _T = TypeVar("_T")

@@ -10,14 +10,14 @@ import weakref
 from typing import TYPE_CHECKING
 
 from logitport import ops
-from logitport.client import Client
-from logitport.connection import Tls
-from logitport.embedded import TARGET as EMBEDDED
-from logitport.embedded import is_embedded, programs_folder
+from logitport.client.client import Client
+from logitport.client.embedded import TARGET as EMBEDDED
+from logitport.client.embedded import is_embedded, programs_folder
 from logitport.errors import InvalidArgument
 from logitport.integrations.common.chains import permitted_kinds, read_chain
 from logitport.integrations.common.tenants import tenant_function
-from logitport.variables import OF_THE_SDK, unread
+from logitport.servers.connection import Tls
+from logitport.system.variables import OF_THE_SDK, unread
 
 if TYPE_CHECKING:
     from logitport.integrations.common.chains import Chain

@@ -11,7 +11,7 @@ import numpy as np
 from logitport.errors import InvalidArgument
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import Breaker, is_session_error
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.integrations.common.chains import Chain
     from logitport.session import Handle, Session
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.core.bounded import BoundedTable
-from logitport.core.fair_threads import FairThreads
 from logitport.errors import InvalidArgument, LogitportError, ProcessorFailed
 from logitport.integrations.common import environment
 from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
+from logitport.system.bounded import BoundedTable
+from logitport.system.fair_threads import FairThreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from logitport.client import Client
-    from logitport.request import Request
+    from logitport.client.client import Client
     from logitport.session import Handle, Session
+    from logitport.shipping.request import Request
 
 # Used if the front end does not show its vocabulary size: larger than any model's.
 ANY_VOCAB_SIZE = 1 << 20

@@ -21,7 +21,7 @@ from logitport.integrations.sglang import RemoteLogitProcessor
 from logitport.integrations.sglang.engine import BEAMS, engine_name, published_names
 from logitport.integrations.sglang.guard import REFUSED, names_hook
 from logitport.integrations.sglang.requests import plugin_installed
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

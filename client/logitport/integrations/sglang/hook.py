@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.core.edits import Edits
     from logitport.integrations.common.chains import Chain
     from logitport.session import Handle, PendingStep, Session, StepResult

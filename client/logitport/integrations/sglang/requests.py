@@ -14,7 +14,7 @@ from logitport.errors import InvalidArgument, StateLost
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import chain_of
 from logitport.integrations.common.statuses import status_of, text_for_caller
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -21,7 +21,7 @@ from logitport.integrations.common.chains import KEY, chain_of, require_chain
 from logitport.integrations.common.circuit_breaker import SessionHolder, is_session_error
 from logitport.integrations.common.rows import rows_of
 from logitport.integrations.common.statuses import all_denied
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         RequestState,
     )
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.integrations.common.chains import Chain
     from logitport.session import Handle, PendingStep, Session
 

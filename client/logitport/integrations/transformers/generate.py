@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from logitport.client import Client
+    from logitport.client.client import Client
     from logitport.integrations.common.chains import Chain
 
 _T = TypeVar("_T")

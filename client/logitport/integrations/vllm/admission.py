@@ -14,7 +14,7 @@ from logitport.integrations.vllm import responses
 from logitport.integrations.vllm.engine import model_options
 from logitport.integrations.vllm.middleware import current_headers
 from logitport.integrations.vllm.request_spec import sampling_params
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

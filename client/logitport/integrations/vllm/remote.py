@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from logitport.core.edits import Edits
     from logitport.integrations.common.ranks import Ranks
-    from logitport.request import Request
     from logitport.session import Handle, PendingRequest, PendingStep
+    from logitport.shipping.request import Request
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitport.integrations.common import tenants
 from logitport.integrations.common.chains import KEY, chain_of
-from logitport.request import Request
+from logitport.shipping.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

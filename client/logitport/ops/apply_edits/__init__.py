@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.errors import InvalidArgument
 from logitport.ops.apply_edits import cpu
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import EditKind
 from logitport.ops.apply_edits.inputs import check_array, check_tensor, sum_biases
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from logitport.compiled import core
+    from logitport.core.compiled import core
     from logitport.session.transports.base import Transport
 
 

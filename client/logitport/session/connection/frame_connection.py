@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from google.protobuf.message import DecodeError
 
-from logitport.connection import is_local
 from logitport.errors import LogitportError, ServerUnavailable, from_proto
+from logitport.servers.connection import is_local
 from logitport.session.transports.local import LocalTransport
 from logitport_proto import processing_pb2
 

@@ -7,9 +7,9 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from logitport.core.backoff import ADDED, Backoff
 from logitport.errors import LogitportError
 from logitport.session.connection.frame_connection import FrameConnection
+from logitport.system.backoff import ADDED, Backoff
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from logitport.core.bounded import BoundedTable
 from logitport.errors import LogitportError, NameTaken, ServerUnavailable
+from logitport.system.bounded import BoundedTable
 from logitport_proto import registry_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from logitport.request import ProcessorRef
+    from logitport.shipping.request import ProcessorRef
 
 # Registries of which it is remembered what they have had. A server without a store has another registry after each
 # restart.

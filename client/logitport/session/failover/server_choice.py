@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport.errors import LogitportError
-    from logitport.servers import ServerChannel, Servers
+    from logitport.servers.channels import ServerChannel, Servers
     from logitport.session.failover.registrations import Registrations
     from logitport.session.transports.base import Transport
     from logitport.session.transports.stream import GrpcStream

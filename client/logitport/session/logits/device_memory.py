@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logitport.core import tensors
-from logitport.core.cuda_ipc import CudaError, open_cuda
 from logitport.errors import LogitportError, ServerUnavailable, SessionClosed
 from logitport.session.logits.memory import Memory
+from logitport.system.cuda_ipc import CudaError, open_cuda
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logitport.core.cuda_ipc import Cuda
     from logitport.session.connection.frame_channel import FrameChannel
+    from logitport.system.cuda_ipc import Cuda
 
 logger = logging.getLogger(__name__)
 

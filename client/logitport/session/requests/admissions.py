@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from logitport.core.backoff import NONE, Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, StateLost, from_proto
 from logitport.session.requests.program_trust import LeftToServer
 from logitport.session.requests.request_frames import add_frames, check_added, removal
 from logitport.session.requests.request_table import late_error
+from logitport.system.backoff import NONE, Backoff
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

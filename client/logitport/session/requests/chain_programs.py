@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from logitport.core.bounded import BoundedTable
 from logitport.errors import InvalidArgument, LimitExceeded, LogitportError
 from logitport.session.handle import ProgramCall
 from logitport.session.requests.program_trust import LeftToServer
+from logitport.system.bounded import BoundedTable
 from logitport_programs.cost import NUMPY, TORCH, check_cost
 from logitport_programs.parameters import check_params
 from logitport_programs.program import Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logitport.core.backoff import NONE, Backoff
 from logitport.errors import NotFound, ServerUnavailable
+from logitport.system.backoff import NONE, Backoff
 
 if TYPE_CHECKING:
     from logitport.errors import LogitportError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.calls import pack_int32
-from logitport.core.frame_limits import ADD_FRAME_BYTES
 from logitport.errors import LogitportError
+from logitport.shipping.calls import pack_int32
+from logitport.system.frame_limits import ADD_FRAME_BYTES
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logitport.errors import LogitportError
-    from logitport.request import Request
     from logitport.session.requests.pending_request import PendingRequest
+    from logitport.shipping.request import Request
     from logitport_proto import processing_pb2
 
 

@@ -6,21 +6,21 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from logitport.core.backoff import Backoff
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport.session.requests.admissions import Admissions
 from logitport.session.requests.pending_request import PendingRequest
 from logitport.session.requests.request_frames import add_frames
 from logitport.session.requests.request_table import RequestTable
+from logitport.system.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from logitport.request import Request
     from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.failover.moves import Moves
     from logitport.session.handle import Handle
     from logitport.session.requests.chain_programs import ChainPrograms
+    from logitport.shipping.request import Request
 
 _T = TypeVar("_T")
 

@@ -25,7 +25,7 @@ from logitport_proto import processing_pb2
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logitport.compiled import core
+    from logitport.core.compiled import core
     from logitport.core.edits import Edits
     from logitport.session.connection.frame_channel import FrameChannel
     from logitport.session.handle import Handle

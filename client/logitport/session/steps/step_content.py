@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from logitport.compiled import core
-from logitport.core.local_frames import with_length
+from logitport.core.compiled import core
 from logitport.errors import InvalidArgument, LogitportError
 from logitport.session.steps.step_frame import describe_misuse, listed_by_handle, place_rows, step_frame, wrong_ids
+from logitport.system.local_frames import with_length
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from logitport.calls import pack_int32
 from logitport.core.history import listed_ids
 from logitport.errors import InvalidArgument, NotFound
 from logitport.session.handle import Handle
+from logitport.shipping.calls import pack_int32
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logitport.calls import rows_applied, split_failures, unpack_int32
-from logitport.compiled import core
+from logitport.core.compiled import core
 from logitport.core.edits import NO_OFFSETS, Edits
 from logitport.errors import LogitportError
 from logitport.ops import current
 from logitport.session.requests.request_table import late_error
 from logitport.session.steps.step_result import StepResult
+from logitport.shipping.calls import rows_applied, split_failures, unpack_int32
 from logitport_proto import common_pb2, processing_pb2
 
 if TYPE_CHECKING:

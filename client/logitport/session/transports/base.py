@@ -6,15 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from logitport.core.local_frames import LENGTH
 from logitport.errors import LimitExceeded, ServerUnavailable
+from logitport.system.local_frames import LENGTH
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from logitport.compiled import core
+    from logitport.core.compiled import core
     from logitport.errors import LogitportError
 
 

@@ -7,9 +7,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from logitport.core.local_frames import LENGTH
 from logitport.errors import LogitportError, SessionClosed
 from logitport.session.transports.base import Transport
+from logitport.system.local_frames import LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

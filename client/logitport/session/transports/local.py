@@ -13,12 +13,12 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logitport.compiled import core
-from logitport.connection import is_local
-from logitport.core.local_frames import LENGTH, FrameReceiver, wait_until_ready, with_length
+from logitport.core.compiled import core
 from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
+from logitport.servers.connection import is_local
 from logitport.session.transports import trusted_socket
 from logitport.session.transports.base import Transport
+from logitport.system.local_frames import LENGTH, FrameReceiver, wait_until_ready, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable

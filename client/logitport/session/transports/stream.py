@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from logitport import calls
-from logitport.core.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
-from logitport.core.local_frames import LENGTH
 from logitport.errors import ServerUnavailable, SessionClosed
 from logitport.session.transports.base import Transport
+from logitport.shipping import calls
+from logitport.system.frame_limits import DEFAULT_MAX_MESSAGE_BYTES
+from logitport.system.local_frames import LENGTH
 from logitport_proto import processing_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logitport.compiled import core
+    from logitport.core.compiled import core
     from logitport.errors import LogitportError
 
     # A frame, or the result of `with_length`.

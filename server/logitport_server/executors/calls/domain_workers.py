@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
-from logitport.core.bounded import BoundedTable
+from logitport.system.bounded import BoundedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from logitport.core.cuda_ipc import Cuda, CudaError
 from logitport.errors import LogitportError
+from logitport.system.cuda_ipc import Cuda, CudaError
 from logitport_server.worker import messages
 from logitport_session.dialects.failures import is_retryable
 from logitport_session.shared_memory.device_regions import keep, wait_until_idle

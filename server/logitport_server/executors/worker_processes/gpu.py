@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from logitport.core.cuda_ipc import Cuda
+    from logitport.system.cuda_ipc import Cuda
     from logitport_server.executors.worker_processes.worker_process import WorkerProcess
     from logitport_session.trust.principals import TrustDomain
 

@@ -44,7 +44,7 @@ def _gpu(settings: WorkerSettings, link: Link, device: str) -> Gpu | None:
         return None
     import torch
 
-    from logitport.core.cuda_ipc import open_cuda
+    from logitport.system.cuda_ipc import open_cuda
 
     cuda = open_cuda(torch.device(device))
     if cuda is None:

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from logitport.core.bounded import BoundedTable
+from logitport.system.bounded import BoundedTable
 from logitport_server.principal_process.worker_messages import FindGpuGrant, GpuGrant
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from logitport.installation import how_to_install
+from logitport.system.installation import how_to_install
 from logitport_server.lifecycle.start_errors import StartupError
 from logitport_server.registry.stores.base import StoreError
 from logitport_server.registry.stores.memory import MemoryStore

@@ -10,7 +10,7 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from logitport.core.backoff import Backoff
+from logitport.system.backoff import Backoff
 from logitport_server.registry.stores.base import Conflict, Index, Store, StoreError, mismatch, new_revision
 
 if TYPE_CHECKING:

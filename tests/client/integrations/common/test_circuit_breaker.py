@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import InvalidArgument, ServerUnavailable
-from logitport.core.backoff import ADDED, NONE
 from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.circuit_breaker import Breaker
+from logitport.system.backoff import ADDED, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logitport import ServerUnavailable
-from logitport.core.backoff import NONE
 from logitport.integrations.common import circuit_breaker
 from logitport.integrations.common.circuit_breaker import SessionHolder
+from logitport.system.backoff import NONE
 
 if TYPE_CHECKING:
     from tests.clock import Clock

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logitport import Client, CustomLogitProcessor
-    from logitport.request import ProcessorLike
+    from logitport.shipping.request import ProcessorLike
 
     Chain = list[tuple[ProcessorLike, dict[str, Any]]]
 

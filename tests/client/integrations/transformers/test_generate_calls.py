@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logitport import Client, EditRequest, RowEdits
-    from logitport.request import ProcessorLike
     from logitport.session import Session
+    from logitport.shipping.request import ProcessorLike
 
     Chain = list[tuple[ProcessorLike, dict[str, Any]]]
 

@@ -13,7 +13,7 @@ import pytest
 from logitport.errors import LogitportError, ProcessorFailed
 from logitport.integrations.common import tenants, trials
 from logitport.integrations.vllm import admission
-from logitport.request import Request
+from logitport.shipping.request import Request
 from logitport_server.config import ServerConfig
 from tests.conftest import free_address
 from tests.waiting import resume, stop, wait_until

@@ -15,7 +15,7 @@ import torch
 from logitport import CustomLogitProcessor, EditProcessor, LogitportError, ServerUnavailable
 from logitport.integrations.common.ranks import Ranks
 from logitport.integrations.vllm.remote import RemoteBatch, RemoteRequest, RemoteStep
-from logitport.request import Request
+from logitport.shipping.request import Request
 from tests.client.integrations.admission_frames import admission_frames
 from tests.conftest import free_address
 from tests.toy_processors import Double

@@ -240,8 +240,8 @@ def test_waiting_for_a_request(background: Any, monkeypatch: pytest.MonkeyPatch)
         if now[0] > 1.0:
             server.end(0, 0)
 
-    monkeypatch.setattr("logitport.core.backoff.time.sleep", sleep)
-    monkeypatch.setattr("logitport.core.backoff.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("logitport.system.backoff.time.sleep", sleep)
+    monkeypatch.setattr("logitport.system.backoff.time.monotonic", lambda: now[0])
     pending = session.begin_add([SLOW])[0]
     with pytest.raises(ServerUnavailable, match=r"was not admitted within 0\.5 s; wait again, or cancel it"):
         pending.result(timeout=0.5)

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from logitport import LimitExceeded, LogitportError, ServerUnavailable, SessionClosed
-from logitport.connection import channel_options
+from logitport.servers.connection import channel_options
 from logitport.session.transports.embedded import EmbeddedTransport
 from logitport.session.transports.local import LocalTransport
 from logitport.session.transports.stream import GrpcStream

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from logitport import LimitExceeded, compiled
+from logitport import LimitExceeded
+from logitport.core import compiled
 from logitport_sandbox import WorkerForker, WorkerLimits
 from logitport_server.executors.calls.worker import Deadlines, Worker
 from logitport_server.executors.worker_processes.zygote import WorkerGone, Zygote

@@ -1,0 +1,1 @@
+"""Threads, sockets, CUDA and the environment of a process: what knows nothing of processors."""
