@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import logitport
+import logitport_programs
 
 PUBLIC = """
     AccessDenied Bool Client CustomLogitProcessor EditProcessor EditRequest Edits Float History Int InvalidArgument
@@ -52,6 +53,9 @@ def test_import_loads_neither_torch_nor_the_server() -> None:
     assert not top & {
         "torch",
         "logitport_server",
+        "logitport_session",
+        "logitport_sandbox",
+        "logitport_testing",
         "logitport_builtins",
         "pydantic",
         "prometheus_client",
@@ -86,11 +90,14 @@ print(logits.tolist())
 
 
 def test_the_client_never_imports_the_server_or_the_built_ins() -> None:
-    for path in FOLDER.rglob("*.py"):
+    folders = (FOLDER, Path(logitport_programs.__file__).parent)
+    own = {"logitport_core", "logitport_programs", "logitport_proto"}
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(name.startswith(("logitport_server", "logitport_builtins")) for name in names), path
+            packages = {name.partition(".")[0] for name in names}
+            assert not {package for package in packages - own if package.startswith("logitport_")}, path
 
 
 def test_the_version_is_known() -> None:

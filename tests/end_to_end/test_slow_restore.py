@@ -50,9 +50,8 @@ def test_slow_classes_do_not_hold_up_the_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "logitport.session.requests.admissions.QUIET_SECONDS", 2.0
-    )  # for `CountsOutput` on a busy machine
+    # For `CountsOutput` on a busy machine.
+    monkeypatch.setattr("logitport.session.requests.admissions.QUIET_SECONDS", 2.0)
     target = free_address()
     first = start_server("--listen", target, *NO_WORKERS)
     with (

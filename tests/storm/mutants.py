@@ -29,6 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 _MODULES = {
     "session": [
         "client/logitport/session/*.py",
+        *(
+            f"client/logitport/session/{name}/*.py"
+            for name in ("connection", "failover", "logits", "requests", "steps")
+        ),
         "server/logitport_session/*.py",
         "server/logitport_session/admissions/*.py",
         "server/logitport_session/engine_session/*.py",

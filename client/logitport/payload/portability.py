@@ -17,6 +17,7 @@ _ON_EVERY_SERVER = {
     "logitport_builtins",
     "logitport_programs",
     "logitport_proto",
+    "logitport_testing",
     "dill",
     "dynamo",
     "numpy",

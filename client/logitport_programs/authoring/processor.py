@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TensorProcessor(CustomLogitProcessor):
     """A processor that reads logits, and computes with tensors alone. Override `process`.
 
-    It has no state, and does not mix rows: `logitport_programs.capturing.capture` makes a program of it.
+    It has no state, and does not mix rows: `logitport_programs.capture` makes a program of it.
 
     Attributes:
         params: those that a request may set, by name: `Float`, `Int`, `Bool` or `TokenIds`, or one of them with a

@@ -15,6 +15,7 @@ from logitport import CustomLogitProcessor, Float, PayloadError, TensorProcessor
 from logitport.payload import pickle_reader, wire_names
 from logitport_programs.program import Program
 from logitport_programs.types import Element
+from logitport_testing import ToyModel
 
 SGLANG = "sglang.srt.sampling.custom_logit_processor"
 # By the pickler, a class with `params = {"by": Float(default=2.0)}` and the `values` below, from when the package of
@@ -120,6 +121,18 @@ def test_names_of_programs_are_written_as_their_public_modules():
     assert {("logitport", "TensorProcessor"), ("logitport", "Float")} <= written
     assert {("logitport_programs", "Element"), ("logitport_programs", "Program")} <= written
     assert not any(module.startswith(("logitport.", "logitport_programs.")) for module, _ in written)
+
+
+class UsesTesting(TensorProcessor):
+    values = (ToyModel,)
+
+    def process(self, logits, params, history):
+        return logits
+
+
+def test_names_of_the_authors_tools_are_written_as_their_public_module():
+    """They are on every server, also if this process has them from a clone."""
+    assert ("logitport_testing", "ToyModel") in references(payload.dumps(UsesTesting))
 
 
 @pytest.mark.parametrize(
