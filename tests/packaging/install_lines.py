@@ -11,7 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 _TARGETS = (
-    "demo", "test", "coverage", "lint", "bench", "bench-cuda", "bench-fleet", "test-peers", "test-engines", "proto",
+    "demo", "test", "lint", "bench", "bench-cuda", "bench-fleet", "test-peers", "test-engines", "proto",
     "dashboard", "screenshots", "wheels", "dist", "worker-python", "check-install",
 )  # fmt: skip
 _DOCUMENTS = (

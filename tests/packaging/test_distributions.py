@@ -59,7 +59,7 @@ WITH_TORCH = {
 RESOLVED = ("cuda", "ray")
 COMPILED = "core"  # on a machine with a compiler
 # The Makefile installs them.
-OF_DEVELOPERS = ("bench", "browser", "coverage", "dashboard", "demo", "fleet-test", "lint", "test")
+OF_DEVELOPERS = ("bench", "browser", "dashboard", "demo", "fleet-test", "lint", "test")
 
 
 def metadata(distributions: Distributions) -> EmailMessage:
