@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import grpc
 
-from logitport.errors import LogitportError, ServerUnavailable
+from logitport.errors import LimitExceeded, LogitportError, ServerUnavailable
 from logitport.shipping import calls
 from logitport_proto import processing_pb2, processing_pb2_grpc
 from logitport_server.access import LARGE_BYTES, ByteBudgets, StallLimit, Unparsed, current_call
@@ -257,8 +257,12 @@ class _Stream:
         try:
             return await self.relay.receive()
         except ServerUnavailable:
-            if self.process.is_running:  # it has received the stream without its descriptor
-                raise descriptors_of_process.shortage() from None
+            if self.process.is_running:
+                # It had no descriptor for the stream, or no memory for an error. It logs which, if it can.
+                raise LimitExceeded(
+                    "the server is out of file descriptors, or the principal's process is out of memory; send fewer "
+                    "requests at once, or try again later"
+                ) from None
             raise
 
     async def receive_last(self) -> bytes:

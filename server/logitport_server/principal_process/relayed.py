@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logitport.errors import to_proto
+from logitport.errors import LimitExceeded, to_proto
 from logitport.system.local_frames import LENGTH, FrameReceiver
 
 if TYPE_CHECKING:
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 ERROR = 1 << 31
 # Larger messages are sent apart from their length: to join them would copy them.
 MAX_JOINED_BYTES = 1 << 16
+
+_NO_MEMORY_ERROR = to_proto(
+    LimitExceeded(
+        "the call needs more memory than its principal's process may have: send fewer requests at once, shorter ones "
+        "or smaller frames"
+    )
+).SerializeToString()
+# Made in advance: when it is sent, there is no memory to make it.
+_NO_MEMORY = LENGTH.pack(len(_NO_MEMORY_ERROR) | ERROR) + _NO_MEMORY_ERROR
 
 
 class RelayedConnection:
@@ -57,6 +66,10 @@ class RelayedConnection:
     def fail(self, error: LogitportError) -> None:
         """Send an error, with which the call ends. Raises OSError as `answer`."""
         self._send(to_proto(error).SerializeToString(), ERROR)
+
+    def fail_without_memory(self) -> None:
+        """Send that there is no memory, without the memory that `fail` needs. Raises OSError as `answer`."""
+        self._connection.sendall(_NO_MEMORY)
 
     def close(self) -> None:
         """Close the socket: nothing of the call is left."""

@@ -94,31 +94,29 @@ class Streams:
             try:
                 self._call_threads.submit(self._call, connection, message.kind, answer, principal, trace)
             except RuntimeError as error:  # no thread can be started
-                connection.fail(defects.to_error(error, "a call"))
+                _fail(connection, error, "a call")
                 self._close(connection)
             return
         held = _Held(partial(self._end, message.number, connection))
-        stream = SessionStream(
-            partial(self._open_session, principal),
-            self._counts,
-            _Offer(message, self._max_message_bytes),
-            self._refusals,
-            departures=self._departures,
-            peer=message.peer,
-            trace=trace,
-            hold=held.hold,
-            number=message.number,
-        )
-        self._sessions[message.number] = stream
-        release = held.hold()
-        thread = threading.Thread(
-            target=self._serve_session, args=(stream, connection, release), name="logitport-session", daemon=True
-        )
+        release, stream = held.hold(), None
         try:
-            thread.start()
-        except RuntimeError as error:  # no thread can be started
-            connection.fail(defects.to_error(error, "a session"))
-            stream.close()
+            stream = self._sessions[message.number] = SessionStream(
+                partial(self._open_session, principal),
+                self._counts,
+                _Offer(message, self._max_message_bytes),
+                self._refusals,
+                departures=self._departures,
+                peer=message.peer,
+                trace=trace,
+                hold=held.hold,
+                number=message.number,
+            )
+            serving = (stream, connection, release)
+            threading.Thread(target=self._serve_session, args=serving, name="logitport-session", daemon=True).start()
+        except Exception as error:  # noqa: BLE001 - no thread can be started, or there is no memory
+            _fail(connection, error, "a session")
+            if stream is not None:
+                stream.close()
             release()
 
     def attach(self, message: AttachConnection, descriptors: list[int]) -> None:
@@ -159,7 +157,7 @@ class Streams:
         except OSError:
             logger.debug("the front door has ended a session", exc_info=True)
         except Exception as error:  # noqa: BLE001 - only this session fails
-            connection.fail(defects.to_error(error, "a session"))
+            _fail(connection, error, "a session")
         finally:
             stream.close(finish=self._is_leaving)
             release()
@@ -190,7 +188,7 @@ class Streams:
             except LogitportError as error:
                 connection.fail(error)
             except Exception as error:  # noqa: BLE001 - only this call fails
-                connection.fail(defects.to_error(error, "a call"))
+                _fail(connection, error, "a call")
             else:
                 connection.answer(reply)
         except OSError:
@@ -214,6 +212,14 @@ class Streams:
         seconds = time.perf_counter() - started
         self._counts.step(response, seconds, "unary", spending, refused=refused)
         return response.SerializeToString()
+
+
+def _fail(connection: RelayedConnection, error: Exception, what: str) -> None:
+    """Send an unexpected error, with which the call ends. Raises OSError if the front door has ended."""
+    try:
+        connection.fail(defects.to_error(error, what))
+    except MemoryError:
+        connection.fail_without_memory()
 
 
 class _Held:
