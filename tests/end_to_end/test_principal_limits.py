@@ -67,9 +67,7 @@ def test_a_session_for_which_there_is_no_thread(server: RunningServer, clients: 
     (first,) = processes_of(server)
     leave_memory(first, 4 << 20)  # less than the stack of a thread
     # What else the process allocates meanwhile may take the rest.
-    with pytest.raises(
-        LimitExceeded, match=r"needs a thread|needs more memory|out of memory"
-    ):
+    with pytest.raises(LimitExceeded, match=r"needs a thread|needs more memory|out of memory"):
         open_session(clients["anna"], "grpc", reconnect_seconds=0)
     step(annas, anna)
     allow_all_memory(first)
